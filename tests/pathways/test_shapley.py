@@ -11,7 +11,7 @@ import torch
 
 from attnscope.core.errors import RefusalError
 from attnscope.papers.models.nano import Config, Nano
-from attnscope.papers.models.plant import network_of
+from attnscope.papers.models.nano_paths import network_of
 from attnscope.pathways.heads import head_table
 from attnscope.pathways.network import Network, number_of_paths
 from attnscope.pathways.shapley import shapley

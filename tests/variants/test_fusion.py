@@ -11,7 +11,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.variant import Size
 from attnscope.matrix.residual import residual_frobenius
 from attnscope.papers.models.nano import Config, Nano
-from attnscope.papers.models.plant import network_of
+from attnscope.papers.models.nano_paths import network_of
 from attnscope.variants.fusion import WAYS, fusion
 from tests.variants.calls import noise
 

@@ -1,28 +1,32 @@
-"""An experiment re-runs what a paper says; a claim is one thing it says, with a rule that measured numbers can break.
+"""Experiments re-run the claims of a paper; a claim has a rule that measured numbers can break.
 
-    CLAIMS = (
-        Claim("sort_learned", "2103.03404", "...", "accuracy >= 0.95", holds=(Bound("sort_accuracy", ">=", 0.95),)),
-    )
+    CLAIMS = claims("2103.03404", '''
+        sort_learned: An attention-only model with skips learns to sort.
+            expected: accuracy of at least .95 (the paper: .98)
+            holds: sort_accuracy >= 0.95
+    ''')
 
     @experiment(title=..., paper="2103.03404", summary=..., advice=...,
                 presets={"quick": Params(), "paper": Params(...)}, takes={"quick": "40 s", "paper": "1 h"},
                 seeds={"quick": 1, "paper": 5}, claims=CLAIMS)
     def dong2021(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
 
-A verdict is never written down: it follows from the numbers. Each quantity is measured once for every seed, and a bound
-must hold for the median over seeds; all of them are shown. Where arms are compared, `given` says what the comparison
-stands on (a baseline that learned, a phenomenon that is there); without it no verdict is given. Nothing here imports
-torch, so results can be read, judged again and drawn where there is none.
+Verdicts are computed, never typed. Each quantity is measured once per seed, and a bound must hold for the median over
+seeds. `given` bounds say what a comparison needs (a baseline that learned): where they are not met, the claim is not
+judged. This module does not import torch, so results can be read, judged and drawn on a machine without it.
 """
 
 from __future__ import annotations
 
 import math
 import operator
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
+from textwrap import dedent
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 Relation = Literal["<", "<=", ">=", ">"]
@@ -32,7 +36,7 @@ PRESETS = ("quick", "paper")
 
 Number = float | int | None
 Measured = Mapping[str, Sequence[Number]]
-"""What was measured: for every quantity one number per seed; None is a number that is not finite."""
+"""One number per seed for every quantity; None stands for a number that is not finite."""
 
 _COMPARE: Mapping[Relation, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -44,7 +48,7 @@ _COMPARE: Mapping[Relation, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True)
 class Bound:
-    """`median over seeds of quantity <relation> limit`; a quantity that is not a number breaks it."""
+    """`median over seeds of quantity <relation> limit`. NaN breaks every bound."""
 
     quantity: str
     relation: Relation
@@ -58,28 +62,27 @@ class Bound:
 
     @classmethod
     def parse(cls, text: str) -> Bound:
-        """`accuracy >= 0.95`, as `str` gives it; a `ValueError` where it is not that."""
+        """Read `accuracy >= 0.95`; raise `ValueError` for anything else."""
         for relation in _COMPARE:
-            quantity, found, limit = text.rpartition(f" {relation} ")
-            if found:
+            quantity, separator, limit = text.rpartition(f" {relation} ")
+            if separator:
                 return cls(quantity, relation, float(limit))
         raise ValueError(f"'{text}' is not a quantity, a relation and a limit")
 
 
 def median(values: Sequence[Number]) -> float:
-    """NaN as soon as one value is none: a broken seed must not hide behind the others."""
+    """Return NaN if any value is missing: a broken seed must not hide behind the others."""
     numbers = [math.nan if value is None else float(value) for value in values]
     return math.nan if not numbers or any(map(math.isnan, numbers)) else statistics.median(numbers)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of a paper. It is reproduced when all bounds of `holds` are met by what was measured.
+    """One statement of a paper, with the rule that decides whether it was reproduced.
 
-    `fails` are the bounds of the opposite: where they are met, the claim is not merely missed but contradicted. Without
-    them, missing is all that can be said. `given` are bounds without which the rule says nothing: a model that learned
-    nothing is as good as any other such model. A claim any of whose numbers is missing, or what it takes as given is
-    not so, was not run.
+    Reproduced: every bound of `holds` is met. Contradicted: every bound of `fails` is met (without `fails` a claim is
+    at worst not reproduced). Not run: a number is missing, or a bound of `given` is not met; models that learned
+    nothing, for example, cannot be compared.
     """
 
     name: str
@@ -96,14 +99,12 @@ class Claim:
         return tuple(dict.fromkeys(bound.quantity for bound in (*self.holds, *self.fails, *self.given)))
 
     def judged(self, measured: Measured) -> Claim:
-        """The claim beside its numbers."""
+        """Return the claim with its numbers."""
         return replace(self, measured={name: tuple(measured[name]) for name in self.quantities if name in measured})
 
     @property
     def verdict(self) -> Verdict:
-        if not all(self.measured.get(name) for name in self.quantities):
-            return "not run"
-        if self.missing:
+        if not all(self.measured.get(name) for name in self.quantities) or self.missing:
             return "not run"
         if all(bound.holds(self.measured) for bound in self.holds):
             return "reproduced"
@@ -113,17 +114,48 @@ class Claim:
 
     @property
     def missing(self) -> tuple[Bound, ...]:
-        """What the claim takes as given and the numbers do not give."""
-        return tuple(one for one in self.given if self.measured.get(one.quantity) and not one.holds(self.measured))
+        """The bounds of `given` that the numbers do not meet."""
+        return tuple(b for b in self.given if self.measured.get(b.quantity) and not b.holds(self.measured))
 
     @property
     def medians(self) -> dict[str, float]:
         return {name: median(values) for name, values in self.measured.items()}
 
 
+_NAME = re.compile(r"(\w+)(?: \[([\d.]+)\])?: (.+)")
+_FIELDS = re.compile(r";? (expected|holds|fails|given): ")
+
+
+def claims(paper: str, *texts: str) -> tuple[Claim, ...]:
+    """Read claims written as text.
+
+        name: The statement.
+            expected: what the rule says, in words
+            holds: accuracy >= 0.95, loss <= 0.1; fails: accuracy <= 0.2
+            given: baseline >= 0.1
+
+    A line that is not indented starts a claim, indented lines continue it. `name [2412.02975]:` cites another paper.
+    `fails` and `given` are optional; bounds are separated by commas.
+    """
+    lines = [line for text in texts for line in dedent(text).splitlines() if line.strip()]
+    starts = [*(i for i, line in enumerate(lines) if not line.startswith(" ")), len(lines)]
+    read = []
+    for start, end in pairwise(starts):
+        first, *parts = _FIELDS.split(" ".join(line.strip() for line in lines[start:end]))
+        words = dict(zip(parts[::2], parts[1::2], strict=True))
+        head = _NAME.fullmatch(first)
+        if head is None or not {"expected", "holds"} <= set(words):
+            raise ValueError(f"'{first}' is not a claim with a name, a statement, what is expected and when it holds")
+        name, other, statement = head.groups()
+        expected = words.pop("expected")
+        rule: dict[str, Any] = {key: tuple(map(Bound.parse, bounds.split(", "))) for key, bounds in words.items()}
+        read.append(Claim(name, other or paper, statement, expected, **rule))
+    return tuple(read)
+
+
 @dataclass(frozen=True)
 class Point:
-    """One point of a figure: x is a place on an axis or, of bars, a name. NaN is a number that does not exist."""
+    """One point of a figure: x is a place on an axis or the name of a bar. NaN is a number that does not exist."""
 
     x: float | int | str
     y: float
@@ -131,25 +163,25 @@ class Point:
     panel: str = ""
     low: float = math.nan  # the band around y; without one, y itself
     high: float = math.nan
-    dashed: bool = False  # there to be compared with
+    dashed: bool = False  # a reference for comparison
 
     @classmethod
     def over(
         cls, values: Sequence[Number], x: float | int | str, series: str, panel: str = "", dashed: bool = False
     ) -> Point:
-        """The median of the seeds, and the band from the smallest to the largest; NaN as soon as one is missing."""
+        """Return the median over seeds with a band from the smallest to the largest; NaN if any value is missing."""
         middle = median(values)
-        known = [math.nan] if math.isnan(middle) else [float(value) for value in values if value is not None]
-        return cls(x, middle, series, panel, min(known), max(known), dashed)
+        finite = [math.nan] if math.isnan(middle) else [float(value) for value in values if value is not None]
+        return cls(x, middle, series, panel, min(finite), max(finite), dashed)
 
 
 @dataclass(frozen=True)
 class Figure:
     """A chart as plain data.
 
-    `curves` are lines with a band from low to high, `bars` stand beside each other, `tracks` join points in the order
-    of their rows, a `table` has a row for every x and a column for every series. In a logarithmic figure a y of zero or
-    less is drawn at the floor.
+    `curves` are lines with a band from low to high. `bars` stand beside each other. `tracks` join points in the order
+    of their rows. A `table` has a row for every x and a column for every series. A logarithmic figure draws y <= 0 at
+    its floor.
     """
 
     name: str
@@ -165,7 +197,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Result:
-    """What an experiment gives back: `measured` feeds the claims, `records` is every number behind them."""
+    """What an experiment returns: `measured` feeds the claims, `records` holds every number behind them."""
 
     measured: Measured
     records: tuple[Mapping[str, Any], ...] = ()
@@ -175,19 +207,19 @@ class Result:
 
 @runtime_checkable
 class Session(Protocol):
-    """Where an experiment works: it says how far it is, and what is finished is kept."""
+    """A run of an experiment: it reports progress and keeps finished parts."""
 
     def advance(self, stage: str, done: int, total: int) -> None: ...
 
     def part(self, name: str, work: Callable[[], Any]) -> Any:
-        """The plain data that `work` returns; from the checkpoint where it was finished before."""
+        """Return the plain data that `work` returns, or what an earlier run of this part saved."""
 
     def state_path(self, name: str) -> Path | None:
-        """Where unfinished work of that name may keep its state; None: nowhere."""
+        """Return where unfinished work may save its state, or None if nothing is saved."""
 
 
 class UnsavedSession:
-    """A session that keeps nothing: for notebooks and tests."""
+    """A session that saves nothing, for notebooks and tests."""
 
     def advance(self, stage: str, done: int, total: int) -> None:
         pass
@@ -201,7 +233,7 @@ class UnsavedSession:
 
 @dataclass(frozen=True)
 class ExperimentCard:
-    """What an experiment is about: all that can be told of it without running or importing it."""
+    """What is known about an experiment without importing it."""
 
     name: str
     title: str
@@ -213,11 +245,15 @@ class ExperimentCard:
     advice: str = ""
 
 
+Function = Callable[[Any, tuple[int, ...], Session], Result]
+
+
 @dataclass(frozen=True)
 class Experiment:
-    """A registered experiment. For each preset, `takes` says how long one core takes, `seeds` how many are usual.
+    """A registered experiment.
 
-    `advice` is for someone who trains or changes models: what follows from the verdicts that are on record.
+    For each preset, `takes` says how long a run takes on one core, and `seeds` the default number of seeds. `advice`
+    says what follows from the recorded verdicts for people who train or change models.
     """
 
     name: str
@@ -228,7 +264,7 @@ class Experiment:
     takes: Mapping[str, str]
     claims: tuple[Claim, ...]
     seeds: Mapping[str, int]
-    function: Callable[[Any, tuple[int, ...], Session], Result]
+    function: Function
     advice: str = ""
 
     @property
@@ -253,12 +289,12 @@ def experiment(
     claims: tuple[Claim, ...],
     seeds: Mapping[str, int],
     advice: str = "",
-) -> Callable[[Callable[[Any, tuple[int, ...], Session], Result]], Experiment]:
-    """Turn a function into an experiment named like the function, which is named like its file."""
+) -> Callable[[Function], Experiment]:
+    """Turn a function into an experiment with the name of the function, which is also the name of its file."""
 
-    def register(function: Callable[[Any, tuple[int, ...], Session], Result]) -> Experiment:
-        if any(tuple(given) != PRESETS for given in (presets, takes, seeds)):
-            raise TypeError(f"{function.__name__} must say for the presets {PRESETS} how long and with how many seeds")
+    def register(function: Function) -> Experiment:
+        if any(tuple(by_preset) != PRESETS for by_preset in (presets, takes, seeds)):
+            raise TypeError(f"{function.__name__} must give presets, takes and seeds for {PRESETS}")
         return Experiment(function.__name__, title, paper, summary, presets, takes, claims, seeds, function, advice)
 
     return register

@@ -5,8 +5,8 @@
     built.model                                     # a nano model, which scan and the tap take
     built.widths                                    # for every selector: width found, proved bound, one-hot width
 
-The programs, and why they are exact, are in `papers/models/programs.py`. A one-hot compiler gives a head one coordinate for
-each value that its keys can have; what stands beside the codes (END, the place) it needs as well.
+The programs, and why they are exact, are in `papers/models/programs.py`. A one-hot compiler gives a head one coordinate
+for each value that its keys can have; what stands beside the codes (END, the place) it needs as well.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attnscope.core.experiment import UnsavedSession
-from attnscope.papers.experiments.gated2026 import WORDS, gated2026, over_seeds
+from attnscope.papers.experiments.gated2026 import WORDS, gated2026, intervals
 
 TINY = replace(gated2026.presets["quick"], samples=(20, 40), starts=2, iterations=2, tokens=4, width=4, heads=2)
 
@@ -26,7 +26,7 @@ def test_a_power_is_judged_by_its_interval_over_seeds() -> None:
     def verdict(name: str, powers: list[float]) -> str:
         given = {f"power_of_n_{kind}": powers for kind in WORDS}
         (claim,) = (one for one in gated2026.claims if one.name == name)
-        return claim.judged({**arrived, **over_seeds(given)}).verdict
+        return claim.judged({**arrived, **intervals(given)}).verdict
 
     flat, falls = "gate_on_layer_does_not_help", "gated_output_finds_experts"
     # Student's 97.5% point for 4 seeds is 3.18: four numbers of standard deviation s reach 1.6 s to either side.
@@ -40,6 +40,6 @@ def test_a_power_is_judged_by_its_interval_over_seeds() -> None:
         (falls, [-0.3], "not run"),
     ):
         assert verdict(name, powers) == wanted, (name, powers)
-    assert over_seeds({"power_of_n_x": [1.0, 2.0, 3.0], "y": [0.0]}).keys() == {
+    assert intervals({"power_of_n_x": [1.0, 2.0, 3.0], "y": [0.0]}).keys() == {
         f"power_of_n_x_{end}" for end in ("low", "high", "off")
     }

@@ -8,7 +8,7 @@ import pytest
 
 from attnscope.papers.experiments.hybrid2026 import hybrid2026
 from attnscope.papers.trials.composing import Learning, fewer_lookups, partners, recall
-from attnscope.papers.trials.composing_figures import needed
+from attnscope.papers.trials.composing_figures import width_for
 
 TINY = replace(
     hybrid2026.presets["quick"],
@@ -63,5 +63,5 @@ def test_a_memory_as_wide_as_the_tables_is_a_lookup() -> None:
 
 def test_the_width_that_is_needed_is_read_between_widths() -> None:
     rows = [{"width": 16, "found": 0.8}, {"width": 64, "found": 1.0}]
-    assert needed(rows) == pytest.approx(32.0)
-    assert needed(rows[:1]) != needed(rows[:1])  # NaN: not reached
+    assert width_for(rows) == pytest.approx(32.0)
+    assert width_for(rows[:1]) != width_for(rows[:1])  # NaN: not reached

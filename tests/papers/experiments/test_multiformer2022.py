@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from attnscope.core.experiment import UnsavedSession
 from attnscope.papers.experiments.multiformer2022 import multiformer2022
-from attnscope.papers.trials.rank_one_heads import ARCHITECTURES
+from attnscope.papers.trials.head_kinds import ARCHITECTURES
 from attnscope.papers.trials.trained_alike import Training
 
 TINY = replace(

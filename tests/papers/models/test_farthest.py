@@ -7,7 +7,7 @@ import torch
 
 import attnscope
 from attnscope.core.errors import RefusalError
-from attnscope.papers.models.points import FarthestPoint, RankHeads, farthest, unit_vectors
+from attnscope.papers.trials.rank_one_heads import FarthestPoint, RankHeads, farthest, unit_vectors
 
 
 def test_the_farthest_point_is_found_by_looking_at_all() -> None:

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from attnscope.papers.models.nano import Config, Nano
-from attnscope.papers.models.plant import SKIP, network_of, path_alone
-from attnscope.papers.models.points import RADIUS, arcs, circle_model, gaps, walk
+from attnscope.papers.models.nano_paths import SKIP, network_of, path_alone
 from attnscope.papers.models.tasks import (
     IGNORED,
     Task,
@@ -23,6 +22,7 @@ from attnscope.papers.models.tasks import (
     on_hull,
     sort_task,
 )
+from attnscope.papers.trials.circle_walk import RADIUS, arcs, circle_model, gaps, walk
 from attnscope.pathways.lengths import lengths
 
 

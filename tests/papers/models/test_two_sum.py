@@ -7,7 +7,7 @@ import torch
 
 import attnscope
 from attnscope.core.errors import RefusalError
-from attnscope.papers.models.hand_sheet import TwoSum, draw_sums, full_two_sum, random_codes, right, seen_by_chance
+from attnscope.papers.models.two_sum import TwoSum, draw_sums, full_two_sum, random_codes, right, seen_by_chance
 
 
 def rng(seed: int = 0) -> torch.Generator:

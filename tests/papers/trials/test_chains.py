@@ -8,12 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.options import Loading
 from attnscope.matrix.collapse_bounds import dobrushin
 from attnscope.matrix.residual import relative_residual
 from attnscope.papers.models.nano import Config, Nano
-from attnscope.papers.trials.path_figures import chained_residuals, chains, path_pattern
+from attnscope.papers.trials.path_chains import chained_residuals, chains, path_pattern
 
 
 def random_patterns(seed: int, layers: int, heads: int, n: int) -> torch.Tensor:
@@ -64,16 +62,3 @@ def test_in_a_model() -> None:
     assert all(low <= mid <= high for low, mid, high in zip(found.low, found.median, found.high, strict=True))
     with pytest.raises(RefusalError, match="single token"):
         chains(model, [{"input_ids": torch.tensor([[1]])}])
-
-
-def test_what_the_caller_allows_reaches_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def note(model: object, loading: Loading, tokenizer: object) -> Loaded:
-        asked.append(loading)
-        raise RefusalError("enough")
-
-    monkeypatch.setattr("attnscope.papers.trials.path_figures.load", note)
-    with pytest.raises(RefusalError, match="enough"):
-        chains("somewhere", random_init=True, seed=3, dtype="float32", allow_pickle=True, trust_remote_code=True)
-    assert asked == [Loading("float32", "cpu", True, 3, allow_pickle=True, trust_remote_code=True)]

@@ -8,16 +8,16 @@ import torch
 from attnscope.papers.models.nano import Nano
 from attnscope.papers.trials.explaining_away import (
     clustering,
+    disliked,
     explained_away,
     explained_away_by_queries,
-    hated,
     key_mass,
     least_masses,
     lifted,
-    mass_of_hated_key,
+    mass_of_disliked_key,
     pattern_of,
 )
-from attnscope.papers.trials.localising import model_patterns
+from attnscope.papers.trials.model_patterns import model_patterns
 from attnscope.papers.trials.trained_alike import Shape, task_of
 
 
@@ -36,7 +36,7 @@ def test_the_bound_holds_where_softmax_breaks_it() -> None:
 
 
 def test_the_hated_key_is_lower_by_what_was_said() -> None:
-    query, key = hated(8, 4, 0, by=30.0)
+    query, key = disliked(8, 4, 0, by=30.0)
     logits = (query @ key.mT)[0, 0]
     others = query[..., 1:] @ key[..., 1:].mT
     torch.testing.assert_close(logits[:, 4], others[0, 0, :, 4] - 30.0)
@@ -77,12 +77,12 @@ def test_a_key_that_few_queries_see_is_not_counted() -> None:
 
 def test_the_mass_is_that_of_the_hated_key() -> None:
     """Not of the smallest: doubly normalised another key has less, and dislike that all share changes nothing."""
-    query, key = hated(16, 8, 0)
+    query, key = disliked(16, 8, 0)
     masses = key_mass(pattern_of("doubly_normalised", query, key, 1.0))[0, 0]
-    mass = mass_of_hated_key("doubly_normalised", 16, 8, 0)
+    mass = mass_of_disliked_key("doubly_normalised", 16, 8, 0)
     assert mass == float(masses[8]) > float(masses.min())
-    assert mass == pytest.approx(mass_of_hated_key("doubly_normalised", 16, 8, 0, by=0.0), rel=1e-9)
-    assert mass_of_hated_key("softmax", 16, 8, 0) < 1e-60
+    assert mass == pytest.approx(mass_of_disliked_key("doubly_normalised", 16, 8, 0, by=0.0), rel=1e-9)
+    assert mass_of_disliked_key("softmax", 16, 8, 0) < 1e-60
 
 
 def test_uniform_heads_explain_nothing_away() -> None:

@@ -9,7 +9,7 @@ from attnscope.constructions.random_projection import random_projection
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.generate import generate
 from attnscope.heads.rounding import certified
-from attnscope.papers.trials.explaining_away import FixedModule, fixed_module, serves
+from attnscope.papers.experiments.likhosherstov2021 import FixedModule, fixed_module, serves
 
 
 def test_a_module_serves_patterns_it_has_not_seen_and_a_singular_one_does_not() -> None:

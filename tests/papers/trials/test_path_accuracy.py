@@ -10,7 +10,7 @@ import torch
 
 from attnscope.core.experiment import UnsavedSession
 from attnscope.papers.models.nano import Config, Nano
-from attnscope.papers.models.plant import SKIP, path_alone
+from attnscope.papers.models.nano_paths import SKIP, path_alone
 from attnscope.papers.models.tasks import hits, sort_task
 from attnscope.papers.trials.circle_walk import circle_walk
 from attnscope.papers.trials.path_accuracy import (

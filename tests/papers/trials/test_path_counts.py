@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnscope.core.errors import RefusalError
-from attnscope.papers.trials.path_figures import ARCHITECTURES, path_counts
+from attnscope.papers.trials.path_chains import ARCHITECTURES, path_counts
 
 
 @pytest.mark.parametrize(("layers", "heads"), [(1, 1), (3, 2), (4, 3)])

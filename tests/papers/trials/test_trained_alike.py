@@ -24,6 +24,7 @@ def test_differences_are_of_one_seed_and_guessing_is_subtracted() -> None:
 
 @pytest.mark.parametrize(("softmax", "verdict"), [(0.31, "not run"), (0.45, "reproduced"), (math.nan, "not run")])
 def test_models_that_learned_nothing_are_not_compared(softmax: float, verdict: str) -> None:
-    claim = Claim("c", "p", "s", "e", (Bound("sort_softmax_over_other", "<=", 0.05),), given=(has_learned("sort"),))
+    given = (Bound.parse(has_learned("sort")),)
+    claim = Claim("c", "p", "s", "e", (Bound("sort_softmax_over_other", "<=", 0.05),), given=given)
     models = [model("softmax", softmax, 0), model("other", 0.45, 0)]
     assert claim.judged(accuracy_numbers(models, ("softmax", "other"))).verdict == verdict

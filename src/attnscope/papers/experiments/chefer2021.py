@@ -1,29 +1,28 @@
-"""Generic attention-model explainability: relevance through attention, where the answer is known (arXiv:2103.15679).
+"""Generic attention-model explainability: relevance through attention, on a toy whose answer is known (2103.15679).
 
-Relevance of one answer: Abar = mean over heads of (dA * A)^+, R = I, R <- R + Abar R with every layer; the row of the
-token that is asked says which tokens decided. Here that is known: in a planted toy one token decides the class.
-Measured: what the rules themselves say (R >= 0; R = I where gradients speak against; R = I + Abar of one layer), from
-maps and by the products that need none; whether the deciding token comes first; and what becomes of the answer while
-tokens go, those of most relevance first (positive), of least first (negative), or in random order.
+Relevance of one answer: Abar = mean over heads of (dA * A)^+, R = I, then R <- R + Abar R for every block. The row of
+the answering token says which tokens decided. In the toy (`papers/trials/deciding_token.py`) one token decides the
+class, so the right explanation is known. Measured: the rules themselves (R >= 0; R = I where no gradient is positive;
+R = I + Abar with one block), from maps and by products that need no map; whether the deciding token ranks first; and
+the answer while tokens are removed: most relevant first (positive), least relevant first (negative), or at random.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from attnscope.core.experiment import Bound, Claim, Figure, Point, Result, Session, experiment
+from attnscope.core.experiment import Figure, Point, Result, Session, claims, experiment
 from attnscope.explanations.relevance import relevance
 from attnscope.matrix.relevance import AttentionCall
 from attnscope.matrix.scores import Scores
-from attnscope.papers.trials.deciding_token import METHODS, STACK, Toy, accuracy, areas, looked, trained
+from attnscope.papers.trials.curves import Rows, gather
+from attnscope.papers.trials.deciding_token import METHODS, STACK, Toy, accuracy, perturb, trace, trained
 
 PAPER = "2103.15679"
-APART = 0.05  # of an area, which is at most 1
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,16 @@ class Params:
     steps: int = 300
     texts: int = 40
 
+    @property
+    def toy(self) -> Toy:
+        return Toy(self.classes, self.words, self.tokens)
+
 
 FULL = replace(Params(), classes=5, words=60, tokens=32, layers=4, steps=1500, texts=200)
 
 
-def against(seed: int) -> float:
-    """The largest entry of R - I where no gradient speaks for the answer: values >= 0, gradients behind them <= 0."""
+def without_support(seed: int) -> float:
+    """Return the largest entry of R - I where no gradient is positive: values >= 0, gradients behind them <= 0."""
     rng = torch.Generator().manual_seed(seed)
     query, key, value, gradient = (torch.randn(1, 2, 6, 4, generator=rng, dtype=torch.float64) for _ in range(4))
     call = AttentionCall(STACK, STACK, 0, Scores(query, key, 0.5), value.abs(), -gradient.abs().transpose(1, 2))
@@ -49,138 +52,106 @@ def against(seed: int) -> float:
 
 
 def rules(params: Params, seed: int, session: Session) -> dict[str, float]:
-    """What the rules say of models of one layer and of all: relevance without maps beside R from maps."""
-    toy = Toy(params.classes, params.words, params.tokens)
-    found = {"relevance_where_gradients_are_against": against(seed)}
+    """Compare relevance without maps with R from maps, in models of one block and of all blocks."""
+    numbers = {"relevance_where_gradients_are_against": without_support(seed)}
     for layers, name in ((1, "one_layer"), (params.layers, "all_layers")):
-        model, recording = trained(toy, layers, max(params.steps // 10, 1), seed, session)
-        ids, _, classes = toy.texts(4, seed)
+        model, recording = trained(params.toy, layers, max(params.steps // 10, 1), seed, session)
+        ids, _, classes = params.toy.texts(4, seed)
         least, apart = [], []
         for row, label in zip(ids, classes.tolist(), strict=True):
-            one = looked(model, recording, row, label)
-            dense = one.dense() if layers > 1 else torch.eye(len(row), dtype=torch.float64) + one.abar()[0]
+            traced = trace(model, recording, row, label)
+            dense = traced.dense() if layers > 1 else torch.eye(len(row), dtype=torch.float64) + traced.abar()[0]
             own = torch.zeros(len(row), dtype=torch.float64)
             own[0] = 1  # the row's own token, which `relevance` leaves out
-            apart.append(float((one.row() + own - dense[0]).abs().max() / dense[0].abs().max()))
-            least.append(min(float(dense.min()), float(one.row().min())))  # from maps and without them
-        found |= {f"difference_from_maps_{name}": max(apart), f"least_relevance_{name}": min(least)}
-    return found
+            apart.append(float((traced.row() + own - dense[0]).abs().max() / dense[0].abs().max()))
+            least.append(min(float(dense.min()), float(traced.row().min())))  # from maps and without them
+        numbers |= {f"difference_from_maps_{name}": max(apart), f"least_relevance_{name}": min(least)}
+    return numbers
 
 
 def faithful(params: Params, seed: int, session: Session) -> dict[str, Any]:
-    """The toy trained, its texts explained, and the answers while tokens go."""
-    toy = Toy(params.classes, params.words, params.tokens)
-    model, recording = trained(toy, params.layers, params.steps, seed, session)
-    ids, places, classes = toy.texts(params.texts, 10_000 + seed)
+    """Train the toy, explain its texts, and measure the answers while tokens are removed."""
+    model, recording = trained(params.toy, params.layers, params.steps, seed, session)
+    ids, places, classes = params.toy.texts(params.texts, 10_000 + seed)
     first = dict.fromkeys(METHODS, 0)
-    kept: dict[str, list[tuple[float, float]]] = {name: [] for name in (*METHODS, "random")}
-    curves: dict[str, list[Any]] = {}
+    perturbations: dict[str, list[Any]] = {name: [] for name in (*METHODS, "random")}
     for number, (row, place, label) in enumerate(zip(ids, places.tolist(), classes.tolist(), strict=True)):
         session.advance("texts", number, params.texts)
-        one = looked(model, recording, row, label)
-        for name in (*METHODS, "random"):
-            scores = one.row(name) if name in METHODS else None
+        traced = trace(model, recording, row, label)
+        for name, some in perturbations.items():
+            scores = traced.row(name) if name in METHODS else None
             if scores is not None:
                 first[name] += int(scores[1:].argmax()) + 1 == place
-            found = areas(model, row, label, scores, number)
-            kept[name].append((found.positive, found.negative))
-            curves.setdefault(name, []).append((found.falling, found.staying))
-    mean = {name: [sum(side) / len(some) for side in zip(*some, strict=True)] for name, some in kept.items()}
-    shown = {
-        f"{name}, {words} first": [sum(step) / len(some) for step in zip(*(one[side] for one in some), strict=True)]
-        for name, some in curves.items()
-        for side, words in ((0, "most"), (1, "least"))
+            some.append(perturb(model, row, label, scores, number))
+    area = {
+        name: [sum(getattr(p, side) for p in some) / len(some) for side in ("positive", "negative")]
+        for name, some in perturbations.items()
     }
-    at_random = sum(mean["random"]) / 2
-    positive, negative = mean["relevance"]
+    curves = {
+        f"{name}, {words} first": [
+            sum(step) / len(some) for step in zip(*(getattr(p, side) for p in some), strict=True)
+        ]
+        for name, some in perturbations.items()
+        for side, words in (("falling", "most"), ("staying", "least"))
+    }
+    at_random = sum(area["random"]) / 2
+    positive, negative = area["relevance"]
     numbers = {
-        "accuracy": accuracy(model, toy, 20_000 + seed),
+        "accuracy": accuracy(model, params.toy, 20_000 + seed),
         "deciding_token_first": first["relevance"] / params.texts,
         "random_over_positive_area": at_random - positive,
         "negative_over_random_area": negative - at_random,
     }
     for name, key in (("rollout", "rollout"), ("raw attention", "raw_attention")):
-        gap = mean[name][1] - mean[name][0]
+        gap = area[name][1] - area[name][0]
         numbers[f"gap_over_{key}"] = (negative - positive) - gap
         numbers[f"deciding_token_first_by_{key}"] = first[name] / params.texts
-    return {"seed": seed, "numbers": numbers, "curves": shown}
+    return {"seed": seed, "numbers": numbers, "curves": curves}
 
 
-def figure(found: Sequence[Mapping[str, Any]]) -> Figure:
-    rows = []
-    for name, steps in found[0]["curves"].items():
+def figure(trainings: Rows) -> Figure:
+    points = []
+    for name, steps in trainings[0]["curves"].items():
         method, _, side = name.rpartition(", ")
         for step in range(len(steps)):
-            values = [one["curves"][name][step] for one in found]
-            gone = 100 * step / (len(steps) - 1)
+            values = [one["curves"][name][step] for one in trainings]
+            removed = 100 * step / (len(steps) - 1)
             panel = f"{side.removesuffix(' first')} important first"
-            rows.append(Point.over(values, gone, method, panel, dashed=method == "random"))
+            points.append(Point.over(values, removed, method, panel, dashed=method == "random"))
     caption = "Share of the answer's probability that is left, mean over texts; median and range over seeds."
-    return Figure("perturbation", "The answer while tokens go", caption, "% of tokens gone", "share left", tuple(rows))
+    title, x = "The answer while tokens are removed", "% of tokens removed"
+    return Figure("perturbation", title, caption, x, "share left", tuple(points))
 
 
-KNOWS = (Bound("accuracy", ">=", 0.95),)
-CLAIMS = (
-    Claim(
-        "one_layer",
-        PAPER,
-        "Of one layer, relevance is R = I + Abar.",
-        "without maps as from maps, to 1e-10 of the largest entry in float64",
-        holds=(Bound("difference_from_maps_one_layer", "<=", 1e-10),),
-        fails=(Bound("difference_from_maps_one_layer", ">=", 1e-3),),
-    ),
-    Claim(
-        "layers_add_up",
-        PAPER,
-        "Through layers R <- R + Abar R, of which one row can be had without any map (the row is our derivation).",
-        "without maps as from maps, to 1e-10 of the largest entry in float64",
-        holds=(Bound("difference_from_maps_all_layers", "<=", 1e-10),),
-        fails=(Bound("difference_from_maps_all_layers", ">=", 1e-3),),
-    ),
-    Claim(
-        "never_negative",
-        PAPER,
-        "Relevance is never negative.",
-        "no entry of R below 0",
-        holds=(Bound("least_relevance_one_layer", ">=", 0.0), Bound("least_relevance_all_layers", ">=", 0.0)),
-        fails=(Bound("least_relevance_all_layers", "<", 0.0),),
-    ),
-    Claim(
-        "identity_without_support",
-        PAPER,
-        "Where gradients are nowhere positive, R stays the identity.",
-        "nothing beside the token itself, exactly",
-        holds=(Bound("relevance_where_gradients_are_against", "<=", 0.0),),
-        fails=(Bound("relevance_where_gradients_are_against", ">", 0.0),),
-    ),
-    Claim(
-        "deciding_token_comes_first",
-        PAPER,
-        "Where one token decides, it has the most relevance.",
-        "in at least .9 of texts; contradicted at .2, little more than guessing",
-        holds=(Bound("deciding_token_first", ">=", 0.9),),
-        fails=(Bound("deciding_token_first", "<=", 0.2),),
-        given=KNOWS,
-    ),
-    Claim(
-        "areas_stand_in_order",
-        PAPER,
-        "Taking away what is relevant ruins the answer sooner than chance, and what is not, later.",
-        "areas: positive below random below negative, each by .05",
-        holds=(Bound("random_over_positive_area", ">=", APART), Bound("negative_over_random_area", ">=", APART)),
-        fails=(Bound("random_over_positive_area", "<=", 0.0), Bound("negative_over_random_area", "<=", 0.0)),
-        given=KNOWS,
-    ),
+CLAIMS = claims(
+    PAPER,
+    """
+    one_layer: With one block, relevance is R = I + Abar.
+        expected: equal without maps and from maps, to 1e-10 of the largest entry in float64
+        holds: difference_from_maps_one_layer <= 1e-10; fails: difference_from_maps_one_layer >= 1e-3
+    layers_add_up: Through several blocks R <- R + Abar R; one row of R needs no map (our derivation).
+        expected: equal without maps and from maps, to 1e-10 of the largest entry in float64
+        holds: difference_from_maps_all_layers <= 1e-10; fails: difference_from_maps_all_layers >= 1e-3
+    never_negative: Relevance is never negative.
+        expected: no entry of R below 0
+        holds: least_relevance_one_layer >= 0, least_relevance_all_layers >= 0; fails: least_relevance_all_layers < 0
+    identity_without_support: Where no gradient is positive, R stays the identity.
+        expected: exactly 0 for every other token
+        holds: relevance_where_gradients_are_against <= 0; fails: relevance_where_gradients_are_against > 0
+    deciding_token_comes_first: Where one token decides, it has the most relevance.
+        expected: in at least .9 of texts; contradicted at .2, little more than guessing
+        holds: deciding_token_first >= 0.9; fails: deciding_token_first <= 0.2; given: accuracy >= 0.95
+    areas_stand_in_order: Removing relevant tokens spoils the answer sooner than chance; removing others, later.
+        expected: areas: positive below random below negative, each by .05
+        holds: random_over_positive_area >= 0.05, negative_over_random_area >= 0.05
+        fails: random_over_positive_area <= 0, negative_over_random_area <= 0; given: accuracy >= 0.95
+    """,
     *(
-        Claim(
-            f"more_faithful_than_{key}",
-            PAPER,
-            f"Relevance is more faithful than {words}.",
-            "the gap between negative and positive area is wider by .05; contradicted where it is narrower by as much",
-            holds=(Bound(f"gap_over_{key}", ">=", APART),),
-            fails=(Bound(f"gap_over_{key}", "<=", -APART),),
-            given=KNOWS,
-        )
+        f"""
+        more_faithful_than_{key}: Relevance is more faithful than {words}.
+            expected: the gap between negative and positive area is wider by .05; contradicted if narrower by .05
+            holds: gap_over_{key} >= 0.05; fails: gap_over_{key} <= -0.05; given: accuracy >= 0.95
+        """
         for key, words in (("rollout", "attention rollout"), ("raw_attention", "raw attention"))
     ),
 )
@@ -189,13 +160,12 @@ CLAIMS = (
 @experiment(
     title="Relevance through attention, where one token decides",
     paper=PAPER,
-    summary="Attention weighed by its gradient through all layers: its rules, and whether it names what decided.",
+    summary="Attention times its gradient through all blocks: its rules, and whether it finds the deciding token.",
     advice=(
-        "Use relevance to rank tokens, not to name one: taking tokens away in its order ruined answers far sooner "
-        "than chance in every seed, but the token that decided came first in two texts of three only. On this toy "
-        "plain rollout did at least as well, so let `attnscope explain --evaluate` say which method is faithful on "
-        "your model before you believe any. It costs one backward pass and no attention map, so length is no reason"
-        " to do without it."
+        "Use relevance to rank tokens, not to name one: removing tokens in its order spoiled answers far sooner than "
+        "chance in every seed, but the deciding token ranked first in only two texts of three. On this toy plain "
+        "rollout did at least as well, so run `attnscope explain --evaluate` to see which method is faithful on your "
+        "model. Relevance costs one backward pass and no attention map, so long texts are no obstacle."
     ),
     presets={"quick": Params(), "paper": FULL},
     takes={"quick": "30 s", "paper": "8 min"},
@@ -203,11 +173,9 @@ CLAIMS = (
     claims=CLAIMS,
 )
 def chefer2021(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
-    exact = [{"seed": seed, **session.part(f"rules-{seed}", partial(rules, params, seed, session))} for seed in seeds]
-    found = [session.part(f"faithful-{seed}", partial(faithful, params, seed, session)) for seed in seeds]
-    measured: dict[str, list[float]] = {}
-    for one, other in zip(exact, found, strict=True):
-        for name, value in {**{k: v for k, v in one.items() if k != "seed"}, **other["numbers"]}.items():
-            measured.setdefault(name, []).append(value)
-    records = (*exact, *({"seed": one["seed"], **one["numbers"]} for one in found))
-    return Result(measured, records, (figure(found),))
+    exact = [session.part(f"rules-{seed}", partial(rules, params, seed, session)) for seed in seeds]
+    trainings = [session.part(f"faithful-{seed}", partial(faithful, params, seed, session)) for seed in seeds]
+    measured = gather({**one, **other["numbers"]} for one, other in zip(exact, trainings, strict=True))
+    records = [{"seed": seed, **one} for seed, one in zip(seeds, exact, strict=True)]
+    records += [{"seed": one["seed"], **one["numbers"]} for one in trainings]
+    return Result(measured, tuple(records), (figure(trainings),))

@@ -1,16 +1,16 @@
 """Attention is not all you need: pure attention loses rank doubly exponentially with depth (arXiv:2103.03404).
 
 All five experiments of the paper: A, the residual against depth with and without skips and MLPs; B, attention patterns
-multiplied along paths; C, how long the paths of named architectures are; D, what paths of each length can do in trained
+multiplied along paths; C, the length of paths in named architectures; D, what paths of each length can do in trained
 models; E, two tokens that walk along a circle.
 
-What differs from the paper, and why: A and B start from random weights (pretrained ones are not shipped) and read other
-sequences; D trains with AdamW, a warm-up and a cosine, which reaches more than the authors' schedule in less time, and
-memorises words of a Zipf law instead of their sentences; in D the exact sum over all paths of a length stands beside
-the authors' way, which re-runs a few paths as networks of their own; E is trained once on the circle alone and once on
-points a little beside it, and its skip and MLP are those of a transformer's layer. In the authors' code the layer that
-is called bare adds its input all the same (their "base" is our "skip"), their skip adds up all earlier answers outside
-the layer, and their MLP keeps a skip of its own: so none of our verdicts on E contradicts them.
+Differences from the paper. A and B use random weights (pretrained ones are not shipped) and other sequences. D trains
+with AdamW, a warm-up and a cosine, which reaches more than the authors' schedule in less time, and memorises words
+drawn from a Zipf law instead of their sentences; it adds the exact sum over all paths of a length to the authors'
+method, which runs a few paths as separate networks. E trains once on the circle alone and once on points near it, and
+its skip and MLP are those of a transformer block. In the authors' code the layer called bare still adds its input
+(their "base" is our "skip"), their skip adds up all earlier answers outside the layer, and their MLP keeps its own
+skip. So none of our verdicts on E contradicts them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from attnscope.core.experiment import Bound, Claim, Result, Session, experiment
-from attnscope.papers.models.points import KINDS
-from attnscope.papers.trials.circle_walk import circle_figure, circle_numbers, circle_remarks, circle_walk
+from attnscope.core.experiment import Result, Session, claims, experiment
+from attnscope.papers.trials.circle_walk import KINDS, circle_figure, circle_numbers, circle_remarks, circle_walk
 from attnscope.papers.trials.path_accuracy import (
     ALONE,
     EXACT,
@@ -32,7 +31,7 @@ from attnscope.papers.trials.path_accuracy import (
     learned_paths,
     learned_remarks,
 )
-from attnscope.papers.trials.path_figures import RANDOM, TRAINED, chain_figure, chained, count_figure, count_remark
+from attnscope.papers.trials.path_chains import RANDOM, TRAINED, chain_figure, chained, count_figure, count_remark
 from attnscope.papers.trials.random_shapes import residual_curves, residual_figure, residual_numbers, residual_remarks
 
 PAPER = "2103.03404"
@@ -47,7 +46,7 @@ class Params:
     sequences: int = 32
     tokens: int = 128
     samples: tuple[int, int] = (5, 20)
-    chain: tuple[int, int, int, int] = (768, 12, 12, 128)  # width, heads, layers, tokens
+    chain: tuple[int, int, int, int] = (768, 12, 12, 128)  # width, heads, blocks, tokens
     chain_paths: int = 100
     chain_samples: int = 8
     circle_widths: tuple[int, ...] = (32, 64, 128)
@@ -77,132 +76,75 @@ FULL = Params(
 )
 
 
-CLAIMS = (
-    Claim(
-        "attention_alone_collapses",
-        PAPER,
-        "Without skips and MLPs the residual is gone after three layers at random initialisation.",
-        "below .00005 at depth 3 in every shape, as published",
-        holds=(Bound("attention_alone_residual_at_depth_3", "<=", 5e-5),),
-        fails=(Bound("attention_alone_residual_at_depth_3", ">=", 0.1),),
-    ),
-    Claim(
-        "mlps_alone_do_not_stop_it",
-        PAPER,
-        "With MLPs and without skips past attention it is gone as fast at random initialisation.",
-        "below .00005 at depth 3 in every shape, as published",
-        holds=(Bound("attention_and_mlp_residual_at_depth_3", "<=", 5e-5),),
-        fails=(Bound("attention_and_mlp_residual_at_depth_3", ">=", 0.1),),
-    ),
-    Claim(
-        "skips_stop_it",
-        PAPER,
-        "With skips the residual is still there after the last layer.",
-        "at least .2 after the last layer in every shape, with and without MLPs (published: .26 to .93)",
-        holds=(
-            Bound("attention_and_skip_residual_at_last_depth", ">=", 0.2),
-            Bound("whole_residual_at_last_depth", ">=", 0.2),
-        ),
-        fails=(Bound("attention_and_skip_residual_at_last_depth", "<=", 1e-3),),
-    ),
-    Claim(
-        "curves_as_published",
-        PAPER,
-        "Our curves at random initialisation are the published ones.",
-        "at most .15 apart at every depth, in every variant and shape (other sequences, other seeds)",
-        holds=(Bound("largest_difference_from_published", "<=", 0.15),),
-    ),
-    Claim(
-        "chained_attention_collapses",
-        PAPER,
-        "Attention multiplied along a path loses its residual with depth.",
-        "from .1 or more to below 1e-4 at depth 12 (the paper: .35 to 6e-5 in pretrained BERT)",
-        holds=(Bound("chained_residual_at_full_length", "<=", 1e-4), Bound("chained_residual_at_length_1", ">=", 0.1)),
-        fails=(Bound("chained_residual_at_full_length", ">=", 0.1),),
-    ),
-    Claim(
-        "sort_learned",
-        PAPER,
-        "An attention-only model with skips learns to sort.",
-        "accuracy at least .95 (the paper: .98)",
-        holds=(Bound("sort_accuracy", ">=", 0.95),),
-    ),
-    Claim(
-        "hull_learned",
-        PAPER,
-        "An attention-only model with skips learns to find convex hulls.",
-        "accuracy at least .90 (the paper: .90)",
-        holds=(Bound("hull_accuracy", ">=", 0.90),),
-    ),
-    Claim(
-        "memorisation_learned",
-        PAPER,
-        "An attention-only model with skips memorises random bits, up to the ceiling that equal tokens set.",
-        "at least .98 of the computed ceiling (the paper: .85 where the ceiling is .859)",
-        holds=(Bound("memorisation_share_of_ceiling", ">=", 0.98),),
-    ),
+CLAIMS = claims(
+    PAPER,
+    """
+    attention_alone_collapses: Without skips and MLPs the residual is gone after three blocks of random weights.
+        expected: below .00005 at depth 3 in every shape, as published
+        holds: attention_alone_residual_at_depth_3 <= 5e-5; fails: attention_alone_residual_at_depth_3 >= 0.1
+    mlps_alone_do_not_stop_it: With MLPs and without skips past attention it is gone as fast.
+        expected: below .00005 at depth 3 in every shape, as published
+        holds: attention_and_mlp_residual_at_depth_3 <= 5e-5; fails: attention_and_mlp_residual_at_depth_3 >= 0.1
+    skips_stop_it: With skips the residual is still there after the last block.
+        expected: at least .2 after the last block in every shape, with and without MLPs (published: .26 to .93)
+        holds: attention_and_skip_residual_at_last_depth >= 0.2, whole_residual_at_last_depth >= 0.2
+        fails: attention_and_skip_residual_at_last_depth <= 1e-3
+    curves_as_published: Our curves for random weights match the published ones.
+        expected: at most .15 apart at every depth, in every variant and shape (other sequences, other seeds)
+        holds: largest_difference_from_published <= 0.15
+    chained_attention_collapses: Attention multiplied along a path loses its residual with depth.
+        expected: from .1 or more to below 1e-4 at depth 12 (the paper: .35 to 6e-5 in pretrained BERT)
+        holds: chained_residual_at_full_length <= 1e-4, chained_residual_at_length_1 >= 0.1
+        fails: chained_residual_at_full_length >= 0.1
+    sort_learned: An attention-only model with skips learns to sort.
+        expected: accuracy at least .95 (the paper: .98)
+        holds: sort_accuracy >= 0.95
+    hull_learned: An attention-only model with skips learns to find convex hulls.
+        expected: accuracy at least .90 (the paper: .90)
+        holds: hull_accuracy >= 0.90
+    memorisation_learned: An attention-only model with skips memorises random bits, up to the ceiling set by equal
+            tokens.
+        expected: at least .98 of the computed ceiling (the paper: .85 where the ceiling is .859)
+        holds: memorisation_share_of_ceiling >= 0.98
+    """,
     *(
-        Claim(
-            f"{task}_long_paths_guess",
-            PAPER,
-            f"Run alone, the longest paths do no better at {task} than always giving the most frequent label.",
-            "20 paths of full length: at most .05 above the majority",
-            holds=(Bound(f"{task}_longest_paths_above_majority", "<=", 0.05),),
-            fails=(Bound(f"{task}_longest_paths_above_majority", ">=", 0.1),),
-        )
+        f"""
+        {task}_long_paths_guess: Run alone, the longest paths are no better at {task} than the most frequent label.
+            expected: 20 paths of full length: at most .05 above the majority
+            holds: {task}_longest_paths_above_majority <= 0.05; fails: {task}_longest_paths_above_majority >= 0.1
+        """
         for task in TASKS
     ),
     *(
-        Claim(
-            f"{task}_short_paths_alone_do_better",
-            PAPER,
-            f"Run alone, short paths do better at {task} than the longest.",
-            "the best of lengths 0 to 2 at least .05 above full length, 20 paths each",
-            holds=(Bound(f"{task}_short_over_long_paths", ">=", 0.05),),
-            fails=(Bound(f"{task}_short_over_long_paths", "<=", -0.05),),
-        )
+        f"""
+        {task}_short_paths_alone_do_better: Run alone, short paths are better at {task} than the longest.
+            expected: the best of lengths 0 to 2 at least .05 above full length, 20 paths each
+            holds: {task}_short_over_long_paths >= 0.05; fails: {task}_short_over_long_paths <= -0.05
+        """
         for task in TASKS
     ),
     *(
-        Claim(
-            f"{task}_short_paths_suffice",
-            PAPER,
-            f"The model that learned {task} works by its short paths: the longer half can go.",
-            "exact sum of lengths up to half the depth: at most .05 below the whole model",
-            holds=(Bound(f"{task}_loss_with_short_paths", "<=", 0.05),),
-            fails=(Bound(f"{task}_loss_with_short_paths", ">=", 0.1),),
-        )
+        f"""
+        {task}_short_paths_suffice: The model that learned {task} works by its short paths: the longer half can go.
+            expected: exact sum of lengths up to half the depth: at most .05 below the whole model
+            holds: {task}_loss_with_short_paths <= 0.05; fails: {task}_loss_with_short_paths >= 0.1
+        """
         for task in TASKS
     ),
-    Claim(
-        "circle_attention_alone_collapses",
-        PAPER,
-        "Attention alone, applied again and again, makes the two tokens one.",
-        "gap below a tenth of the diameter after all applications, trained on the circle",
-        holds=(Bound("gap_base_trained_on_circle", "<=", 0.1),),
-        fails=(Bound("gap_base_trained_on_circle", ">=", 0.5),),
-    ),
-    Claim(
-        "circle_skip_keeps_apart",
-        PAPER,
-        "With the skip the two tokens stay apart.",
-        "gap at least half the diameter after all applications, trained on the circle",
-        holds=(Bound("gap_skip_trained_on_circle", ">=", 0.5), Bound("gap_skip_trained_on_circle", "<=", 2.0)),
-    ),
-    Claim(
-        "circle_mlp_keeps_apart",
-        PAPER,
-        "With an MLP and no skip past attention the two tokens stay apart.",
-        "gap at least half the diameter after all applications, trained on the circle",
-        holds=(Bound("gap_mlp_trained_on_circle", ">=", 0.5), Bound("gap_mlp_trained_on_circle", "<=", 2.0)),
-    ),
-    Claim(
-        "circle_skip_keeps_apart_beside",
-        PAPER,
-        "With the skip the two tokens stay apart when training also shows points beside the circle.",
-        "gap at least half the diameter after all applications",
-        holds=(Bound("gap_skip_trained_beside_circle", ">=", 0.5), Bound("gap_skip_trained_beside_circle", "<=", 2.0)),
-    ),
+    """
+    circle_attention_alone_collapses: Attention alone, applied again and again, makes the two tokens equal.
+        expected: gap below a tenth of the diameter after all applications, trained on the circle
+        holds: gap_base_trained_on_circle <= 0.1; fails: gap_base_trained_on_circle >= 0.5
+    circle_skip_keeps_apart: With the skip the two tokens stay apart.
+        expected: gap at least half the diameter after all applications, trained on the circle
+        holds: gap_skip_trained_on_circle >= 0.5, gap_skip_trained_on_circle <= 2
+    circle_mlp_keeps_apart: With an MLP and no skip past attention the two tokens stay apart.
+        expected: gap at least half the diameter after all applications, trained on the circle
+        holds: gap_mlp_trained_on_circle >= 0.5, gap_mlp_trained_on_circle <= 2
+    circle_skip_keeps_apart_beside: With the skip the two tokens stay apart if training includes points near the circle.
+        expected: gap at least half the diameter after all applications
+        holds: gap_skip_trained_beside_circle >= 0.5, gap_skip_trained_beside_circle <= 2
+    """,
 )
 
 
@@ -211,11 +153,10 @@ CLAIMS = (
     paper=PAPER,
     summary="Pure attention loses rank doubly exponentially with depth; skips stop it, and short paths do the work.",
     advice=(
-        "Attention without skips forgets which token is which within three layers, so never take skips out of a "
-        "stack, and look at `attnscope collapse` before training a new shape from scratch: it shows what is left at"
-        " every depth. That short paths do the work is true of some tasks (sorting, memorising) and false of others"
-        " (the convex hull needs its longest paths): measure with `attnscope paths` on your own task before cutting"
-        " depth."
+        "Attention without skips makes all tokens alike within three blocks, so never remove skips from a stack, and "
+        "run `attnscope collapse` before training a new shape from scratch: it shows what is left at every depth. "
+        "Short paths do the work in some tasks (sorting, memorising) but not in all (the convex hull needs its longest "
+        "paths): measure with `attnscope paths` on your own task before cutting depth."
     ),
     presets={"quick": QUICK, "paper": FULL},
     takes={"quick": "a minute", "paper": "about an hour of one core: figure 2 of three models, memorisation"},
@@ -223,22 +164,15 @@ CLAIMS = (
     claims=CLAIMS,
 )
 def dong2021(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
-    """Every part is kept when it is done, so that an interrupted run goes on with the next."""
-
+    """Every part is saved when it is done, so that an interrupted run continues with the next."""
+    sizes = params.sequences, params.tokens
     depths = [
-        session.part(
-            f"residual-{shape}-{seed}", partial(residual_curves, shape, params.sequences, params.tokens, seed, session)
-        )
+        session.part(f"residual-{shape}-{seed}", partial(residual_curves, shape, *sizes, seed, session))
         for shape in params.shapes
         for seed in seeds
     ]
-    chains = [
-        one
-        for seed in seeds
-        for one in session.part(
-            f"chained-{seed}", partial(chained, params.chain, params.chain_paths, params.chain_samples, seed, session)
-        )
-    ]
+    chain = params.chain, params.chain_paths, params.chain_samples
+    chains = [row for seed in seeds for row in session.part(f"chained-{seed}", partial(chained, *chain, seed, session))]
     learned = [
         session.part(
             f"{task}-{seed}", partial(learned_paths, task, getattr(params, task), params.samples, seed, session)
@@ -246,24 +180,24 @@ def dong2021(params: Params, seeds: tuple[int, ...], session: Session) -> Result
         for task in TASKS
         for seed in seeds
     ]
-    walks: dict[str, Any] = {
-        "points": params.circle_points,
-        "steps": params.circle_steps,
-        "applied": params.applied,
-        "session": session,
-    }
+    walk = partial(
+        circle_walk, points=params.circle_points, steps=params.circle_steps, applied=params.applied, session=session
+    )
     circles = [
-        session.part(f"circle-{kind}-{w}-{noise:g}-{seed}", partial(circle_walk, kind, w, noise, seed=seed, **walks))
+        session.part(f"circle-{kind}-{width}-{noise:g}-{seed}", partial(walk, kind, width, noise, seed=seed))
         for noise in params.circle_noises
-        for w in params.circle_widths
+        for width in params.circle_widths
         for kind in KINDS
         for seed in seeds
     ]
+    medians: dict[str, list[Any]] = {
+        model: [row["median"] for row in chains if row["model"] == model] for model in (RANDOM, TRAINED)
+    }
     numbers = {
         **residual_numbers(depths, seeds),
-        "chained_residual_at_length_1": [one["median"][0] for one in chains if one["model"] == RANDOM],
-        "chained_residual_at_full_length": [one["median"][-1] for one in chains if one["model"] == RANDOM],
-        "chained_residual_of_trained_causal_model": [one["median"][-1] for one in chains if one["model"] == TRAINED],
+        "chained_residual_at_length_1": [by_length[0] for by_length in medians[RANDOM]],
+        "chained_residual_at_full_length": [by_length[-1] for by_length in medians[RANDOM]],
+        "chained_residual_of_trained_causal_model": [by_length[-1] for by_length in medians[TRAINED]],
         **learned_numbers(learned),
         **circle_numbers(circles),
     }
@@ -271,23 +205,11 @@ def dong2021(params: Params, seeds: tuple[int, ...], session: Session) -> Result
         *([residual_figure(depths)] if depths else []),
         chain_figure(chains),
         count_figure(),
-        learned_figure(
-            learned, EXACT, "D-exact", "D. Paths of each length, summed exactly", "Median and range over seeds."
-        ),
-        learned_figure(
-            learned, ALONE, "D-alone", "D. Paths run alone, as the authors do", "Median and range over seeds."
-        ),
+        learned_figure(learned, EXACT, "D-exact", "D. Paths of each length, summed exactly"),
+        learned_figure(learned, ALONE, "D-alone", "D. Paths run alone, as the authors do"),
         *(circle_figure(circles, noise) for noise in params.circle_noises),
     )
-    records = tuple(
-        {"part": name, **one}
-        for name, some in (("A", depths), ("B", chains), ("D", learned), ("E", circles))
-        for one in some
-    )
-    remarks = (
-        *residual_remarks(depths),
-        count_remark(),
-        *learned_remarks(numbers, learned),
-        *circle_remarks(circles),
-    )
-    return Result(numbers, records, figures, remarks)
+    parts = {"A": depths, "B": chains, "D": learned, "E": circles}
+    records = tuple({"part": name, **row} for name, rows in parts.items() for row in rows)
+    remarks = residual_remarks(depths), (count_remark(),), learned_remarks(numbers, learned), circle_remarks(circles)
+    return Result(numbers, records, figures, sum(remarks, ()))

@@ -1,57 +1,62 @@
 """On the expressive power of self-attention: any sparse pattern in logarithmic width, one fixed module (2106.03764).
 
-The theorem: for every right-stochastic pattern with at most k non-zeros in rows and columns there is an input X such
-that fixed W_Q and W_K give it, ratios of non-zeros within 1 + e1 and zeros below e2 of any non-zero, once the width is
-O(k^2 ln^2(gamma/e2) ln n / ln^2(1+e1)). What is measured is its own construction as drawn (singular values split and
-projected at random), with nothing corrected afterwards: the smallest width at which half of the draws meet both
-conditions. Patterns are unions of k random permutations with weights within a factor 4; e2 is the same at every n.
+The theorem: for every right-stochastic pattern with at most k non-zeros in rows and columns there is an input X for
+which fixed W_Q and W_K give it, ratios of non-zeros within 1 + e1 and zeros below e2 of any non-zero, once the width is
+O(k^2 ln^2(gamma/e2) ln n / ln^2(1+e1)). Measured is its own construction as drawn (singular values split and projected
+at random), with no correction afterwards: the smallest width at which half of the draws meet both conditions. Patterns
+are unions of k random permutations with weights within a factor 4; e2 is the same at every n.
 
-That the width grows as ln n is judged against other laws of two constants on the same numbers (papers/trials/curves.py).
-That one module serves all patterns is judged by a module with Gaussian W_Q and W_K, drawn before the patterns are
-(papers/trials/explaining_away.py), narrower than there are tokens.
+Whether the width grows as ln n is judged against other laws of two constants on the same numbers
+(`papers/trials/curves.py`). Whether one module serves all patterns is judged by a module with Gaussian W_Q and W_K,
+drawn before the patterns and narrower than there are tokens: W_Q and W_K are the halves of a Gaussian matrix W = [W_Q
+W_K] of size 2d x 2d. For queries Q and keys K the input X = [Q K] W^(-1) has X W_Q = Q and X W_K = K. The module runs
+on X in float32, so a width that is too small or a nearly singular W shows as a missed pattern.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from attnscope.constructions.random_projection import Drawing, random_projection, success_rate, theorem_for
-from attnscope.core.experiment import Bound, Claim, Figure, Point, Result, Session, experiment
+from attnscope.core.experiment import Figure, Result, Session, claims, experiment
 from attnscope.core.words import count
 from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.certificate import certify
 from attnscope.heads.generate import generate
+from attnscope.heads.head import Head
 from attnscope.heads.pattern import Pattern
 from attnscope.heads.rounding import certified
-from attnscope.papers.trials.curves import LAWS, advantage_of_logarithm, squared_errors
-from attnscope.papers.trials.explaining_away import fixed_module, serves
+from attnscope.papers.trials.curves import LAWS, Rows, advantage_of_logarithm, curve, gather, power_in, squared_errors
 
 PAPER = "2106.03764"
-NATS = 3.0  # twenty to one
 
 
 @dataclass(frozen=True)
 class Params:
     sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
     size_k: int = 2  # non-zeros of a row while n grows
-    largest_seeds: int = 4  # at most, of the largest n, which takes as long as all others together
+    largest_seeds: int = 4  # at most, for the largest n, which takes as long as all others together
     counts: tuple[int, ...] = (1, 2, 4, 8)
     count_n: int = 128  # rows while k grows
     ratio_error: float = 0.1
     zero_ratio: float = 0.01
     draws: int = 8  # of which half must succeed
-    halvings: int = 6  # of the gap of a factor 4 between a width that fails and one that does: 2% are left
+    halvings: int = 6  # of the factor 4 between a width that fails and one that succeeds: 2% are left
     theorem_draws: int = 20
     many: int = 20  # patterns that one module must serve
     many_n: int = 256
     many_k: int = 2
     many_width: int = 128  # of the module that serves heads finished with exact ratios: far below the theorem's
-    narrow_width: int = 16  # of one that must not: else the rule would pass anything
+    narrow_width: int = 16  # of a module that must fail: otherwise the rule would pass anything
 
 
 FULL = Params(
@@ -64,18 +69,39 @@ FULL = Params(
 )
 
 
+class FixedModule(NamedTuple):
+    """W_Q, W_K, and the inverse that maps queries and keys back to an input."""
+
+    query: Float[Tensor, "twice width"]
+    key: Float[Tensor, "twice width"]
+    inverse: Float[Tensor, "twice twice"]
+
+
+def fixed_module(width: int, rng: np.random.Generator) -> FixedModule:
+    weights = torch.from_numpy(rng.standard_normal((2 * width, 2 * width)) / (2 * width) ** 0.5)
+    rounded = weights.float()
+    return FixedModule(rounded[:, :width], rounded[:, width:], torch.linalg.inv(rounded.double()))
+
+
+def serves(module: FixedModule, head: Head, pattern: Pattern, accuracy: Accuracy) -> bool:
+    """Return whether the module meets the accuracy on the input made from the queries and keys of this head."""
+    stream = (torch.cat([head.queries, head.keys], dim=1).double() @ module.inverse).float()
+    seen = Head(stream @ module.query, stream @ module.key, pattern.causal, "through a fixed module")
+    return certify(seen, pattern, accuracy).reached
+
+
 def pattern_of(n: int, k: int, seed: int, causal: bool = False) -> Pattern:
     return generate("union_of_permutations", n, k, seed=seed, causal=causal)
 
 
 def accuracy_for(pattern: Pattern, params: Params) -> Accuracy:
-    """The theorem's e2 as the leak that has it: leak / (1 - leak) = e2 z / |S| in the row with most zeros."""
+    """Return the theorem's e2 as a leak: leak / (1 - leak) = e2 z / |S| in the row with most zeros."""
     odds = params.zero_ratio * float(((pattern.visible - pattern.counts) / pattern.counts).max())
     return Accuracy(params.ratio_error, odds / (1 + odds), "float64")
 
 
 def half_width(pattern: Pattern, params: Params, seed: int, session: Session) -> int:
-    """The smallest width at which half of the draws succeed: by fours down from the theorem's, then by halving."""
+    """Return the smallest width at which half of the draws succeed: by fours down from the theorem's, then halving."""
     accuracy = accuracy_for(pattern, params)
     drawing = Drawing(pattern, accuracy)
 
@@ -88,23 +114,21 @@ def half_width(pattern: Pattern, params: Params, seed: int, session: Session) ->
     while low > 0 and succeeds(low):
         session.advance(f"n = {pattern.n}, k = {pattern.k}", 0, 0)
         low, high = low - 2, low
-    fails, works = low, high
     for step in range(params.halvings):
         session.advance(f"n = {pattern.n}, k = {pattern.k}", step, params.halvings)
-        middle = (fails + works) / 2
-        fails, works = (fails, middle) if succeeds(middle) else (middle, works)
-    return math.ceil(2**works)
+        middle = (low + high) / 2
+        low, high = (low, middle) if succeeds(middle) else (middle, high)
+    return math.ceil(2**high)
 
 
 def width_at(n: int, k: int, params: Params, seed: int, session: Session) -> dict[str, Any]:
     pattern = pattern_of(n, k, seed)
-    accuracy = accuracy_for(pattern, params)
-    theorem = theorem_for(pattern, accuracy).width
+    theorem = theorem_for(pattern, accuracy_for(pattern, params)).width
     return {"n": n, "k": k, "seed": seed, "width": half_width(pattern, params, seed, session), "theorem": theorem}
 
 
 def success_at_theorem(params: Params, seed: int, causal: bool) -> float:
-    """Share of draws that succeed at the theorem's width."""
+    """Return the share of draws that succeed at the theorem's width."""
     pattern = pattern_of(params.many_n, params.many_k, seed, causal)
     accuracy = accuracy_for(pattern, params)
     rng = np.random.default_rng(seed)
@@ -112,7 +136,7 @@ def success_at_theorem(params: Params, seed: int, causal: bool) -> float:
 
 
 def served_at_theorem(params: Params, seed: int, causal: bool) -> float:
-    """Share of many patterns with a draw among two that meets the theorem's conditions at its width."""
+    """Return the share of patterns for which one of two draws meets the theorem's conditions at its width."""
     met = 0
     for index, pattern in enumerate(many_patterns(params, seed, causal)):
         accuracy, rng = accuracy_for(pattern, params), np.random.default_rng([seed, index])
@@ -121,8 +145,11 @@ def served_at_theorem(params: Params, seed: int, causal: bool) -> float:
 
 
 def served_by_module(params: Params, width: int, seed: int, session: Session) -> float:
-    """Share of many patterns that one module serves. The theorem's width is of millions: here heads are finished with
-    exact ratios, which takes far less, and judged by 10% and 1% in float32."""
+    """Return the share of patterns that one module serves.
+
+    The theorem's width is in the millions. Here heads are finished with exact ratios, which takes far less, and must
+    meet 10% and 1% in float32.
+    """
     accuracy, module = Accuracy(), fixed_module(width, np.random.default_rng([seed, width]))
     met = 0
     for index, pattern in enumerate(many_patterns(params, seed, False)):
@@ -138,83 +165,49 @@ def many_patterns(params: Params, seed: int, causal: bool) -> Iterator[Pattern]:
         yield pattern_of(params.many_n, params.many_k, params.many * seed + index, causal)
 
 
-def remarks(by_n: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """How well each law fits, and what the logarithm's says of the next doubling."""
-    n, d = ([float(one[key]) for one in by_n] for key in ("n", "width"))
+def remark(by_n: Rows) -> str:
+    """Say how well each law fits, and what the logarithm predicts for the next doubling."""
+    n, d = ([float(row[key]) for row in by_n] for key in ("n", "width"))
     off = {name: math.sqrt(error) for name, error in squared_errors(n, d).items()}
     slope, start = np.polyfit(np.log(n), d, 1)
     words = {"logarithm": "a + b ln n", "cube_root": "a + b n^(1/3)", "root": "a + b n^(1/2)", "power": "b n^p"}
-    said = ", ".join(f"{off[name]:.1%} with {words[name]}" for name in (*LAWS, "power"))
-    seeds = n.count(max(n))
+    misses = ", ".join(f"{off[name]:.1%} with {words[name]}" for name in (*LAWS, "power"))
     return (
-        f"Widths over n = {min(n):.0f} to {max(n):.0f} miss each law by (root mean square): {said}. By least squares "
+        f"Widths over n = {min(n):.0f} to {max(n):.0f} miss each law by (root mean square): {misses}. By least squares "
         f"d = {start:.0f} + {slope:.0f} ln n: every doubling of n costs {slope * math.log(2):.0f}. "
-        f"The largest n was measured with {count(seeds, 'seed')}, the smallest with {n.count(min(n))}.",
+        f"The largest n was measured with {count(n.count(max(n)), 'seed')}, the smallest with {n.count(min(n))}."
     )
 
 
-def figures_of(by_n: Sequence[Mapping[str, Any]], by_k: Sequence[Mapping[str, Any]]) -> tuple[Figure, ...]:
-    figures = []
-    for axis, some, words in (("n", by_n, "tokens n"), ("k", by_k, "non-zeros of a row k")):
-        rows = []
-        for key, series in (("width", "half of the draws succeed"), ("theorem", "the theorem's width")):
-            for at in dict.fromkeys(one[axis] for one in some):
-                values = [one[key] for one in some if one[axis] == at]
-                rows.append(Point.over(values, at, series, dashed=key == "theorem"))
-        title = f"Width against {words}"
-        caption = "The paper's construction as drawn; median and range over seeds."
-        figures.append(Figure(f"width-{axis}", title, caption, words, "width d", tuple(rows), log=True, log_x=True))
-    return tuple(figures)
+def width_figure(axis: str, rows: Rows, words: str) -> Figure:
+    points = curve(rows, axis, "width", "half of the draws succeed")
+    points += curve(rows, axis, "theorem", "the theorem's width", dashed=True)
+    title, caption = f"Width against {words}", "The paper's construction as drawn; median and range over seeds."
+    return Figure(f"width-{axis}", title, caption, words, "width d", tuple(points), log=True, log_x=True)
 
 
-CLAIMS = (
-    Claim(
-        "logarithmic_in_n",
-        PAPER,
-        "At fixed k and accuracy, the width grows as the logarithm of n.",
-        "over all seeds d = a + b ln n is likelier than a + b n^(1/3) and than b n^p by 3 nats (twenty to one)",
-        holds=(
-            Bound("nats_of_logarithm_over_cube_root", ">=", NATS),
-            Bound("nats_of_logarithm_over_power", ">=", NATS),
-        ),
-        fails=(Bound("nats_of_logarithm_over_cube_root", "<=", -NATS),),
-    ),
-    Claim(
-        "at_most_quadratic_in_k",
-        PAPER,
-        "At fixed n and accuracy, the width grows as k^2 or less.",
-        "fitted power of k at most 2",
-        holds=(Bound("power_of_k", "<=", 2.0),),
-        fails=(Bound("power_of_k", ">=", 2.5),),
-    ),
-    Claim(
-        "half_the_draws_succeed",
-        PAPER,
-        "At the theorem's width a draw succeeds with probability at least 1/2.",
-        "at least half of the draws",
-        holds=(Bound("success_at_theorem_width", ">=", 0.5),),
-        fails=(Bound("success_at_theorem_width", "<", 0.5),),
-    ),
-    Claim(
-        "one_module_serves_many",
-        PAPER,
-        "The same W_Q and W_K serve every pattern; only the input changes.",
-        "one Gaussian module serves all, ratios made exact; at the theorem's width one of two draws meets each",
-        holds=(Bound("served_by_one_module", ">=", 1.0), Bound("served_at_theorem_width", ">=", 1.0)),
-        fails=(Bound("served_by_one_module", "<", 0.5),),
-        given=(Bound("served_by_a_narrow_module", "<", 0.5),),
-    ),
-    Claim(
-        "causal_works",
-        PAPER,
-        "It works under a causal mask too.",
-        "at the theorem's width at least half of the draws succeed, and one of two meets each of many causal patterns",
-        holds=(
-            Bound("causal_success_at_theorem_width", ">=", 0.5),
-            Bound("causal_served_at_theorem_width", ">=", 1.0),
-        ),
-        fails=(Bound("causal_success_at_theorem_width", "<", 0.5),),
-    ),
+CLAIMS = claims(
+    PAPER,
+    """
+    logarithmic_in_n: At fixed k and accuracy, the width grows as the logarithm of n.
+        expected: over all seeds d = a + b ln n is likelier than a + b n^(1/3) and b n^p by 3 nats (twenty to one)
+        holds: nats_of_logarithm_over_cube_root >= 3, nats_of_logarithm_over_power >= 3
+        fails: nats_of_logarithm_over_cube_root <= -3
+    at_most_quadratic_in_k: At fixed n and accuracy, the width grows as k^2 or less.
+        expected: fitted power of k at most 2
+        holds: power_of_k <= 2; fails: power_of_k >= 2.5
+    half_the_draws_succeed: At the theorem's width a draw succeeds with probability at least 1/2.
+        expected: at least half of the draws
+        holds: success_at_theorem_width >= 0.5; fails: success_at_theorem_width < 0.5
+    one_module_serves_many: The same W_Q and W_K serve every pattern; only the input changes.
+        expected: one Gaussian module serves all, ratios made exact; at the theorem's width one of two draws meets each
+        holds: served_by_one_module >= 1, served_at_theorem_width >= 1; fails: served_by_one_module < 0.5
+        given: served_by_a_narrow_module < 0.5
+    causal_works: It works under a causal mask too.
+        expected: at the theorem's width half of the draws succeed, and one of two meets each of many causal patterns
+        holds: causal_success_at_theorem_width >= 0.5, causal_served_at_theorem_width >= 1
+        fails: causal_success_at_theorem_width < 0.5
+    """,
 )
 
 
@@ -223,11 +216,10 @@ CLAIMS = (
     paper=PAPER,
     summary="Any sparse attention pattern from one fixed module, in a width that grows as the logarithm of the length.",
     advice=(
-        "Head width is rarely what limits a sparse pattern: the theorem's own construction pays a fixed price for "
-        "every doubling of the context, and constructions built for one pattern need a few dozen coordinates where "
-        "the theorem asks for millions. So do not widen heads because the context grows. Ask `attnscope capacity` "
-        "for the width at your length and number of keys, and let `attnscope compile` build the head where you need"
-        " it by hand."
+        "The width of a head rarely limits a sparse pattern: the theorem's own construction pays a fixed price for "
+        "every doubling of the context, and constructions for one pattern need a few dozen coordinates where the "
+        "theorem asks for millions. So do not widen heads because the context grows. Ask `attnscope capacity` for the "
+        "width at your length and number of keys, and let `attnscope compile` build the head if you need it by hand."
     ),
     presets={"quick": Params(), "paper": FULL},
     takes={"quick": "40 s", "paper": "20 min (n = 4096: one seed)"},
@@ -235,33 +227,27 @@ CLAIMS = (
     claims=CLAIMS,
 )
 def likhosherstov2021(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
-    def widths(n: int, k: int, seed: int) -> dict[str, Any]:
-        found: dict[str, Any] = session.part(f"width-{n}-{k}-{seed}", partial(width_at, n, k, params, seed, session))
-        return found
+    def widths(n: int, k: int, seed: int) -> Any:
+        return session.part(f"width-{n}-{k}-{seed}", partial(width_at, n, k, params, seed, session))
 
-    measured: dict[str, list[float]] = {}
     by_k = {seed: [widths(params.count_n, k, seed) for k in params.counts] for seed in seeds}
-    for seed in seeds:
-        k, d = (np.log([one[name] for one in by_k[seed]]) for name in ("k", "width"))
-        numbers = {"power_of_k": float(np.polyfit(k, d, 1)[0])}
-        for causal, prefix in ((False, ""), (True, "causal_")):
-            kind = "causal" if causal else "both ways"
-            rate = session.part(f"success-{kind}-{seed}", partial(success_at_theorem, params, seed, causal))
-            met = session.part(f"served-{kind}-{seed}", partial(served_at_theorem, params, seed, causal))
-            numbers |= {f"{prefix}success_at_theorem_width": rate, f"{prefix}served_at_theorem_width": met}
+    numbers: list[dict[str, float]] = [{"power_of_k": power_in(by_k[seed], "k", "width")} for seed in seeds]
+    for seed, of_seed in zip(seeds, numbers, strict=True):
+        for causal, kind, prefix in ((False, "both ways", ""), (True, "causal", "causal_")):
+            for name, work in (("success", success_at_theorem), ("served", served_at_theorem)):
+                share = session.part(f"{name}-{kind}-{seed}", partial(work, params, seed, causal))
+                of_seed[f"{prefix}{name}_at_theorem_width"] = share
         for name, width in (("one", params.many_width), ("a_narrow", params.narrow_width)):
-            met = session.part(f"module-{width}-{seed}", partial(served_by_module, params, width, seed, session))
-            numbers[f"served_by_{name}_module"] = met
-        for name, value in numbers.items():
-            measured.setdefault(name, []).append(value)
+            share = session.part(f"module-{width}-{seed}", partial(served_by_module, params, width, seed, session))
+            of_seed[f"served_by_{name}_module"] = share
     largest = max(params.sizes)
     by_n = [
         widths(n, params.size_k, seed)
         for n in params.sizes
         for seed in (seeds[: params.largest_seeds] if n == largest else seeds)
     ]
-    sizes, own = ([float(one[key]) for one in by_n] for key in ("n", "width"))
-    for law, nats in advantage_of_logarithm(sizes, own).items():
-        measured[f"nats_of_logarithm_over_{law}"] = [nats]
-    all_k = [one for own in by_k.values() for one in own]
-    return Result(measured, (*by_n, *all_k), figures_of(by_n, all_k), remarks(by_n))
+    nats = advantage_of_logarithm(*([float(row[key]) for row in by_n] for key in ("n", "width")))
+    measured = gather(numbers) | {f"nats_of_logarithm_over_{law}": [value] for law, value in nats.items()}
+    all_k = [row for rows in by_k.values() for row in rows]
+    figures = (width_figure("n", by_n, "tokens n"), width_figure("k", all_k, "non-zeros of a row k"))
+    return Result(measured, (*by_n, *all_k), figures, (remark(by_n),))

@@ -1,12 +1,12 @@
-"""Multiformer: heads of different kinds in one layer, with the projections that they share (arXiv:2205.07100).
+"""Multiformer: heads of different kinds in one block, with the projections that they share (arXiv:2205.07100).
 
 module     full heads are ordinary attention, a local head sees its window, a compressed one ceil(n/stride) anchors
 writes     what heads write, and the bias, add up to what the module writes
-learning   one kind in all heads beside a mix of four, trained alike on a task made like speech (`papers/trials/rank_one_heads.py`)
+learning   one kind in all heads, and a mix of four, trained alike on a task like speech (`papers/trials/head_kinds.py`)
 relevance  whether architectures whose heads contribute evenly do better, as the paper observes
 
-What differs from the paper: a made-up task of noisy frames in the place of speech translation, accuracy in the place
-of BLEU, two layers. The task's noise and size and the rate were set after a first run in which nothing learned.
+Differences from the paper: a synthetic task of noisy frames instead of speech translation, accuracy instead of BLEU,
+two blocks. Noise, size and rate were set after a first run in which nothing learned.
 """
 
 from __future__ import annotations
@@ -16,23 +16,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from attnscope.core.experiment import Bound, Claim, Figure, Point, Result, Session, experiment, median
+from attnscope.core.experiment import Figure, Point, Result, Session, claims, experiment, median
 from attnscope.papers.models.nano import Config
-from attnscope.papers.trials.curves import by_seed
-from attnscope.papers.trials.rank_one_heads import (
-    ARCHITECTURES,
-    CLASSES,
-    algebra,
-    contributions,
-    frames_task,
-    rank_correlation,
-)
+from attnscope.papers.trials.curves import Rows, measure_seeds, rank_correlation, select
+from attnscope.papers.trials.head_kinds import ARCHITECTURES, CLASSES, algebra, contributions, frames_task
 from attnscope.papers.trials.trained_alike import Core, Training, trained_alike
 from attnscope.variants.mixed_heads import MULTIFORMER, mixed_heads
 
 PAPER = "2205.07100"
 SHORT = Training(steps=250, batch=32, rate=6e-3)
-SAID = {
+QUANTITIES = {
     "all_full_from_plain": "largest_difference_of_full_heads",
     "wide_local_from_full": "largest_difference_of_wide_window",
     "local_mass_outside": "mass_outside_window",
@@ -43,7 +36,7 @@ SAID = {
 
 @dataclass(frozen=True)
 class Params:
-    exact_tokens: int = 37  # no multiple of the stride
+    exact_tokens: int = 37  # not a multiple of the stride
     segments: int = 6
     held: int = 4  # frames that a symbol lasts
     noise: float = 0.6
@@ -61,126 +54,78 @@ FULL = replace(Params(), segments=12, held=5, width=64, data=(10000, 500), train
 
 def learned(name: str, params: Params, seed: int, session: Session) -> dict[str, Any]:
     task = frames_task(*params.data, seed, segments=params.segments, held=params.held, noise=params.noise)
-    config = Config(
-        inputs=8,
-        out=CLASSES,
-        width=params.width,
-        heads=params.heads,
-        layers=params.layers,
-        mlp=2 * params.width,
-        max_tokens=params.segments * params.held,
-    )
-    kinds = ARCHITECTURES[name]
-    settings: dict[str, Any] = {"kinds": kinds}
-    settings |= {"local_window": params.window} if "local" in kinds else {}
-    settings |= {"compressed_stride": params.stride} if "compressed" in kinds else {}
-    return trained_alike(
-        task,
-        config,
-        params.training,
-        name,
-        seed,
-        session,
-        core=lambda: Core(mixed_heads, config, **settings),
-        also=contributions,
-    )
+    sizes: dict[str, Any] = {"width": params.width, "heads": params.heads, "layers": params.layers}
+    frames = params.segments * params.held
+    config = Config(**sizes, inputs=8, out=CLASSES, mlp=2 * params.width, max_tokens=frames)
+    settings: dict[str, Any] = {"kinds": ARCHITECTURES[name]}
+    settings |= {"local_window": params.window} if "local" in settings["kinds"] else {}
+    settings |= {"compressed_stride": params.stride} if "compressed" in settings["kinds"] else {}
+    core = partial(Core, mixed_heads, config, **settings)
+    return trained_alike(task, config, params.training, name, seed, session, core=core, also=contributions)
 
 
-def numbers_of(models: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """What the claims ask of one seed."""
-    accuracy = {one["kind"]: one["accuracy"] for one in models}
-    even = {one["kind"]: one["evenness"] for one in models}
+def numbers_of(models: Rows) -> dict[str, float]:
+    """Return the numbers of one seed."""
+    accuracy = {row["kind"]: row["accuracy"] for row in models}
+    even = {row["kind"]: row["evenness"] for row in models}
+    pure = [accuracy[kind] for kind in MULTIFORMER]
     return {
         **{f"accuracy_of_{kind}": value for kind, value in accuracy.items()},
         **{f"evenness_of_{kind}": value for kind, value in even.items()},
         "mixed_over_full": accuracy["mixed"] - accuracy["full"],
         "full_over_guessing": accuracy["full"] - models[0]["best_guess"],
-        "mixed_over_worst": accuracy["mixed"] - min(accuracy[kind] for kind in MULTIFORMER),
-        "best_over_worst": max(accuracy[kind] for kind in MULTIFORMER) - min(accuracy[kind] for kind in MULTIFORMER),
+        "mixed_over_worst": accuracy["mixed"] - min(pure),
+        "best_over_worst": max(pure) - min(pure),
         "rank_correlation_of_evenness_and_accuracy": rank_correlation(list(even.values()), list(accuracy.values())),
-        "largest_difference_of_writes": max(one["writes_from_module"] for one in models),
+        "largest_difference_of_writes": max(row["writes_from_module"] for row in models),
     }
 
 
-ALIKE = 0.899  # of five ranks the correlation is a multiple of .1, and rounded
-LEARNED, DIFFER = Bound("full_over_guessing", ">=", 0.1), Bound("best_over_worst", ">=", 0.05)
-CLAIMS = (
-    Claim(
-        "full_heads_are_attention",
-        PAPER,
-        "With all heads full the layer is ordinary multi-head attention.",
-        "largest difference from softmax written out at most 1e-6 (named before), in float64",
-        holds=(Bound("largest_difference_of_full_heads", "<=", 1e-6),),
-    ),
-    Claim(
-        "a_wide_window_is_full",
-        PAPER,
-        "A local head whose window is as long as the sequence is a full one.",
-        "largest difference at most 1e-6, in float64",
-        holds=(Bound("largest_difference_of_wide_window", "<=", 1e-6),),
-        fails=(Bound("largest_difference_of_wide_window", ">=", 1e-2),),
-    ),
-    Claim(
-        "nothing_outside_the_window",
-        PAPER,
-        "A local head puts no mass outside its window.",
-        "exactly 0, in the pattern and in what the fast form mixes",
-        holds=(Bound("mass_outside_window", "<=", 0.0),),
-    ),
-    Claim(
-        "compressed_has_its_anchors",
-        PAPER,
-        "A compressed head has ceil(n/stride) keys, over which its rows sum to one.",
-        "that many columns; rows within 1e-12 of 1",
-        holds=(Bound("anchors_too_many_or_few", "<=", 0.0), Bound("anchor_rows_from_one", "<=", 1e-12)),
-    ),
-    Claim(
-        "heads_add_up",
-        PAPER,
-        "What the heads write and the bias add up to the output of the module.",
-        "within 1e-5 of its largest entry, in float32, in every trained model",
-        holds=(Bound("largest_difference_of_writes", "<=", 1e-5),),
-        fails=(Bound("largest_difference_of_writes", ">=", 1e-2),),
-    ),
-    Claim(
-        "mixing_is_as_good_as_full",
-        PAPER,
-        "Mixed heads do at least as well as full attention in all heads.",
-        "accuracy at most .01 below, where full attention is .1 above guessing (our limits; the paper: .7 BLEU better)",
-        holds=(Bound("mixed_over_full", ">=", -0.01),),
-        fails=(Bound("mixed_over_full", "<=", -0.1),),
-        given=(LEARNED,),
-    ),
-    Claim(
-        "mixing_is_better_than_the_worst_kind",
-        PAPER,
-        "A mix of four kinds is better than the worst of them in all heads (it need not be better than the best).",
-        "accuracy at least .05 above, where kinds differ by as much (our limits)",
-        holds=(Bound("mixed_over_worst", ">=", 0.05),),
-        fails=(Bound("mixed_over_worst", "<=", 0.0),),
-        given=(LEARNED, DIFFER),
-    ),
-    Claim(
-        "even_heads_do_better",
-        PAPER,
-        "Architectures whose heads contribute evenly do better.",
-        "rank correlation of evenness and accuracy over the five architectures at least .9, which ranks in a random "
-        "order reach in 5 cases of 120; where kinds differ by .05 (our limits)",
-        holds=(Bound("rank_correlation_of_evenness_and_accuracy", ">=", ALIKE),),
-        fails=(Bound("rank_correlation_of_evenness_and_accuracy", "<=", -ALIKE),),
-        given=(LEARNED, DIFFER),
-    ),
+# With five ranks the correlation is a multiple of .1, up to rounding: .899 stands for .9.
+CLAIMS = claims(
+    PAPER,
+    """
+    full_heads_are_attention: With all heads full the block is ordinary multi-head attention.
+        expected: largest difference from softmax written out at most 1e-6 (fixed before), in float64
+        holds: largest_difference_of_full_heads <= 1e-6
+    a_wide_window_is_full: A local head whose window is as long as the sequence is a full one.
+        expected: largest difference at most 1e-6, in float64
+        holds: largest_difference_of_wide_window <= 1e-6; fails: largest_difference_of_wide_window >= 1e-2
+    nothing_outside_the_window: A local head puts no mass outside its window.
+        expected: exactly 0, in the pattern and in the fast form
+        holds: mass_outside_window <= 0
+    compressed_has_its_anchors: A compressed head has ceil(n/stride) keys, over which its rows sum to one.
+        expected: that many columns; rows within 1e-12 of 1
+        holds: anchors_too_many_or_few <= 0, anchor_rows_from_one <= 1e-12
+    heads_add_up: The writes of the heads and the bias add up to the output of the module.
+        expected: within 1e-5 of its largest entry, in float32, in every trained model
+        holds: largest_difference_of_writes <= 1e-5; fails: largest_difference_of_writes >= 1e-2
+    mixing_is_as_good_as_full: Mixed heads do at least as well as full attention in all heads.
+        expected: accuracy at most .01 below, where full attention is .1 above guessing (our limits; the paper: .7 BLEU
+            better)
+        holds: mixed_over_full >= -0.01; fails: mixed_over_full <= -0.1; given: full_over_guessing >= 0.1
+    mixing_is_better_than_the_worst_kind: A mix of four kinds beats the worst of them in all heads.
+        expected: accuracy at least .05 above, where kinds differ by as much (our limits)
+        holds: mixed_over_worst >= 0.05; fails: mixed_over_worst <= 0
+        given: full_over_guessing >= 0.1, best_over_worst >= 0.05
+    even_heads_do_better: Architectures whose heads contribute evenly do better.
+        expected: rank correlation of evenness and accuracy over the five architectures at least .9, which random orders
+            reach in 5 cases of 120; where kinds differ by .05 (our limits)
+        holds: rank_correlation_of_evenness_and_accuracy >= 0.899
+        fails: rank_correlation_of_evenness_and_accuracy <= -0.899
+        given: full_over_guessing >= 0.1, best_over_worst >= 0.05
+    """,
 )
 
 
 @experiment(
     title="Multiformer: heads of different kinds",
     paper=PAPER,
-    summary="Full, local, Performer and compressed heads in one layer: what each is, what a mix learns, who writes.",
+    summary="Full, local, Performer and compressed heads in one block: what each is, what a mix learns, which write.",
     advice=(
-        "A mix of full, local, random-feature and compressed heads can do as well as full attention in all heads, "
-        "and far better than the worst kind alone: mixing is an insurance when you do not know which cheap head "
-        "suits your data. Do not choose a mix because heads contribute evenly; that did not go with accuracy here."
+        "A mix of full, local, random-feature and compressed heads can do as well as full attention in all heads, and "
+        "far better than the worst kind alone: mix if you do not know which cheap head suits your data. Do not choose "
+        "a mix because its heads contribute evenly; that was not related to accuracy here."
     ),
     presets={"quick": Params(), "paper": FULL},
     takes={"quick": "50 s", "paper": "15 min"},
@@ -194,56 +139,38 @@ def multiformer2022(params: Params, seeds: tuple[int, ...], session: Session) ->
         for seed in seeds
         for name in ARCHITECTURES
     ]
-    measured: dict[str, list[float]] = {said: [one[name] for one in exact] for name, said in SAID.items()}
-    for some in by_seed(models, seeds):
-        for name, value in numbers_of(some).items():
-            measured.setdefault(name, []).append(value)
-    return Result(measured, (*exact, *models), figures_of(models, params), remarks(measured))
+    measured = {quantity: [row[name] for row in exact] for name, quantity in QUANTITIES.items()}
+    measured |= measure_seeds(models, seeds, numbers_of)
+    return Result(measured, (*exact, *models), figures(models, params), (remark(measured),))
 
 
-def figures_of(models: Sequence[Mapping[str, Any]], params: Params) -> tuple[Figure, ...]:
-    def bars(number: str, series: str) -> list[Point]:
-        return [
-            Point.over([one[number] for one in models if one["kind"] == kind], kind, series) for kind in ARCHITECTURES
-        ]
-
-    mixed = [one["contributions"] for one in models if one["kind"] == "mixed"]
-    heads = [
-        Point.over(
-            [one[layer][head] for one in mixed],
-            f"{head + 1}: {MULTIFORMER[head % len(MULTIFORMER)]}",
-            f"layer {layer + 1}",
-        )
+def figures(models: Rows, params: Params) -> tuple[Figure, ...]:
+    bars = tuple(
+        Point.over([row[column] for row in select(models, kind=kind)], kind, column)
+        for column in ("accuracy", "evenness")
+        for kind in ARCHITECTURES
+    )
+    mixed = [row["contributions"] for row in select(models, kind="mixed")]
+    labels = [f"{head + 1}: {MULTIFORMER[head % len(MULTIFORMER)]}" for head in range(params.heads)]
+    heads = tuple(
+        Point.over([by_block[layer][head] for by_block in mixed], label, f"block {layer}")
         for layer in range(params.layers)
-        for head in range(params.heads)
-    ]
+        for head, label in enumerate(labels)
+    )
+    caption = "Accuracy on held-out sequences, and how evenly heads contribute; median over seeds."
+    title, axes = "One kind of head, and a mix of four", ("architecture", "accuracy, evenness")
+    contribution = "Head contribution, the median over tokens and sequences; median over seeds."
+    writes = "Which heads write in the mixed model"
     return (
-        Figure(
-            "accuracy",
-            "One kind of head, and a mix of four",
-            "Accuracy on sequences not trained on, and how evenly heads contribute; median over seeds.",
-            "architecture",
-            "accuracy, evenness",
-            (*bars("accuracy", "accuracy"), *bars("evenness", "evenness")),
-            kind="bars",
-        ),
-        Figure(
-            "contributions",
-            "Who writes in the mixed model",
-            "Head contribution, the median over tokens and sequences; median over seeds.",
-            "head",
-            "contribution",
-            tuple(heads),
-            kind="bars",
-        ),
+        Figure("accuracy", title, caption, *axes, bars, kind="bars"),
+        Figure("contributions", writes, contribution, "head", "contribution", heads, kind="bars"),
     )
 
 
-def remarks(measured: Mapping[str, Sequence[float]]) -> tuple[str, ...]:
+def remark(measured: Mapping[str, Sequence[float]]) -> str:
     scores = ", ".join(f"{kind} {median(measured[f'accuracy_of_{kind}']):.3f}" for kind in ARCHITECTURES)
     return (
-        f"What follows: accuracies were {scores}. A mix costs the sum of its heads' costs: where full attention in "
-        "all heads is too dear, keep it in one head a layer and make the others local or compressed, rather than "
-        "choosing one cheap kind for all; then look at the contributions (in every scan) for a kind that "
-        "writes nothing.",
+        f"What follows: accuracies were {scores}. A mix costs the sum of its heads' costs: if full attention in all "
+        "heads is too expensive, keep it in one head per block and make the others local or compressed, instead of "
+        "choosing one cheap kind for all; then check the contributions (in every scan) for a kind that writes nothing."
     )

@@ -1,35 +1,34 @@
 """Signal propagation in transformers: as tokens align, queries and keys stop learning (arXiv:2206.03126).
 
-When all tokens are equal, the gradients of W_Q and W_K are zero, because softmax then weighs equal values, and no
-weighing of equal values changes the answer; W_V still learns. Near alignment (derived): what a logit changes is a
-difference of values, and what W_Q changes in it a difference of keys; each is of size sqrt(1 - rho) for tokens of
-cosine rho, so the gradients are of size 1 - rho.
+When all tokens are equal, the gradients of W_Q and W_K are zero: softmax then weighs equal values, and no weighting of
+equal values changes the answer; W_V still learns. Near alignment (derived): a logit changes a difference of values, and
+W_Q changes it by a difference of keys; each is of size sqrt(1 - rho) for tokens of cosine rho, so the gradients are of
+size 1 - rho.
 
-Measured on random weights in float64, for the loss <G, output> with a fixed random G:
+Measured with random weights in float64, for the loss <G, output> with a fixed random G:
 
-    alignment   one layer, tokens drawn with cosine rho: gradients of W_Q and W_V as rho goes to one
+    alignment   one block, tokens drawn with cosine rho: gradients of W_Q and W_V as rho goes to one
     depth       stacks without skips, with skips, and with skips and branches scaled by 1/sqrt(L): the cosine of tokens
-                that enter the last layer, and the gradients of W_Q there
+                entering the last block, and the gradients of W_Q there
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.core.experiment import Bound, Claim, Figure, Point, Result, Session, experiment
+from attnscope.core.experiment import Figure, Result, Session, claims, experiment
 from attnscope.papers.models.nano import Block, Config, Nano
-from attnscope.papers.models.plant import entering
+from attnscope.papers.models.nano_paths import entering
+from attnscope.papers.trials.curves import Rows, curve, curves, measure_seeds, power_in, select
 
 PAPER = "2206.03126"
-STACKS = ("attention alone", "skip", "skip, branch / sqrt(L)")
+ALONE, SKIP, SCALED = STACKS = ("attention alone", "skip", "skip, branch / sqrt(L)")
 
 
 @dataclass(frozen=True)
@@ -46,33 +45,29 @@ FULL = replace(Params(), width=256, heads=4, tokens=64, depths=(1, 2, 4, 8, 16, 
 
 
 def aligned(params: Params, misalignment: float, rng: torch.Generator) -> Tensor:
-    """Unit-variance tokens any two of which have cosine 1 - misalignment, up to chance."""
+    """Return unit-variance tokens any two of which have cosine 1 - misalignment, up to chance."""
     shape = (params.sequences, params.tokens, params.width)
     own, shared = (torch.randn(s, generator=rng, dtype=torch.float64) for s in (shape, (shape[0], 1, shape[2])))
     return shared * math.sqrt(1 - misalignment) + own * math.sqrt(misalignment)
 
 
 def model_of(params: Params, stack: str, layers: int, seed: int) -> Nano:
-    """Attention without MLP and biases, norms before it where there are skips, and behind it where there are none."""
+    """Return attention without MLP and biases, with norms in front if there are skips, and behind otherwise."""
+    width = params.width
     config = Config(
-        inputs=params.width,
-        out=params.width,
-        width=params.width,
-        heads=params.heads,
-        layers=layers,
-        positions="none",
-        biases=False,
-        norm="post" if stack == "attention alone" else "pre",
-        skip=0 if stack == "attention alone" else 1,
-        branch=layers**-0.5 if "sqrt" in stack else 1.0,
+        width=width, heads=params.heads, layers=layers, inputs=width, out=width, positions="none", biases=False
     )
+    if stack == ALONE:
+        config = replace(config, norm="post", skip=0)
+    elif stack == SCALED:
+        config = replace(config, branch=layers**-0.5)
     model = Nano(config, seed).double()
     model.embedding = torch.nn.Identity()
     return model
 
 
 def gradients(model: Nano, tokens: Tensor, seed: int) -> dict[str, float]:
-    """Norms of the gradients of <G, output> in the last layer, and the mean cosine of the tokens that enter it."""
+    """Return norms of the gradients of <G, output> in the last block, and the mean cosine of tokens entering it."""
     stream, mask = entering(model, {"vectors": tokens})
     for block in list(model.blocks)[:-1]:
         stream = block(stream, mask)
@@ -82,165 +77,91 @@ def gradients(model: Nano, tokens: Tensor, seed: int) -> dict[str, float]:
     weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     loss = (weights * output).sum() / output.numel() ** 0.5
     parameters = [last.attention.query.weight, last.attention.key.weight, last.attention.value.weight]
-    query, key, value = torch.autograd.grad(loss, parameters)
+    norms = [float(gradient.norm()) for gradient in torch.autograd.grad(loss, parameters)]
     unit = torch.nn.functional.normalize(stream.detach(), dim=-1)
     n = unit.shape[1]
     cosine = ((unit @ unit.mT).sum((-2, -1)) - n) / (n * (n - 1))
-    return {
-        "query": float(query.norm()),
-        "key": float(key.norm()),
-        "value": float(value.norm()),
-        "cosine": float(cosine.mean()),
-    }
+    return {**dict(zip(("query", "key", "value"), norms, strict=True)), "cosine": float(cosine.mean())}
 
 
 def measured_once(params: Params, seed: int, session: Session) -> list[dict[str, Any]]:
     rng = torch.Generator().manual_seed(seed)
     rows: list[dict[str, Any]] = []
     for off in params.misalignments:
-        model = model_of(params, "skip", 1, seed)
-        rows.append(
-            {
-                "stack": "one layer",
-                "seed": seed,
-                "misalignment": off,
-                **gradients(model, aligned(params, off, rng), seed),
-            }
-        )
+        norms = gradients(model_of(params, SKIP, 1, seed), aligned(params, off, rng), seed)
+        rows.append({"stack": "one layer", "seed": seed, "misalignment": off, **norms})
     tokens = aligned(params, 1.0, rng)
     for stack in STACKS:
         for layers in params.depths:
-            session.advance(f"{stack}, {layers} layers", layers, params.depths[-1])
-            rows.append(
-                {
-                    "stack": stack,
-                    "seed": seed,
-                    "layers": layers,
-                    **gradients(model_of(params, stack, layers, seed), tokens, seed),
-                }
-            )
+            session.advance(f"{stack}, {layers} blocks", layers, params.depths[-1])
+            norms = gradients(model_of(params, stack, layers, seed), tokens, seed)
+            rows.append({"stack": stack, "seed": seed, "layers": layers, **norms})
     return rows
 
 
-def numbers_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """What the claims ask of one seed."""
-    one = sorted((row for row in rows if row["stack"] == "one layer"), key=lambda row: -row["misalignment"])
+def numbers_of(rows: Rows) -> dict[str, float]:
+    """Return the numbers of one seed."""
+    one = sorted(select(rows, stack="one layer"), key=lambda row: -row["misalignment"])
     near = [row for row in one if row["misalignment"] <= 0.1]
-    slope = np.polyfit(np.log([r["misalignment"] for r in near]), np.log([r["query"] for r in near]), 1)[0]
-    by_stack = {stack: [row for row in rows if row["stack"] == stack] for stack in STACKS}
-    kept = {stack: some[-1]["query"] / max(row["query"] for row in some) for stack, some in by_stack.items()}
+    alone, skip, scaled = (select(rows, stack=stack) for stack in STACKS)
+
+    def kept(some: Rows) -> float:
+        return float(some[-1]["query"] / max(row["query"] for row in some))
+
     return {
-        "query_gradient_kept_near_alignment": one[-1]["query"] / one[0]["query"],
-        "key_gradient_kept_near_alignment": one[-1]["key"] / one[0]["key"],
-        "value_gradient_kept_near_alignment": one[-1]["value"] / one[0]["value"],
-        "query_gradient_power_of_misalignment": float(slope),
-        "query_gradient_kept_without_skips": kept["attention alone"],
-        "query_gradient_kept_with_scaled_skips": kept["skip, branch / sqrt(L)"],
-        "scaled_over_unscaled_query_gradient": by_stack["skip, branch / sqrt(L)"][-1]["query"]
-        / by_stack["skip"][-1]["query"],
-        "cosine_without_skips": by_stack["attention alone"][-1]["cosine"],
-        "cosine_with_skips": by_stack["skip"][-1]["cosine"],
-        "cosine_with_scaled_skips": by_stack["skip, branch / sqrt(L)"][-1]["cosine"],
+        **{f"{name}_gradient_kept_near_alignment": one[-1][name] / one[0][name] for name in ("query", "key", "value")},
+        "query_gradient_power_of_misalignment": power_in(near, "misalignment", "query"),
+        "query_gradient_kept_without_skips": kept(alone),
+        "query_gradient_kept_with_scaled_skips": kept(scaled),
+        "scaled_over_unscaled_query_gradient": scaled[-1]["query"] / skip[-1]["query"],
+        "cosine_without_skips": alone[-1]["cosine"],
+        "cosine_with_skips": skip[-1]["cosine"],
+        "cosine_with_scaled_skips": scaled[-1]["cosine"],
+        "cosine_advantage_of_scaling": skip[-1]["cosine"] - scaled[-1]["cosine"],
     }
 
 
-def figures_of(rows: Sequence[Mapping[str, Any]]) -> tuple[Figure, ...]:
-    def curve(some: Sequence[Mapping[str, Any]], x: str, y: str, series: str) -> list[Point]:
-        return [
-            Point.over([row[y] for row in some if row[x] == at], at, series)
-            for at in dict.fromkeys(row[x] for row in some)
-        ]
-
-    one = [row for row in rows if row["stack"] == "one layer"]
-    align = [point for name in ("query", "key", "value") for point in curve(one, "misalignment", name, f"W of {name}")]
-    deep = {stack: [row for row in rows if row["stack"] == stack] for stack in STACKS}
+def figures(rows: Rows) -> tuple[Figure, ...]:
+    one = select(rows, stack="one layer")
+    deep = [row for row in rows if row["stack"] in STACKS]
+    align = tuple(p for name in ("query", "key", "value") for p in curve(one, "misalignment", name, f"W of {name}"))
+    query, cosine = (tuple(curves(deep, "layers", column, "stack", STACKS)) for column in ("query", "cosine"))
+    title, caption = "Gradients as tokens align", "One block, random weights; median and range over seeds."
+    axes = ("1 - cosine of tokens", "norm of gradient")
+    of_depth = "Random weights; median and range over seeds."
+    last, entry = "Gradient of W_Q in the last block", "Cosine of tokens entering the last block"
     return (
-        Figure(
-            "alignment",
-            "Gradients as tokens align",
-            "One layer, random weights; median and range over seeds.",
-            "1 - cosine of tokens",
-            "norm of gradient",
-            tuple(align),
-            log=True,
-            log_x=True,
-        ),
-        Figure(
-            "depth-gradient",
-            "Gradient of W_Q in the last layer",
-            "Random weights; median and range over seeds.",
-            "layers",
-            "norm of gradient",
-            tuple(p for s, some in deep.items() for p in curve(some, "layers", "query", s)),
-            log=True,
-            log_x=True,
-        ),
-        Figure(
-            "depth-cosine",
-            "Cosine of tokens entering the last layer",
-            "Random weights; median and range over seeds.",
-            "layers",
-            "cosine",
-            tuple(p for s, some in deep.items() for p in curve(some, "layers", "cosine", s)),
-            log_x=True,
-        ),
+        Figure("alignment", title, caption, *axes, align, log=True, log_x=True),
+        Figure("depth-gradient", last, of_depth, "blocks", "norm of gradient", query, log=True, log_x=True),
+        Figure("depth-cosine", entry, of_depth, "blocks", "cosine", cosine, log_x=True),
     )
 
 
-CLAIMS = (
-    Claim(
-        "queries_and_keys_stop_learning",
-        PAPER,
-        "As tokens align, the gradients of W_Q and W_K vanish.",
-        "at cosine .9999 at most a hundredth of what they are for independent tokens",
-        holds=(
-            Bound("query_gradient_kept_near_alignment", "<=", 0.01),
-            Bound("key_gradient_kept_near_alignment", "<=", 0.01),
-        ),
-        fails=(Bound("query_gradient_kept_near_alignment", ">=", 0.5),),
-    ),
-    Claim(
-        "values_go_on_learning",
-        PAPER,
-        "The gradient of W_V does not vanish.",
-        "at cosine .9999 at least half of what it is for independent tokens",
-        holds=(Bound("value_gradient_kept_near_alignment", ">=", 0.5),),
-        fails=(Bound("value_gradient_kept_near_alignment", "<=", 0.01),),
-    ),
-    Claim(
-        "gradient_is_linear_in_misalignment",
-        PAPER,
-        "Near alignment the gradient of W_Q is proportional to 1 - cosine (our derivation, above; not in the paper).",
-        "power between .9 and 1.1 below a misalignment of .1",
-        holds=(
-            Bound("query_gradient_power_of_misalignment", ">=", 0.9),
-            Bound("query_gradient_power_of_misalignment", "<=", 1.1),
-        ),
-    ),
-    Claim(
-        "depth_without_skips_stops_learning",
-        PAPER,
-        "Without skips, depth aligns tokens, and W_Q of the last layer stops learning.",
-        "at the deepest, at most a millionth of the largest; cosine above .999",
-        holds=(Bound("query_gradient_kept_without_skips", "<=", 1e-6), Bound("cosine_without_skips", ">=", 0.999)),
-        fails=(Bound("query_gradient_kept_without_skips", ">=", 0.1),),
-    ),
-    Claim(
-        "scaling_keeps_tokens_apart",
-        PAPER,
-        "With skips and branches scaled by 1/sqrt(L), tokens do not align, however deep.",
-        "cosine at most .5 at the deepest, and below that of unscaled skips",
-        holds=(Bound("cosine_with_scaled_skips", "<=", 0.5), Bound("cosine_advantage_of_scaling", ">", 0.0)),
-        fails=(Bound("cosine_with_scaled_skips", ">=", 0.9),),
-    ),
-    Claim(
-        "scaling_keeps_gradients",
-        PAPER,
-        "With branches scaled by 1/sqrt(L), W_Q of the last layer learns more than with unscaled ones.",
-        "at the deepest, a larger gradient, though the factor 1/sqrt(L) itself makes it smaller",
-        holds=(Bound("scaled_over_unscaled_query_gradient", ">", 1.0),),
-        fails=(Bound("scaled_over_unscaled_query_gradient", "<=", 0.5),),
-    ),
+CLAIMS = claims(
+    PAPER,
+    """
+    queries_and_keys_stop_learning: As tokens align, the gradients of W_Q and W_K vanish.
+        expected: at cosine .9999 at most a hundredth of what they are for independent tokens
+        holds: query_gradient_kept_near_alignment <= 0.01, key_gradient_kept_near_alignment <= 0.01
+        fails: query_gradient_kept_near_alignment >= 0.5
+    values_go_on_learning: The gradient of W_V does not vanish.
+        expected: at cosine .9999 at least half of what it is for independent tokens
+        holds: value_gradient_kept_near_alignment >= 0.5; fails: value_gradient_kept_near_alignment <= 0.01
+    gradient_is_linear_in_misalignment: Near alignment the gradient of W_Q is proportional to 1 - cosine (our
+            derivation, not in the paper).
+        expected: power between .9 and 1.1 below a misalignment of .1
+        holds: query_gradient_power_of_misalignment >= 0.9, query_gradient_power_of_misalignment <= 1.1
+    depth_without_skips_stops_learning: Without skips, depth aligns tokens, and W_Q of the last block stops learning.
+        expected: at the deepest, at most a millionth of the largest; cosine above .999
+        holds: query_gradient_kept_without_skips <= 1e-6, cosine_without_skips >= 0.999
+        fails: query_gradient_kept_without_skips >= 0.1
+    scaling_keeps_tokens_apart: With skips and branches scaled by 1/sqrt(L), tokens do not align at any depth.
+        expected: cosine at most .5 at the deepest, and below that of unscaled skips
+        holds: cosine_with_scaled_skips <= 0.5, cosine_advantage_of_scaling > 0; fails: cosine_with_scaled_skips >= 0.9
+    scaling_keeps_gradients: With branches scaled by 1/sqrt(L), W_Q of the last block learns more than without scaling.
+        expected: a larger gradient at the deepest, although the factor 1/sqrt(L) itself makes it smaller
+        holds: scaled_over_unscaled_query_gradient > 1; fails: scaled_over_unscaled_query_gradient <= 0.5
+    """,
 )
 
 
@@ -249,10 +170,10 @@ CLAIMS = (
     paper=PAPER,
     summary="Gradients of W_Q and W_K vanish as tokens align; scaling branches by 1/sqrt(L) keeps tokens apart.",
     advice=(
-        "If queries and keys stop learning early, look at how alike the tokens are that enter the layer: their "
-        "gradients shrink in proportion to what is left of the differences. Scale residual branches by "
-        "1/sqrt(layers) at the start of training, or use another remedy that keeps tokens apart; values go on "
-        "learning either way, so a falling loss does not tell that queries and keys are dead."
+        "If queries and keys stop learning early, check how alike the tokens are that enter the block: the gradients "
+        "shrink in proportion to the remaining differences. Scale residual branches by 1/sqrt(blocks) at the start of "
+        "training, or use another remedy that keeps tokens apart. Values go on learning either way, so a falling loss "
+        "does not show that queries and keys still learn."
     ),
     presets={"quick": Params(), "paper": FULL},
     takes={"quick": "10 s", "paper": "2 min"},
@@ -260,15 +181,6 @@ CLAIMS = (
     claims=CLAIMS,
 )
 def noci2022(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
-    rows = [
-        row
-        for seed in seeds
-        for row in session.part(f"gradients-{seed}", partial(measured_once, params, seed, session))
-    ]
-    measured: dict[str, list[float]] = {}
-    for seed in seeds:
-        numbers = numbers_of([row for row in rows if row["seed"] == seed])
-        numbers["cosine_advantage_of_scaling"] = numbers["cosine_with_skips"] - numbers["cosine_with_scaled_skips"]
-        for name, value in numbers.items():
-            measured.setdefault(name, []).append(value)
-    return Result(measured, tuple(rows), figures_of(rows))
+    work = partial(measured_once, params)
+    rows = [row for seed in seeds for row in session.part(f"gradients-{seed}", partial(work, seed, session))]
+    return Result(measure_seeds(rows, seeds, numbers_of), tuple(rows), figures(rows))

@@ -1,11 +1,11 @@
 """What stops rank collapse? Remedies on deep random stacks without skips, all measured in the same way.
 
-The stack is that of arXiv:2103.03404: attention alone, no skip, LayerNorm behind every layer, random weights, random
+The stack is that of arXiv:2103.03404: attention alone, no skip, LayerNorm behind every block, random weights, random
 tokens, float64. One thing is changed at a time: the mask, the pattern, the norm, the weights; or the skip comes back,
-with or without the scaling 1/sqrt(L). Where the norm stands decides what a skip is worth, so skips are shown with
-LayerNorm behind (the one thing changed) and before, and LayerNorm before without skips; these also at four times the
+with or without the scaling 1/sqrt(L). The place of the norm decides what a skip is worth, so skips are shown with
+LayerNorm behind (one change) and before, and LayerNorm before is shown without skips; these also at four times the
 depth, which tells stopping from slowing. The number is the relative residual ||X - 1 mean^T|| / ||X|| in the paper's
-norm after the last layer: 0 when all tokens are one, about 1 when they are independent.
+norm after the last block: 0 for equal tokens, about 1 for independent ones.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnscope.core.experiment import Bound, Claim, Figure, Point, Result, Session, experiment, median
+from attnscope.core.experiment import Figure, Result, Session, claims, experiment, median
 from attnscope.matrix.residual import relative_residual
 from attnscope.papers.models.nano import Nano
-from attnscope.papers.models.plant import network_of
+from attnscope.papers.models.nano_paths import network_of
+from attnscope.papers.trials.curves import Row, Rows, gather, select, steps
 from attnscope.papers.trials.remedied_stacks import SKIPS, bare, deep, remedied, with_skips
 
 
@@ -40,22 +41,9 @@ class Params:
     gains: tuple[float, ...] = (1.0, 0.25)  # size of fresh weights, over 1/sqrt(width); BERT-base begins at .55
 
 
-OTHER = "as here from small weights"
 FULL = replace(Params(), width=256, heads=4, tokens=128, sequences=4)
-
-
-FLOOR = 1e-13  # rounding in float64 leaves some 1e-15 where all tokens are one: a hundred times that is a number
+FLOOR = 1e-13  # rounding in float64 leaves about 1e-15 where tokens are equal: a hundred times that is a number
 DEEP = " (deep)"
-
-
-def stacks(params: Params, gain: float, seed: int) -> Mapping[str, Nano]:
-    """Every stack of the table, by the name it has there."""
-    plain = bare(params.width, params.heads, params.layers, gain)
-    deeper = deep(replace(plain, layers=params.deep), seed)
-    changed = remedied(plain, seed, window=params.window, scale=params.attn_scale, contrast=params.contra_norm)
-    return {**changed, **with_skips(plain, seed), **{f"{name}{DEEP}": stack for name, stack in deeper.items()}}
-
-
 PANELS = {
     "masks": ("attention alone", "causal mask", "local mask"),
     "changed attention": ("A - J", "A - J, no epsilon", "shaped I + A - J", "AttnScale", "ContraNorm"),
@@ -68,175 +56,127 @@ DEEP_PANELS = {
 }
 
 
+def stacks(params: Params, gain: float, seed: int) -> Mapping[str, Nano]:
+    """Return every stack by its name in the figures."""
+    plain = bare(params.width, params.heads, params.layers, gain)
+    deeper = deep(replace(plain, layers=params.deep), seed)
+    changed = remedied(plain, seed, window=params.window, scale=params.attn_scale, contrast=params.contra_norm)
+    return {**changed, **with_skips(plain, seed), **{f"{name}{DEEP}": stack for name, stack in deeper.items()}}
+
+
 @torch.no_grad()
 def residuals(params: Params, gain: float, seed: int, session: Session) -> list[dict[str, Any]]:
-    """The relative residual entering every layer and leaving the last, of every stack, on the same tokens."""
+    """Return the relative residual before every block and after the last, for every stack, on the same tokens."""
     rng = torch.Generator().manual_seed(seed)
     tokens = torch.randn(params.sequences, params.tokens, params.width, generator=rng, dtype=torch.float64)
-    found = []
-    known = stacks(params, gain, seed)
-    for done, (name, stack) in enumerate(known.items()):
-        session.advance(name, done, len(known))
+    rows = []
+    every = stacks(params, gain, seed)
+    for done, (name, stack) in enumerate(every.items()):
+        session.advance(name, done, len(every))
         stack.embedding = nn.Identity()
         streams = network_of(stack, {"vectors": tokens}).streams
-        kept = [float(relative_residual(stream).mean()) for stream in streams]
-        found.append({"stack": name, "gain": gain, "seed": seed, "residual": kept})
-    return found
+        by_depth = [float(relative_residual(stream).mean()) for stream in streams]
+        rows.append({"stack": name, "gain": gain, "seed": seed, "residual": by_depth})
+    return rows
 
 
 def key_of(stack: str, gain: float = 1.0) -> str:
-    """`residual_a_minus_j`, `residual_a_minus_j_at_gain_0.25`: what the claims call the number of a stack."""
+    """`residual_a_minus_j`, `residual_a_minus_j_at_gain_0.25`: the quantity of a stack."""
     words = stack.lower().replace(" - ", " minus ").replace(" + ", " plus ").replace(" / sqrt(l)", " scaled")
     words = words.replace("(", "").replace(")", "")
     key = "residual_" + words.replace(",", "").replace("-", "_").replace(" ", "_")
     return key if gain == 1 else f"{key}_at_gain_{gain:g}"
 
 
-def figure(found: Sequence[Mapping[str, Any]], gain: float, panels: Mapping[str, Sequence[str]], name: str) -> Figure:
-    rows = []
-    for panel, stacked in panels.items():
-        for stack in stacked:
-            seeds = [one["residual"] for one in found if one["stack"] == stack and one["gain"] == gain]
-            for depth in range(len(seeds[0])):
-                values = [residual[depth] for residual in seeds]
-                rows.append(Point.over(values, depth, stack.removesuffix(DEEP), panel))
+def figure(rows: Rows, gain: float, panels: Mapping[str, Sequence[str]], name: str) -> Figure:
+    points = []
+    for panel, names in panels.items():
+        for stack in names:
+            by_seed = [row["residual"] for row in select(rows, stack=stack, gain=gain)]
+            points += steps(by_seed, stack.removesuffix(DEEP), panel)
     caption = "Relative residual against depth; median and range over seeds. float64: below 1e-15 is rounding."
     title = f"What {'stops' if name == 'remedies' else 'still stops'} it, weights of {gain:g} / sqrt(width)"
-    return Figure(f"{name}-{gain:g}", title, caption, "depth", "relative residual", tuple(rows), log=True)
+    return Figure(f"{name}-{gain:g}", title, caption, "depth", "relative residual", tuple(points), log=True)
 
 
-def stopping(
-    name: str, stack: str, paper: str, statement: str, expected: str, *, least: float = 0.1, gain: float = 1.0
-) -> Claim:
-    """A claim that a remedy stops the collapse; contradicted where next to nothing is left, in a set-up that the paper
-    speaks of. Small weights are our question: there a remedy is not reproduced at worst."""
-    quantity = key_of(stack, gain)
-    fails = (Bound(quantity, "<=", 1e-3),) if gain == 1 else ()
-    return Claim(name, paper, statement, expected, (Bound(quantity, ">=", least),), fails)
-
-
-CLAIMS = (
-    Claim(
-        "attention_alone_collapses",
-        "2103.03404",
-        "Attention alone collapses to rank one within twelve layers.",
-        "at most 1e-12 (measured before: 2e-15)",
-        holds=(Bound(key_of("attention alone"), "<=", 1e-12),),
-        fails=(Bound(key_of("attention alone"), ">=", 0.1),),
+CHANGED = (  # name, stack, its form at small weights, paper, words, what an earlier measurement found
+    ("removing_uniform", "A - J", "A - J, no epsilon", "2410.07799", "A - J", "measured before: .72"),
+    ("shaped_attention", "shaped I + A - J", "shaped I + A - J", "2306.17759", "Shaped attention", "before: .51"),
+    ("attn_scale", "AttnScale", "AttnScale", "2203.05962", "AttnScale (w = 20)", "before: collapsed"),
+    ("contra_norm", "ContraNorm", "ContraNorm", "2303.06562", "ContraNorm (s = .9)", "before: collapsed"),
+)
+PLACES = (("behind", ""), ("before", "norm before, "))
+CLAIMS = claims(
+    "2405.18781",
+    """
+    attention_alone_collapses [2103.03404]: Attention alone collapses to rank one within twelve blocks.
+        expected: at most 1e-12 (measured before: 2e-15)
+        holds: residual_attention_alone <= 1e-12; fails: residual_attention_alone >= 0.1
+    causal_mask_slows: A causal mask slows the collapse.
+        expected: at least a thousand times what attention alone leaves after twelve blocks
+        holds: causal_mask_over_attention_alone >= 1e3; fails: causal_mask_over_attention_alone <= 1
+    causal_mask_does_not_stop: A causal mask does not stop the collapse.
+        expected: at most 1e-3 after 48 blocks
+        holds: residual_causal_mask_deep <= 1e-3; fails: residual_causal_mask_deep >= 0.1
+    local_mask_slows: A local mask slows the collapse.
+        expected: at least a thousand times what attention alone leaves
+        holds: local_mask_over_attention_alone >= 1e3; fails: local_mask_over_attention_alone <= 1
+    """,
+    *(
+        f"""
+        {name}_stops [{paper}]: {words} does not collapse.
+            expected: at least .1 ({before})
+            holds: {key_of(stack)} >= 0.1; fails: {key_of(stack)} <= 1e-3
+        """
+        for name, stack, _, paper, words, before in CHANGED
     ),
-    Claim(
-        "causal_mask_slows",
-        "2405.18781",
-        "A causal mask slows the collapse.",
-        "at least a thousand times what attention alone leaves after twelve layers",
-        holds=(Bound("causal_mask_over_attention_alone", ">=", 1e3),),
-        fails=(Bound("causal_mask_over_attention_alone", "<=", 1.0),),
+    # Small weights are our question: there a remedy is at worst not reproduced.
+    *(
+        f"""
+        {name}_stops_from_small_weights [{paper}]: {words} does not collapse from weights a quarter as large either.
+            expected: at least .1 (our question, not the paper's{"; no epsilon in LayerNorm" * (small != stack)})
+            holds: {key_of(small, 0.25)} >= 0.1
+        """
+        for name, stack, small, paper, words, _ in CHANGED
     ),
-    Claim(
-        "causal_mask_does_not_stop",
-        "2405.18781",
-        "A causal mask does not stop the collapse.",
-        "at most 1e-3 after 48 layers",
-        holds=(Bound(key_of(f"causal mask{DEEP}"), "<=", 1e-3),),
-        fails=(Bound(key_of(f"causal mask{DEEP}"), ">=", 0.1),),
-    ),
-    Claim(
-        "local_mask_slows",
-        "2405.18781",
-        "A local mask slows the collapse.",
-        "at least a thousand times what attention alone leaves",
-        holds=(Bound("local_mask_over_attention_alone", ">=", 1e3),),
-        fails=(Bound("local_mask_over_attention_alone", "<=", 1.0),),
+    """
+    sigma_reparam_does_not_stop [2303.06296]: Unit spectral norms, made against sharp attention, do not stop the
+            collapse (our question, not the paper's).
+        expected: at most 1e-3
+        holds: residual_sigma_reparam <= 1e-3; fails: residual_sigma_reparam >= 0.1
+    layer_norm_plays_no_role [2103.03404]: LayerNorm plays no role in the collapse.
+        expected: with and without it the residual agrees within a factor 10, causal mask or none, at the last depth
+            where both are above rounding (1e-13)
+        holds: layer_norm_decades_above_rounding <= 1; fails: layer_norm_decades_above_rounding >= 2
+    layer_norm_changes_the_speed: LayerNorm changes how fast tokens collapse.
+        expected: with and without it the residual at depth 3 is a factor 10 or more apart, causal mask or none
+        holds: layer_norm_decades_at_depth_3 >= 1; fails: layer_norm_decades_at_depth_3 <= 0.1
+    skips_slow [2103.03404]: Skips slow the collapse where LayerNorm stays behind every block: one thing changed.
+        expected: at least a thousand times what attention alone leaves after twelve blocks
+        holds: skip_over_attention_alone >= 1e3; fails: skip_over_attention_alone <= 1
+    norm_before_alone_does_not_stop [2103.03404]: LayerNorm before every block instead of behind does not stop the
+            collapse by itself (our control).
+        expected: at most 1e-3 after twelve blocks
+        holds: residual_norm_before <= 1e-3; fails: residual_norm_before >= 0.1
+    """,
+    *(
+        f"""
+        skips_stop_with_norm_{place} [2103.03404]: Skips stop the collapse where LayerNorm stands {place} every block
+                (random weights are our question).
+            expected: at least .1 after 48 blocks
+            holds: {key_of(f"{norm}skip{DEEP}")} >= 0.1; fails: {key_of(f"{norm}skip{DEEP}")} <= 1e-3
+        """
+        for place, norm in PLACES
     ),
     *(
-        stopping(f"{name}_stops", stack, paper, f"{words} does not collapse.", f"at least .1 ({before})")
-        for name, stack, paper, words, before in (
-            ("removing_uniform", "A - J", "2410.07799", "A - J", "measured before: .72"),
-            ("shaped_attention", "shaped I + A - J", "2306.17759", "Shaped attention", "before: .51"),
-            ("attn_scale", "AttnScale", "2203.05962", "AttnScale (w = 20)", f"before: collapsed, {OTHER}"),
-            ("contra_norm", "ContraNorm", "2303.06562", "ContraNorm (s = .9)", f"before: collapsed, {OTHER}"),
-        )
-    ),
-    *(
-        stopping(
-            f"{name}_stops_from_small_weights",
-            stack,
-            paper,
-            f"{words} does not collapse from weights a quarter as large either.",
-            "at least .1 (our question, not the paper's)",
-            gain=0.25,
-        )
-        for name, stack, paper, words in (
-            ("removing_uniform", "A - J, no epsilon", "2410.07799", "A - J (no epsilon in LayerNorm)"),
-            ("shaped_attention", "shaped I + A - J", "2306.17759", "Shaped attention"),
-            ("attn_scale", "AttnScale", "2203.05962", "AttnScale (w = 20)"),
-            ("contra_norm", "ContraNorm", "2303.06562", "ContraNorm (s = .9)"),
-        )
-    ),
-    Claim(
-        "sigma_reparam_does_not_stop",
-        "2303.06296",
-        "Unit spectral norms, made against sharp attention, do not stop the collapse (our question, not the paper's).",
-        "at most 1e-3",
-        holds=(Bound(key_of("sigma-reparam"), "<=", 1e-3),),
-        fails=(Bound(key_of("sigma-reparam"), ">=", 0.1),),
-    ),
-    Claim(
-        "layer_norm_plays_no_role",
-        "2103.03404",
-        "LayerNorm plays no role in the collapse.",
-        "with and without it the residual agrees within a factor 10, causal mask or none, at the last depth where both "
-        "are above rounding (1e-13)",
-        holds=(Bound("layer_norm_decades_above_rounding", "<=", 1.0),),
-        fails=(Bound("layer_norm_decades_above_rounding", ">=", 2.0),),
-    ),
-    Claim(
-        "layer_norm_changes_the_speed",
-        "2405.18781",
-        "LayerNorm changes how fast tokens collapse.",
-        "with and without it the residual at depth 3 is a factor 10 or more apart, causal mask or none",
-        holds=(Bound("layer_norm_decades_at_depth_3", ">=", 1.0),),
-        fails=(Bound("layer_norm_decades_at_depth_3", "<=", 0.1),),
-    ),
-    Claim(
-        "skips_slow",
-        "2103.03404",
-        "Skips slow the collapse where LayerNorm stays behind every layer: one thing changed.",
-        "at least a thousand times what attention alone leaves after twelve layers",
-        holds=(Bound("skip_over_attention_alone", ">=", 1e3),),
-        fails=(Bound("skip_over_attention_alone", "<=", 1.0),),
-    ),
-    Claim(
-        "norm_before_alone_does_not_stop",
-        "2103.03404",
-        "LayerNorm before every layer instead of behind does not stop the collapse by itself (our control).",
-        "at most 1e-3 after twelve layers",
-        holds=(Bound(key_of("norm before"), "<=", 1e-3),),
-        fails=(Bound(key_of("norm before"), ">=", 0.1),),
-    ),
-    *(
-        stopping(
-            f"skips_stop_with_norm_{place}",
-            f"{stack}{DEEP}",
-            "2103.03404",
-            f"Skips stop the collapse where LayerNorm stands {place} every layer (random weights are our question).",
-            "at least .1 after 48 layers",
-        )
-        for place, stack in (("behind", "skip"), ("before", "norm before, skip"))
-    ),
-    *(
-        stopping(
-            f"scaled_skips_stop_with_norm_{place}",
-            f"{stack}{DEEP}",
-            "2206.03126",
-            f"With branches scaled by 1/sqrt(L) the residual stays near its start, LayerNorm {place} every layer.",
-            "at least .5 after 48 layers",
-            least=0.5,
-        )
-        for place, stack in (
-            ("behind", "skip, branch / sqrt(L)"),
-            ("before", "norm before, skip, branch / sqrt(L)"),
-        )
+        f"""
+        scaled_skips_stop_with_norm_{place} [2206.03126]: With branches scaled by 1/sqrt(L) the residual stays near its
+                start, LayerNorm {place} every block.
+            expected: at least .5 after 48 blocks
+            holds: {key_of(f"{norm}skip, branch / sqrt(L){DEEP}")} >= 0.5
+            fails: {key_of(f"{norm}skip, branch / sqrt(L){DEEP}")} <= 1e-3
+        """
+        for place, norm in PLACES
     ),
 )
 
@@ -246,12 +186,12 @@ CLAIMS = (
     paper="2405.18781",
     summary="Masks, changed patterns, norms, weights and skips, side by side on deep random stacks of attention.",
     advice=(
-        "Where LayerNorm stands matters as much as the skip itself: at random weights of usual size, skips past a "
-        "norm that stays behind every layer only slow the collapse, and 48 layers are one token again, while skips "
-        "past a norm in front still leave a tenth of the differences there. For deep stacks scale branches by "
-        "1/sqrt(layers), which keeps tokens apart with either norm, or else use pre-norm. Removing the mean of "
-        "attention or adding the identity works without skips; a fixed amplifying factor does so only while weights"
-        " are large."
+        "The place of LayerNorm matters as much as the skip itself: at random weights of usual size, skips past a norm "
+        "that stays behind every block only slow the collapse, and after 48 blocks all tokens are equal again, while "
+        "skips past a norm in front still leave a tenth of the differences. For deep stacks scale branches by "
+        "1/sqrt(blocks), which keeps tokens apart with either norm, or else use pre-norm. Removing the mean of "
+        "attention or adding the identity works without skips; a fixed amplifying factor works only while weights are "
+        "large."
     ),
     presets={"quick": Params(), "paper": FULL},
     takes={"quick": "15 s", "paper": "4 min"},
@@ -259,18 +199,17 @@ CLAIMS = (
     claims=CLAIMS,
 )
 def stopping_collapse(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
+    records: list[Row] = []
     measured: dict[str, list[float]] = {}
-    records: list[Mapping[str, Any]] = []
     for gain in params.gains:
+        numbers = []
         for seed in seeds:
-            found = session.part(f"stacks-{gain:g}-{seed}", partial(residuals, params, gain, seed, session))
-            records += found
-            residual = {one["stack"]: one["residual"] for one in found}
-            for stack, values in residual.items():
-                measured.setdefault(key_of(stack, gain), []).append(values[-1])
-            if gain == 1:
-                for name, value in comparisons(residual).items():
-                    measured.setdefault(name, []).append(value)
+            rows = session.part(f"stacks-{gain:g}-{seed}", partial(residuals, params, gain, seed, session))
+            records += rows
+            by_stack = {row["stack"]: row["residual"] for row in rows}
+            last = {key_of(stack, gain): residual[-1] for stack, residual in by_stack.items()}
+            numbers.append(last | (comparisons(by_stack) if gain == 1 else {}))
+        measured |= gather(numbers)
     figures = tuple(
         figure(records, gain, panels, name)
         for gain in params.gains
@@ -280,38 +219,40 @@ def stopping_collapse(params: Params, seeds: tuple[int, ...], session: Session) 
 
 
 def comparisons(residual: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """What claims ask of two stacks of one seed, side by side. Where attention alone is down at rounding, what the
-    others have over it is a lower bound."""
+    """Return comparisons of two stacks of one seed.
+
+    If attention alone is down at rounding, ratios to it are lower bounds.
+    """
     alone = max(residual["attention alone"][-1], 1e-300)
     over = {
-        f"{key}_over_attention_alone": residual[stack][-1] / alone
-        for key, stack in (("local_mask", "local mask"), ("causal_mask", "causal mask"), ("skip", "skip"))
+        f"{stack.replace(' ', '_')}_over_attention_alone": residual[stack][-1] / alone
+        for stack in ("local mask", "causal mask", "skip")
     }
     pairs = [
-        (residual[one], residual[f"{other}no LayerNorm"])
-        for one, other in (("attention alone", ""), ("causal mask", "causal, "))
+        (residual["attention alone"], residual["no LayerNorm"]),
+        (residual["causal mask"], residual["causal, no LayerNorm"]),
     ]
     above = [[_decades(*both) for both in zip(*pair, strict=True) if min(both) > FLOOR] for pair in pairs]
     return over | {
-        "layer_norm_decades_at_depth_3": max(_decades(one[3], other[3]) for one, other in pairs),
+        "layer_norm_decades_at_depth_3": max(_decades(normed[3], bare[3]) for normed, bare in pairs),
         "layer_norm_decades_above_rounding": max(apart[-1] for apart in above),
     }
 
 
 def remarks(measured: Mapping[str, Sequence[float]], params: Params) -> tuple[str, ...]:
-    """How small weights matter, in words that the numbers fill."""
+    """Say what small weights change."""
     return tuple(
         f"Weights of {gain:g} / sqrt(width) leave "
         + ", ".join(
             f"{median(measured[key_of(stack, gain)]):.1e} with {stack}" for stack in PANELS["changed attention"]
         )
-        + ". Nearer to J, a fixed factor (AttnScale, ContraNorm) has more to make up for than the identity of shaped "
+        + ". Closer to J, a fixed factor (AttnScale, ContraNorm) has more to make up for than the identity of shaped "
         "attention, and what A - J leaves can fall below the epsilon inside LayerNorm."
         for gain in params.gains
         if gain != 1
     )
 
 
-def _decades(one: float, other: float) -> float:
-    """Powers of ten between two residuals."""
-    return abs(math.log10(max(one, 1e-300) / max(other, 1e-300)))
+def _decades(first: float, second: float) -> float:
+    """Return the powers of ten between two residuals."""
+    return abs(math.log10(max(first, 1e-300) / max(second, 1e-300)))

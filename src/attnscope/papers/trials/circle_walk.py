@@ -1,36 +1,91 @@
-"""One layer, trained to take one step along a circle, applied hundreds of times: experiment E of arXiv:2103.03404."""
+"""Two points that walk along a circle: the toy of arXiv:2103.03404 (section 4.3) that makes rank collapse visible.
+
+A circle of radius 0.3 is cut into two arcs. A sequence has two tokens, one point on each arc at the same moment, and a
+model of one block learns the next point of both. The model is then applied to its own answers hundreds of times, so
+whatever it does to the distance of the two tokens in one step is repeated as often.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
 
-from attnscope.commands.treat.train import Recipe, train
+from attnscope.commands.treat.train import Loss, Recipe, train
 from attnscope.core.experiment import Figure, Number, Point, Session
-from attnscope.papers.models.points import RADIUS, Kind, arcs, circle_loss, circle_model, gaps, walk
+from attnscope.papers.models.nano import Config, Nano
+from attnscope.papers.trials.curves import Rows, select
 
-Record = Mapping[str, Any]
-
+RADIUS = 0.3
 BATCH = 64
 RATE = 3e-3
-SHOWN = 5  # every fifth moment is kept for the picture
+KEPT = 5  # every fifth moment is kept for the figure
+Kind = Literal["base", "skip", "mlp", "skip and mlp"]
+KINDS: tuple[Kind, ...] = ("base", "skip", "mlp", "skip and mlp")
+
+
+def arcs(points: int) -> Float[Tensor, "moment arc xy"]:
+    """Return the points of the circle, its two halves as two arcs."""
+    angle = torch.arange(points) * (2 * math.pi / points)
+    circle = RADIUS * torch.stack([angle.cos(), angle.sin()], dim=-1)
+    return torch.stack([circle[: points // 2], circle[points // 2 : 2 * (points // 2)]], dim=1)
+
+
+def circle_model(kind: Kind, width: int, seed: int) -> Nano:
+    """One block with two heads, a norm and no positions: attention alone, with the skip, with an MLP, or with both."""
+    mlp = 2 * width if "mlp" in kind else None
+    sizes: dict[str, Any] = {"inputs": 2, "out": 2, "width": width, "heads": 2, "layers": 1, "mlp": mlp}
+    return Nano(Config(**sizes, norm="post", positions="none", skip="skip" in kind), seed)
+
+
+def circle_loss(points: int, batch: int, noise: float) -> Loss:
+    """Return the mean squared error of the next step, in radii.
+
+    With `noise` (in radii) the inputs lie a little off the circle, and the model learns to return to it. Without, what
+    it does off the circle is chance.
+    """
+    path = arcs(points)
+
+    def loss(model: nn.Module, rng: torch.Generator) -> Tensor:
+        now = torch.randint(0, len(path) - 1, (batch,), generator=rng)
+        vectors = path[now] + noise * RADIUS * torch.randn((batch, 2, 2), generator=rng)
+        answer: Tensor = model(vectors=vectors)
+        return F.mse_loss(answer / RADIUS, path[now + 1] / RADIUS)
+
+    return loss
+
+
+@torch.no_grad()
+def walk(model: Nano, start: Float[Tensor, "arc xy"], steps: int) -> Float[Tensor, "moment arc xy"]:
+    """Apply the model to its own answers; the first moment is the start."""
+    moments = [start]
+    for _ in range(steps):
+        moments.append(model(vectors=moments[-1][None])[0])
+    return torch.stack(moments)
+
+
+def gaps(track: Float[Tensor, "moment arc xy"]) -> Float[Tensor, " moment"]:
+    """Return the distance of the two tokens in diameters: 1 at the start."""
+    apart: Tensor = torch.linalg.vector_norm(track[:, 0] - track[:, 1], dim=-1)
+    return apart / (2 * RADIUS)
 
 
 def circle_walk(
     kind: Kind, width: int, noise: float, *, points: int, steps: int, applied: int, seed: int, session: Session
 ) -> dict[str, Any]:
-    """Train, walk, and measure how far the two tokens are apart on the way."""
-    name = f"circle-{kind}-{width}-{noise}-{seed}"
+    """Train, walk, and measure the distance of the two tokens on the way."""
     model = circle_model(kind, width, seed)
     losses = train(
         model,
         circle_loss(points, BATCH, noise),
         Recipe(steps, RATE),
         seed=seed,
-        kept=session.state_path(name),
+        kept=session.state_path(f"circle-{kind}-{width}-{noise}-{seed}"),
         advance=session.advance,
         stage=f"circle {kind}, seed {seed}",
     )
@@ -48,55 +103,53 @@ def circle_walk(
         "gap": float(apart[-1]),
         "error": float(error[-1]),
         "collapsed_after": int(below[0]) if len(below) else None,
-        "track": torch.round(track[::SHOWN], decimals=4).tolist(),
+        "track": torch.round(track[::KEPT], decimals=4).tolist(),
     }
 
 
-def circle_numbers(circles: Sequence[Record]) -> dict[str, list[float]]:
-    """Gap after the last application, over the narrowest model of every kind."""
+def circle_numbers(circles: Rows) -> dict[str, list[float]]:
+    """Return the last gap of the narrowest model of every kind."""
     numbers: dict[str, list[float]] = {}
-    narrowest = min(one["width"] for one in circles)
-    for one in circles:
-        if one["width"] == narrowest:
-            trained = "beside" if one["noise"] else "on"
-            numbers.setdefault(f"gap_{one['kind'].replace(' ', '_')}_trained_{trained}_circle", []).append(one["gap"])
+    for row in select(circles, width=min(row["width"] for row in circles)):
+        where = "beside" if row["noise"] else "on"
+        numbers.setdefault(f"gap_{row['kind'].replace(' ', '_')}_trained_{where}_circle", []).append(row["gap"])
     return numbers
 
 
-def circle_remarks(circles: Sequence[Record]) -> tuple[str, ...]:
-    """How many walks end with the tokens apart, by what was shown in training: is it the layer, or what it has seen?"""
-    said = []
-    for noise in dict.fromkeys(one["noise"] for one in circles):
-        shown = "points beside the circle as well" if noise else "the circle alone"
+def trained_on(noise: float) -> str:
+    return "points near the circle as well" if noise else "the circle alone"
+
+
+def circle_remarks(circles: Rows) -> tuple[str, ...]:
+    """Say in how many walks the tokens stay apart, for each kind of training."""
+    words = []
+    for noise in dict.fromkeys(row["noise"] for row in circles):
         kinds = []
-        for kind in dict.fromkeys(one["kind"] for one in circles):
-            gaps = [one["gap"] for one in circles if one["kind"] == kind and one["noise"] == noise]
-            kinds.append(f"{sum(0.5 <= gap <= 2 for gap in gaps)} of {len(gaps)} ({kind})")
-        said.append(f"E, shown {shown}: tokens still apart, and near the circle's size, in {', '.join(kinds)} walks.")
-    return tuple(said)
+        for kind in dict.fromkeys(row["kind"] for row in circles):
+            last = [row["gap"] for row in select(circles, kind=kind, noise=noise)]
+            kinds.append(f"{sum(0.5 <= gap <= 2 for gap in last)} of {len(last)} ({kind})")
+        words.append(f"E, trained on {trained_on(noise)}: tokens end apart (.5 to 2 diameters) in {', '.join(kinds)}.")
+    return tuple(words)
 
 
-def _place(moment: Sequence[Number]) -> tuple[float, float]:
-    """Where a token was; a walk that left all numbers behind is NaN there, which the checkpoint keeps as null."""
+def _position(moment: Sequence[Number]) -> tuple[float, float]:
+    """A walk that overflowed is NaN, which a checkpoint stores as null."""
     x, y = (math.nan if value is None else float(value) for value in moment)
     return x, y
 
 
-def circle_figure(circles: Sequence[Record], noise: float) -> Figure:
-    seed = min(one["seed"] for one in circles)
-    shown = [one for one in circles if one["seed"] == seed and one["noise"] == noise]
+def circle_figure(circles: Rows, noise: float) -> Figure:
+    first_seed = min(row["seed"] for row in circles)
+    shown = [(f"{row['kind']}, width {row['width']}", row) for row in select(circles, seed=first_seed, noise=noise)]
     rows = [
-        Point(*_place(moment[arc]), series=f"token {arc + 1}", panel=f"{one['kind']}, width {one['width']}")
-        for one in shown
+        Point(*_position(moment[arc]), series=f"token {arc + 1}", panel=panel)
+        for panel, row in shown
         for arc in (0, 1)
-        for moment in one["track"]
+        for moment in row["track"]
     ]
     circle = arcs(100).transpose(0, 1).flatten(0, 1).tolist()
-    for one in shown:
-        panel = f"{one['kind']}, width {one['width']}"
-        rows += [Point(x, y, "circle", panel, dashed=True) for x, y in [*circle, circle[0]]]
-    where = "points beside the circle as well" if noise else "the circle alone"
-    caption = f"Two tokens, one layer applied again and again, trained on {where}: from the open mark to the full one."
-    return Figure(
-        f"E-circle-{noise:g}", f"E. Walking a circle, trained on {where}", caption, "x", "y", tuple(rows), "tracks"
-    )
+    rows += [Point(x, y, "circle", panel, dashed=True) for panel, _ in shown for x, y in [*circle, circle[0]]]
+    where = trained_on(noise)
+    caption = f"Two tokens, one block applied repeatedly, trained on {where}: from the open mark to the full one."
+    title = f"E. Walking a circle, trained on {where}"
+    return Figure(f"E-circle-{noise:g}", title, caption, "x", "y", tuple(rows), "tracks")

@@ -1,5 +1,7 @@
-"""What a network of clipping heads gets wrong: one head, heads by hand, heads put in the place of a trained network,
-and heads that are trained themselves (arXiv:2504.15956; the heads are in `papers/models/clipping.py`)."""
+"""Errors of clipping heads: one head, heads by hand, heads that replace a trained network, and trained heads.
+
+From arXiv:2504.15956; the heads are in `papers/models/clipping.py`.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,11 @@ def one_head(steps: int, beta: float) -> ClippingHeads:
 
 @torch.no_grad()
 def clipping_error(steps: int, beta: float, points: int) -> dict[str, float]:
-    """The largest error of one head on [-8, 8], over a grid and over the points where it is largest.
+    """Return the largest error of one head on [-8, 8], over a grid and the points where it is largest.
 
-    A sharp head is worst just beside the middle between two anchors (at the middle itself both have half the weight
-    and nothing is wrong), at a distance at which the weights have decided: ln(4 beta step) / (2 beta). A soft head is
-    worst at the ends of its range, where anchors on one side are missing.
+    A sharp head is worst near the middle between two anchors (at the middle itself both have half the weight and the
+    error is 0), at the distance ln(4 beta step) / (2 beta). A soft head is worst at the ends of its range, where
+    anchors on one side are missing.
     """
     head, step = one_head(steps, beta), (HIGH - LOW) / steps
     middles = LOW + (torch.arange(steps, dtype=EXACT) + 0.5) * step
@@ -44,7 +46,7 @@ def clipping_error(steps: int, beta: float, points: int) -> dict[str, float]:
     scores, y = head.logits(x)[0, 0], x[0]
     squares = -((y - head.anchors) ** 2) / step
     squares = squares - squares[:, :1]
-    # Both are sums of a few terms no larger than `size`; each rounds by at most a few units of it in the last place.
+    # Both are sums of a few terms of at most `size`, each rounded by a few units in its last place.
     size = float(scores.abs().max() + ((y - head.anchors) ** 2).max() / step)
     return {
         "error": float(wrong.max()),
@@ -82,7 +84,7 @@ def wave_error(steps: int, knots: int, beta: float) -> dict[str, float]:
 
 
 def relu_network(widths: Sequence[int]) -> nn.Sequential:
-    """Linear maps in float64 with a ReLU between them; `linears_of` takes them out again."""
+    """Return linear maps in float64 with a ReLU between them; `linears_of` takes them out again."""
     maps: list[nn.Module] = []
     for before, after in itertools.pairwise(widths):
         maps += [nn.Linear(before, after, dtype=EXACT), nn.ReLU()]
@@ -108,10 +110,10 @@ def surface_loss(model: nn.Module, rng: torch.Generator) -> Tensor:
     return F.mse_loss(model(x), surface(x))
 
 
-def in_its_place(
+def replaced_by_heads(
     widths: tuple[int, ...], steps: Sequence[int], training: int, seed: int
 ) -> list[dict[str, float | int]]:
-    """A ReLU network trained on the surface, then the same network as layers of heads."""
+    """Train a ReLU network on the surface, then compare it with the same network made of heads."""
     network = seeded(lambda: relu_network(widths), seed)
     assert isinstance(network, nn.Sequential)
     train(network, surface_loss, Recipe(training, 1e-2, decay=0.0), seed=seed)
@@ -140,7 +142,7 @@ def digits_at_hand() -> bool:
 
 
 def digits() -> tuple[Float[Tensor, "image pixel"], Tensor]:
-    """1,797 handwritten digits of 8 x 8 pixels (scikit-learn), in [0, 1]."""
+    """Return 1,797 handwritten digits of 8 x 8 pixels (scikit-learn), in [0, 1]."""
     from sklearn.datasets import load_digits
 
     data = load_digits()
@@ -150,7 +152,7 @@ def digits() -> tuple[Float[Tensor, "image pixel"], Tensor]:
 def digits_by_heads(
     hidden: tuple[int, ...], steps: Sequence[int], training: int, seed: int
 ) -> list[dict[str, float | int]]:
-    """A classifier of digits, then the same as attention; a fifth of the images is kept for the test."""
+    """Train a classifier of digits, then compare it with the same as attention on a held-out fifth of the images."""
     images, labels = digits()
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     held, used = order[: len(order) // 5], order[len(order) // 5 :]
@@ -166,7 +168,7 @@ def digits_by_heads(
     with torch.no_grad():
         plain = network(images[held]).argmax(-1)
         for count in steps:
-            # Heads clip where training images end: what the held-out ones do beyond is part of the test.
+            # Heads clip where training images end; the test includes held-out images beyond that.
             heads = attention_network(linears_of(network), images[used][None], count, beta=1.0)
             answers = heads(images[held][None])[0].argmax(-1)
             rows.append(
@@ -182,7 +184,7 @@ def digits_by_heads(
 
 
 class TrainedHeads(nn.Module):
-    """H heads over `anchors` keys and values that are all trained; the answer is the sum of the heads."""
+    """Heads over `anchors` trained keys and values; the answer is their sum."""
 
     def __init__(self, width: int, heads: int, anchors: int) -> None:
         super().__init__()
@@ -198,7 +200,7 @@ class TrainedHeads(nn.Module):
 
 
 def learned(heads: int, anchors: int, training: int, seed: int) -> dict[str, float | int]:
-    """Mean squared error on the surface, relative to its variance: trained heads, and a ReLU network as large.
+    """Return the mean squared error on the surface over its variance, for trained heads and a ReLU network as large.
 
     A key, its bias and its value are width + 2 numbers, as a ReLU unit's are: heads x anchors units.
     """
@@ -208,10 +210,10 @@ def learned(heads: int, anchors: int, training: int, seed: int) -> dict[str, flo
         "heads": lambda: TrainedHeads(2, heads, anchors),
         "units": lambda: relu_network((2, heads * anchors, 1)),
     }
-    found: dict[str, float | int] = {"heads_number": heads, "seed": seed}
+    row: dict[str, float | int] = {"heads_number": heads, "seed": seed}
     for name, make in models.items():
         model = seeded(make, seed)
         train(model, surface_loss, Recipe(training, 1e-2, decay=0.0), seed=seed)
         with torch.no_grad():
-            found[name] = float(F.mse_loss(model(x), surface(x))) / spread
-    return found
+            row[name] = float(F.mse_loss(model(x), surface(x))) / spread
+    return row

@@ -1,6 +1,6 @@
 """Lookups one after the other, by hand and trained, by attention and by memories of fixed size (arXiv:2602.01763).
 
-The models are in `papers/models/composers.py`, `papers/models/hand_sheet.py` and `papers/models/composers.py`.
+The models are in `papers/models/composers.py` and `papers/models/two_sum.py`.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from attnscope.commands.treat.train import Recipe, train
 from attnscope.core.experiment import Session
 from attnscope.matrix.linear_attention import delta_error, delta_memory, least_error, sum_error, sum_memory
 from attnscope.papers.models.composers import composer, hybrid, shortcut, wide, window
-from attnscope.papers.models.hand_sheet import TwoSum, draw_sums, full_two_sum, random_codes, right, seen_by_chance
 from attnscope.papers.models.nano import Config, Nano
 from attnscope.papers.models.tasks import Composition
+from attnscope.papers.models.two_sum import TwoSum, draw_sums, full_two_sum, random_codes, right, seen_by_chance
 
 EXACT = torch.float64
 
 
 def filling(folds: int, tokens: int) -> Composition:
-    """The largest tables for so many functions in so many tokens, with a quarter of the tokens asked, or 64."""
+    """Return the largest tables for these functions and tokens; a quarter of the tokens, or 64, are queries."""
     queries = min(64, tokens // 4)
     return Composition(folds, (tokens - queries) // folds, queries)
 
 
 @torch.no_grad()
 def share_right(model: nn.Module, task: Composition, rows: int, seed: int) -> float:
-    """Share of queries whose last answer is right, on functions drawn with the seed; one text at a time."""
+    """Return the share of queries whose last answer is right, on functions drawn with the seed."""
     rng, hits = torch.Generator().manual_seed(seed), 0
     for _ in range(rows):
-        asked = task.draw(1, rng)
-        said = model(vectors=task.vectors(asked))[:, -task.queries :].argmax(-1)
-        hits += int((said == asked.answers[..., -1]).sum())
+        text = task.draw(1, rng)
+        predicted = model(vectors=task.vectors(text))[:, -task.queries :].argmax(-1)
+        hits += int((predicted == text.answers[..., -1]).sum())
     return hits / (rows * task.queries)
 
 
 def by_hand(folds: Sequence[int], tokens: Sequence[int], rows: int, seed: int) -> list[dict[str, Any]]:
-    """One lookup for each function, and the way that looks ahead, where it exists."""
-    found = []
+    """Return the accuracy of one lookup per function, and of looking ahead where that exists."""
+    rows_out = []
     for number in folds:
         for size in tokens:
             task = filling(number, size)
-            some = {"folds": number, "tokens": task.tokens, "arguments": task.arguments}
+            sizes = {"folds": number, "tokens": task.tokens, "arguments": task.arguments}
             models = {"composer": composer(task)}
             if number & (number - 1) == 0:
                 models["shortcut"] = shortcut(task)
             for kind, model in models.items():
                 accuracy = share_right(model, task, rows, seed)
-                found.append(some | {"kind": kind, "layers": len(model.blocks), "accuracy": accuracy})
-    return found
+                rows_out.append(sizes | {"kind": kind, "layers": len(model.blocks), "accuracy": accuracy})
+    return rows_out
 
 
 def fewer_lookups(folds: int, tokens: int, rows: int, seed: int) -> list[dict[str, Any]]:
@@ -71,38 +71,40 @@ def fewer_lookups(folds: int, tokens: int, rows: int, seed: int) -> list[dict[st
 
 
 def bases(pairs: int, width: int, rng: torch.Generator) -> Float[Tensor, "pair dim"]:
-    """Keys from one random orthonormal basis after the other."""
-    made = [torch.linalg.qr(torch.randn(width, width, generator=rng, dtype=EXACT)).Q for _ in range(-(-pairs // width))]
-    return torch.cat(made)[:pairs]
+    """Return keys from one random orthonormal basis after the other."""
+    parts = [
+        torch.linalg.qr(torch.randn(width, width, generator=rng, dtype=EXACT)).Q for _ in range(-(-pairs // width))
+    ]
+    return torch.cat(parts)[:pairs]
 
 
 def recall(width: int, pairs: int, values: int, seed: int) -> dict[str, float | int]:
-    """Mean squared error of asking a memory for all pairs that it was given, in units of the values' mean square.
+    """Return the mean squared error of recalling all stored pairs, in units of the values' mean square.
 
-    Numbers of a value are independent, so that `values` of them are as many draws.
+    The numbers of a value are independent, so `values` of them are as many draws.
     """
     rng = torch.Generator().manual_seed(seed)
     key = bases(pairs, width, rng)
     value = torch.randn(pairs, values, generator=rng, dtype=EXACT)
     least = key @ torch.linalg.lstsq(key, value, driver="gelsd").solution
-    said = {
+    answers = {
         "delta": (delta_memory(key, key, value), delta_error(width, pairs)),
         "sum": (sum_memory(key, key, value), sum_error(width, pairs)),
         "least": (least, least_error(width, pairs)),
     }
-    found: dict[str, float | int] = {"width": width, "pairs": pairs}
-    for name, (answer, formula) in said.items():
-        found[name] = float((answer - value).square().mean())
-        found[f"{name}_formula"] = formula
-    # Softmax with the same keys, sharp: whoever is asked for is nearer to its own key than to any other.
+    row: dict[str, float | int] = {"width": width, "pairs": pairs}
+    for name, (answer, formula) in answers.items():
+        row[name] = float((answer - value).square().mean())
+        row[f"{name}_formula"] = formula
+    # Sharp softmax with the same keys: every query is nearer to its own key than to any other.
     sharp = F.scaled_dot_product_attention(1e4 * key[None], key[None], value[None], scale=1.0)[0]
-    return found | {"softmax": float((sharp - value).square().mean())}
+    return row | {"softmax": float((sharp - value).square().mean())}
 
 
 def partners(arguments: int, widths: Sequence[int], rows: int, seed: int) -> list[dict[str, Any]]:
-    """Two functions, two lookups: what kinds of layers do with keys of a given width, orthonormal where they fit.
+    """Return the accuracy of two lookups by two kinds of blocks, with keys of a given width, orthonormal if they fit.
 
-    Every layer writes one table alone, so that as wide as that is as wide as a memory has to be.
+    Every block stores one table, so a memory needs to be as wide as that table has entries.
     """
     task = Composition(2, arguments, arguments)
     near = window(task.tokens // 4)
@@ -118,8 +120,8 @@ def partners(arguments: int, widths: Sequence[int], rows: int, seed: int) -> lis
         rng = torch.Generator().manual_seed(seed)
         random = torch.randn(max(width, arguments), width, generator=rng)
         keys = torch.linalg.qr(random).Q if width >= arguments else F.normalize(random, dim=-1)
-        for name, some in kinds.items():
-            model = wide(task, keys[:arguments], some)
+        for name, pair in kinds.items():
+            model = wide(task, keys[:arguments], pair)
             accuracy = share_right(model, task, rows, seed)
             found.append({"width": width, "entries": arguments, "kinds": name, "accuracy": accuracy})
     return found
@@ -140,7 +142,7 @@ def sums_by_full(tokens: Sequence[int], seed: int) -> list[dict[str, Any]]:
 def sums_by_blocks(
     tokens: int, blocks: Sequence[int], kept: int, widths: Sequence[int], rows: int, seed: int
 ) -> list[dict[str, Any]]:
-    """The same by (B, k)-sparse attention with random codes of every width; `full` sees all blocks."""
+    """Return the same for (B, k)-sparse attention with random codes of every width; `full` sees all blocks."""
     rng = torch.Generator().manual_seed(seed)
     modulus, found = 8 * tokens + 1, []
     sums = draw_sums(rows, tokens, modulus, rng)
@@ -156,7 +158,7 @@ def sums_by_blocks(
 
 @dataclass(frozen=True)
 class Learning:
-    """A nano model without MLP and biases that reads one-hot vectors; all hops are answered and count in the loss."""
+    """A nano model without MLP and biases that reads one-hot vectors; every hop counts in the loss."""
 
     width: int = 64
     heads: int = 4
@@ -169,29 +171,20 @@ class Learning:
 def learned(
     how: Learning, folds: int, arguments: int, kinds: Sequence[str], steps: int, seed: int, session: Session
 ) -> dict[str, Any]:
-    """Train layers of these kinds, one for each function; accuracy of every hop on functions not seen."""
+    """Train blocks of these kinds, one per function, and return the accuracy of every hop on new functions."""
     task = Composition(folds, arguments, how.queries)
-    config = Config(
-        width=how.width,
-        heads=how.heads,
-        head_width=how.head_width,
-        layers=folds,
-        inputs=task.inputs,
-        out=task.entries,
-        norm_kind="rms",
-        positions="none",
-        causal=True,
-        biases=False,
-    )
+    sizes: dict[str, Any] = {"width": how.width, "heads": how.heads, "head_width": how.head_width, "layers": folds}
+    sizes |= {"inputs": task.inputs, "out": task.entries}
+    config = Config(**sizes, norm_kind="rms", positions="none", causal=True, biases=False)
     model = hybrid(Nano(config, seed), kinds)
 
     def hops(model: nn.Module, rows: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        asked = task.draw(rows, rng)
-        return model(vectors=task.vectors(asked))[:, -task.queries :].unflatten(-1, (folds, -1)), asked.answers
+        text = task.draw(rows, rng)
+        return model(vectors=task.vectors(text))[:, -task.queries :].unflatten(-1, (folds, -1)), text.answers
 
     def loss(model: nn.Module, rng: torch.Generator) -> Tensor:
-        said, answers = hops(model, how.batch, rng)
-        return F.cross_entropy(said.flatten(0, 2), answers.flatten())
+        logits, answers = hops(model, how.batch, rng)
+        return F.cross_entropy(logits.flatten(0, 2), answers.flatten())
 
     name = ", ".join(kinds)
     train(
@@ -204,8 +197,8 @@ def learned(
         stage=f"{name}, {folds} of {arguments}, seed {seed}",
     )
     with torch.no_grad():
-        said, answers = hops(model, 200, torch.Generator().manual_seed(10_000 + seed))
-    right_share = (said.argmax(-1) == answers).double().mean((0, 1)).tolist()
+        logits, answers = hops(model, 200, torch.Generator().manual_seed(10_000 + seed))
+    right_share = (logits.argmax(-1) == answers).double().mean((0, 1)).tolist()
     return {
         "folds": folds,
         "arguments": arguments,

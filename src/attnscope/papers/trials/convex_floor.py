@@ -1,4 +1,4 @@
-"""Heads trained by descent beside the floor that their convex twin gives (arXiv:2205.08078)."""
+"""Heads trained by gradient descent, compared with the optimum of their convex twin (arXiv:2205.08078)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cost(model: BilinearHeads, x: Tensor, y: Tensor, beta: float) -> Tensor:
 def descended(
     x: Tensor, y: Tensor, beta: float, gates: Tensor | None, heads: int, seed: int, steps: int, pooled: bool = False
 ) -> float:
-    """The cost that Adam and then L-BFGS reach from a random start: non-convex, so several starts are tried."""
+    """Return the cost after Adam and L-BFGS from a random start. The problem is not convex: try several starts."""
     rng = torch.Generator().manual_seed(seed)
     width, groups = x.shape[-1], 1 if gates is None else len(gates)
     first = torch.randn(groups, heads, width, width, generator=rng, dtype=EXACT) / width
@@ -65,14 +65,14 @@ def descended(
 def written_down(
     solved: Solved, x: Tensor, y: Tensor, beta: float, gates: Tensor | None, pooled: bool = False
 ) -> float:
-    """The cost of the heads that the optimum's singular vectors are."""
+    """Return the cost of the heads made from the singular vectors of the optimum."""
     first, second = heads_of(solved.blocks, x.shape[-1])
     with torch.no_grad():
         return float(cost(BilinearHeads(first, second, gates, pooled), x, y, beta))
 
 
 def oracle(problem: Problem) -> tuple[float | None, str]:
-    """CVXPY's optimum of the same problem, and what it says of it; no optimum where that is not `optimal`."""
+    """Return CVXPY's optimum and status; the optimum is None unless the status is `optimal`."""
     if importlib.util.find_spec("cvxpy") is None:
         return None, NOT_INSTALLED
     import cvxpy
@@ -93,13 +93,13 @@ def oracle(problem: Problem) -> tuple[float | None, str]:
 
 
 def floor_and_heads(params: Any, gates: int, seed: int, session: Session) -> list[dict[str, Any]]:
-    """The floor, CVXPY's, the heads written down, and what descent reaches with 1, 2, ... heads."""
+    """Return rows of the optimum (ours, CVXPY's, as heads) and of what descent reaches with 1, 2, ... heads."""
     x, y = data(params.samples, params.tokens, params.width, params.answers, seed)
     fixed = gates_of(gates, params.width, seed)
     problem = convex_twin(x, y, params.beta, fixed)
     solved = solve(problem)
     kind = "gated" if gates else "linear"
-    exact, said = oracle(problem)
+    exact, status = oracle(problem)
     rows: list[dict[str, Any]] = [
         {
             "part": "floor",
@@ -110,7 +110,7 @@ def floor_and_heads(params: Any, gates: int, seed: int, session: Session) -> lis
             "rank": solved.rank,
             "largest_rank": int((torch.linalg.svdvals(solved.blocks) > 1e-6).sum(-1).max()),
             "cvxpy": None if exact is None else abs(exact / solved.objective - 1),
-            "cvxpy_said": said,
+            "cvxpy_said": status,
             "written_down": abs(written_down(solved, x, y, params.beta, fixed) / solved.objective - 1),
         }
     ]
@@ -119,13 +119,13 @@ def floor_and_heads(params: Any, gates: int, seed: int, session: Session) -> lis
         for start in range(params.starts):
             session.advance(f"{kind}, {heads} heads", start, params.starts)
             reached.append(descended(x, y, params.beta, fixed, heads, 100 * seed + start, params.descent))
-        above = [one / solved.objective - 1 for one in reached]
+        above = [cost / solved.objective - 1 for cost in reached]
         rows.append({"part": "heads", "kind": kind, "seed": seed, "heads": heads, "best": min(above), "all": above})
     return rows
 
 
-def digits_floor(beta: float, accuracy: float, seed: int, steps: int, heads_steps: int) -> dict[str, Any]:
-    """Handwritten digits as eight tokens (rows of pixels): heads, mean over tokens, squares against one-hot labels."""
+def digits_floor(beta: float, accuracy: float, steps: int, heads_steps: int, seed: int) -> dict[str, Any]:
+    """Fit digits as eight tokens (rows of pixels): heads, mean over tokens, squared error against one-hot labels."""
     images, labels = digits()
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     cut = len(order) // 5

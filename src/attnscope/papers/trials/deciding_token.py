@@ -1,6 +1,7 @@
-"""A toy in which one token decides: a first token that is asked, one key among tokens that say nothing, and the key is
-the class. Trained, its attention and gradients are looked at both ways: as maps, which the paper asks a model for, and
-as calls, which need none.
+"""A toy in which one token decides: the first token answers, one key token among fillers names the class.
+
+After training, attention and its gradients are read in two ways: as maps, as the paper does, and as attention calls,
+which need no map.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from attnscope.matrix.scores import Scores
 from attnscope.papers.models.nano import Config, Nano
 
 STACK = "model"
-ASKED = 0  # the token that is asked, and its number
+ANSWERING = 0  # the id of the token that answers, and its position
 METHODS = {"relevance": relevance, "rollout": rollout, "raw attention": raw_attention}
 RANDOM_ORDERS = 8
 
@@ -31,24 +32,24 @@ RANDOM_ORDERS = 8
 @dataclass(frozen=True)
 class Toy:
     classes: int
-    words: int  # that say nothing
-    tokens: int  # beside the first
+    words: int  # fillers
+    tokens: int  # besides the first
 
     def texts(
         self, count: int, seed: int
     ) -> tuple[Int[Tensor, "text token"], Int[Tensor, " text"], Int[Tensor, " text"]]:
-        """Numbers of tokens, where the key is, and which class it says."""
+        """Return token ids, the position of the key token, and its class."""
         rng = torch.Generator().manual_seed(seed)
         ids = torch.randint(1 + self.classes, 1 + self.classes + self.words, (count, 1 + self.tokens), generator=rng)
         places = torch.randint(1, 1 + self.tokens, (count,), generator=rng)
         classes = torch.randint(0, self.classes, (count,), generator=rng)
-        ids[:, 0] = ASKED
+        ids[:, 0] = ANSWERING
         ids[torch.arange(count), places] = 1 + classes
         return ids, places, classes
 
 
 class Recording:
-    """Attention that keeps what it was given and made, pattern included, where gradients can be asked for."""
+    """Attention that keeps its inputs, pattern and output, so that their gradients can be computed."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[Tensor, Tensor, Tensor, float, Tensor, Tensor]] = []
@@ -62,25 +63,18 @@ class Recording:
 
 
 def trained(toy: Toy, layers: int, steps: int, seed: int, session: Session) -> tuple[Nano, Recording]:
-    """The toy's model in float64, and what its attention will record."""
+    """Return the trained model in float64 and the recording of its attention."""
     recording = Recording()
-    config = Config(
-        vocab_size=1 + toy.classes + toy.words,
-        out=toy.classes,
-        width=32,
-        heads=4,
-        layers=layers,
-        mlp=64,
-        max_tokens=1 + toy.tokens,
-    )
-    model = Nano(config, seed, recording)
+    vocabulary, tokens = 1 + toy.classes + toy.words, 1 + toy.tokens
+    sizes = Config(width=32, heads=4, layers=layers, mlp=64, vocab_size=vocabulary, out=toy.classes, max_tokens=tokens)
+    model = Nano(sizes, seed, recording)
 
     def loss(_: object, rng: torch.Generator) -> Tensor:
         ids, _places, classes = toy.texts(48, int(torch.randint(2**31, (1,), generator=rng)))
         recording.seen.clear()
         return F.cross_entropy(model(ids)[:, 0], classes)
 
-    train(model, loss, Recipe(steps, 3e-3), seed=seed, advance=session.advance, stage=f"training {layers} layers")
+    train(model, loss, Recipe(steps, 3e-3), seed=seed, advance=session.advance, stage=f"training {layers} blocks")
     return model.double().eval().requires_grad_(False), recording
 
 
@@ -91,7 +85,7 @@ def accuracy(model: Nano, toy: Toy, seed: int) -> float:
 
 
 def from_vectors(model: Nano, vectors: Float[Tensor, "text token width"]) -> Float[Tensor, "text class"]:
-    """What the model says of embedded tokens."""
+    """Return the model's answer for embedded tokens."""
     assert model.positions is not None
     stream = vectors + model.positions.weight[: vectors.shape[1]]
     for block in model.blocks:
@@ -101,8 +95,8 @@ def from_vectors(model: Nano, vectors: Float[Tensor, "text token width"]) -> Flo
 
 
 @dataclass(frozen=True)
-class Looked:
-    """One text: its attention calls, and the same as maps A and their gradients."""
+class Trace:
+    """The attention of one text, as calls, and as maps A with their gradients."""
 
     calls: tuple[AttentionCall, ...]
     maps: tuple[tuple[Float[Tensor, "head query key"], Float[Tensor, "head query key"]], ...]
@@ -114,46 +108,45 @@ class Looked:
     def dense(self) -> Float[Tensor, "query key"]:
         """R by equation 6, from maps: R = I, then R <- R + Abar R."""
         steps = self.abar()
-        found = torch.eye(len(steps[0]), dtype=steps[0].dtype)
-        for one in steps:
-            found = found + one @ found
-        return found
+        total = torch.eye(len(steps[0]), dtype=steps[0].dtype)
+        for step in steps:
+            total = total + step @ total
+        return total
 
     def row(self, name: str = "relevance") -> Float[Tensor, " key"]:
-        """What the first token's row says, without a map."""
+        """Return the first token's row of a method, computed without a map."""
         first = torch.zeros(self.calls[0].scores.query.shape[2], dtype=torch.float64)
         first[0] = 1
-        found: Tensor = METHODS[name](calls=self.calls, start={STACK: first})[STACK]
-        return found
+        scores: Tensor = METHODS[name](calls=self.calls, start={STACK: first})[STACK]
+        return scores
 
 
 @torch.enable_grad()
-def looked(model: Nano, recording: Recording, ids: Int[Tensor, " token"], label: int) -> Looked:
+def trace(model: Nano, recording: Recording, ids: Int[Tensor, " token"], label: int) -> Trace:
     recording.seen.clear()
     vectors = model.embedding(ids[None]).requires_grad_(True)
-    number = from_vectors(model, vectors)[0, label]
+    logit = from_vectors(model, vectors)[0, label]
     seen = tuple(recording.seen)
-    patterns, mixed = [one[4] for one in seen], [one[5] for one in seen]
-    gradients = torch.autograd.grad(number, [*patterns, *mixed])
+    gradients = torch.autograd.grad(logit, [call[4] for call in seen] + [call[5] for call in seen])
     calls, maps = [], []
     for layer, (query, key, value, scale, pattern, _) in enumerate(seen):
         scores = Scores(query.detach(), key.detach(), scale)
         behind = gradients[len(seen) + layer].transpose(1, 2)
         calls.append(AttentionCall(STACK, STACK, layer, scores, value.detach(), behind))
         maps.append((pattern[0].detach(), gradients[layer][0]))
-    return Looked(tuple(calls), tuple(maps))
+    return Trace(tuple(calls), tuple(maps))
 
 
-def areas(
+def perturb(
     model: Nano, ids: Int[Tensor, " token"], label: int, scores: Float[Tensor, " token"] | None, seed: int
 ) -> Perturbed:
-    """The answer while tokens go, the first one never; without scores in random orders."""
+    """Measure the answer while tokens other than the first are removed; without scores, in random orders."""
     assert isinstance(model.embedding, nn.Embedding)
     vectors = model.embedding(ids)
     nothing = model.embedding.weight.mean(0).expand_as(vectors[1:])
 
-    def ask(given: dict[str, Tensor]) -> Tensor:
-        rest = given[STACK]
+    def ask(inputs: dict[str, Tensor]) -> Tensor:
+        rest = inputs[STACK]
         whole = torch.cat([vectors[:1].expand(len(rest), 1, -1), rest], dim=1)
         return from_vectors(model, whole).softmax(-1)[:, label]
 

@@ -34,7 +34,7 @@ Experts = dict[str, Tensor]  # logits [head, width, width], value [head, width],
 
 
 def answer(kind: str, experts: Experts, tokens: Float[Tensor, "sample token width"]) -> Float[Tensor, " sample"]:
-    """What the mean of the heads gives for the first token."""
+    """Return the mean of the heads for the first token."""
     first = tokens[:, 0]
     gates = torch.einsum("stw,hw->hst", tokens, experts["gate"]).sigmoid()
     keys = tokens * gates[..., None] if kind == "key" else tokens[None]
@@ -51,41 +51,39 @@ def answer(kind: str, experts: Experts, tokens: Float[Tensor, "sample token widt
 
 
 def true_expert(rng: torch.Generator) -> Experts:
-    """One head: random logits, a value and a gate of length 2."""
-    logits, rest = (
-        torch.randn(1, WIDTH, WIDTH, generator=rng, dtype=torch.float64),
-        torch.randn(2, 1, WIDTH, generator=rng, dtype=torch.float64),
-    )
+    """Return one head: random logits, a value and a gate of length 2."""
+    logits = torch.randn(1, WIDTH, WIDTH, generator=rng, dtype=torch.float64)
+    rest = torch.randn(2, 1, WIDTH, generator=rng, dtype=torch.float64)
     value, gate = 2 * rest / rest.norm(dim=-1, keepdim=True)
     return {"logits": logits, "value": value, "gate": gate}
 
 
 def fitted(kind: str, samples: int, seed: int, *, starts: int, iterations: int, noise: float) -> dict[str, Any]:
-    """Least squares with more heads than there are, from some starts around the truth.
+    """Fit more heads than there are by least squares, from some starts around the truth.
 
-    Where in a valley of equal loss a fit ends depends on where it began. So the error of the experts is the largest
-    among all fits that the samples cannot tell from the best: n times the excess of the loss over the noise's variance
-    is chi-square of as many degrees as there are parameters, and twice their number is kept. Truth and starts depend
-    on the seed alone. Two heads that both equal the truth are among the fits, so that the best one's loss is at most
-    the truth's on the same samples: a descent that ended above it did not arrive, and says nothing of the experts.
+    In a valley of equal loss the end of a fit depends on its start. So the error of the experts is the largest among
+    all fits that the samples cannot tell from the best: n times the excess of the loss over the variance of the noise
+    is chi-square with as many degrees as parameters, and fits within twice that number are kept. Truth and starts
+    depend only on the seed. Two heads equal to the truth are a possible fit, so the best loss is at most that of the
+    truth on the same samples: a descent that ends above it has not converged and says nothing about the experts.
     """
-    rng, from_here, of_data = (torch.Generator().manual_seed(3 * seed + which) for which in range(3))
+    rng, start_rng, data_rng = (torch.Generator().manual_seed(3 * seed + which) for which in range(3))
     truth = true_expert(rng)
-    tokens = torch.randn(samples, TOKENS, WIDTH, generator=of_data, dtype=torch.float64)
-    errors = noise * torch.randn(samples, generator=of_data, dtype=torch.float64)
+    tokens = torch.randn(samples, TOKENS, WIDTH, generator=data_rng, dtype=torch.float64)
+    errors = noise * torch.randn(samples, generator=data_rng, dtype=torch.float64)
     wanted = answer(kind, truth, tokens) + errors
     fits = []
     for _ in range(starts):
-        begun = {
-            name: one + 0.7 * torch.randn(FITTED, *one.shape[1:], generator=from_here, dtype=torch.float64)
-            for name, one in truth.items()
+        start = {
+            name: tensor + 0.7 * torch.randn(FITTED, *tensor.shape[1:], generator=start_rng, dtype=torch.float64)
+            for name, tensor in truth.items()
         }
-        fits.append(_descended(kind, begun, tokens, wanted, iterations))
+        fits.append(_descended(kind, start, tokens, wanted, iterations))
     best, experts = min(fits, key=lambda fit: fit[0])
-    parameters = sum(one.numel() for one in experts.values())
-    as_good = [found for loss, found in fits if loss <= best + 2 * parameters * noise**2 / samples]
+    parameters = sum(tensor.numel() for tensor in experts.values())
+    as_good = [fit for loss, fit in fits if loss <= best + 2 * parameters * noise**2 / samples]
     size = truth["value"].norm()
-    away = [(found["value"] - truth["value"]).norm(dim=-1).square().mean().sqrt() for found in as_good]
+    away = [(fit["value"] - truth["value"]).norm(dim=-1).square().mean().sqrt() for fit in as_good]
     return {
         "kind": kind,
         "samples": samples,
@@ -98,16 +96,10 @@ def fitted(kind: str, samples: int, seed: int, *, starts: int, iterations: int, 
     }
 
 
-def _descended(kind: str, begun: Experts, tokens: Tensor, wanted: Tensor, iterations: int) -> tuple[float, Experts]:
-    experts = {name: one.clone().requires_grad_() for name, one in begun.items()}
-    optimiser = torch.optim.LBFGS(
-        list(experts.values()),
-        max_iter=iterations,
-        history_size=30,
-        line_search_fn="strong_wolfe",
-        tolerance_grad=1e-9,
-        tolerance_change=1e-13,
-    )
+def _descended(kind: str, start: Experts, tokens: Tensor, wanted: Tensor, iterations: int) -> tuple[float, Experts]:
+    experts = {name: tensor.clone().requires_grad_() for name, tensor in start.items()}
+    search: dict[str, Any] = {"line_search_fn": "strong_wolfe", "tolerance_grad": 1e-9, "tolerance_change": 1e-13}
+    optimiser = torch.optim.LBFGS(list(experts.values()), max_iter=iterations, history_size=30, **search)
 
     def closure() -> Tensor:
         optimiser.zero_grad()
@@ -119,12 +111,12 @@ def _descended(kind: str, begun: Experts, tokens: Tensor, wanted: Tensor, iterat
         optimiser.step(closure)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         loss = (answer(kind, experts, tokens) - wanted).square().mean()
-    return float(loss), {name: one.detach() for name, one in experts.items()}
+    return float(loss), {name: tensor.detach() for name, tensor in experts.items()}
 
 
 @torch.no_grad()
 def algebra(tokens: int, width: int, heads: int, seed: int) -> dict[str, float]:
-    """Attention written out as a triple sum, and gates that are 1, beside the module itself, in float64."""
+    """Return how far a triple sum, and gates of 1, are from the module itself, in float64."""
     rng = torch.Generator().manual_seed(seed)
     module = Attention(width, heads, width // heads, biases=False).double()
     for parameter in module.parameters():

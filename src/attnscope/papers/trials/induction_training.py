@@ -1,22 +1,27 @@
 """Training an induction network on random Markov chains, and what its training must find (arXiv:2409.10559).
 
-A shorter way to its answer. What heads of layer 1 fetch depends on the `window` symbols before a place alone, one of
-V^window contexts; so do K and the weights of layer 2. Let N[u, e] count how often symbol e followed context u in a
-text whose last context is u*. Then
+A shorter way to its answer. What the heads of block 1 fetch depends only on the `window` symbols before a place, one of
+V^window contexts; so do K and the weights of block 2. Let N[u, e] count how often symbol e followed context u in a text
+whose last context is u*. Then
 
     y_e = sum_u N[u, e] exp(a K[u*, u]) / sum_u N[u, .] exp(a K[u*, u]):
 
-counts are made once, and a step needs one table K for all texts. Same numbers as the network's attention, which a test
-holds it to.
+counts are made once, and a step needs one table K for all texts. A test checks that this equals the network's
+attention.
 
 Loss is cross entropy of y taken as logits, as published: its floor is ln(1 + (V - 1) / e), not 0.
 
-What is found. The paper's modified chi^2 information of a set S of parents, with mu of the chain's own long run,
+What training finds. The paper's modified chi^2 information of a set S of parents, with mu of the chain's own long run,
 
     I(S) = E_rule sum_{z, e} mu(z_S)^2 mu(e | z_S)^2 / mu(e)  -  sum_z mu(z_S)^2 :
 
-how much parents in S tell about the next symbol, each value of theirs weighed by how often it comes (so that large
-sets, whose values come seldom, pay for their size). The set with the largest I is the one that training should keep.
+how much the parents in S tell about the next symbol, each of their values weighted by its frequency (so large sets,
+whose values are rare, pay for their size). Training should keep the set with the largest I.
+
+Induction heads of real models are measured on random tokens that come twice. Nothing but the first time can tell what
+comes in the second, and random tokens have no grammar: a head that attends to the token behind the last occurrence has
+looked the context up. The heads that make this possible, which tell each token its predecessor, should lie in earlier
+blocks (arXiv:2209.11895, 2409.10559).
 """
 
 from __future__ import annotations
@@ -38,11 +43,12 @@ from attnscope.papers.models.induction import Chains, InductionNetwork
 
 Phase = Literal["sets_weight", "lags", "sharpness"]
 PHASES: tuple[Phase, ...] = ("sets_weight", "lags", "sharpness")
+MEASURES = ("induction", "previous_token")
 
 
 @dataclass(frozen=True)
 class Counted:
-    """Texts as the network sees them: which context each ends with, what followed which context, what comes next."""
+    """Texts as counts: the last context of each, how often each symbol followed each context, and the answer."""
 
     last: Int[Tensor, " row"]
     counts: Float[Tensor, "row context symbol"]
@@ -53,7 +59,7 @@ class Counted:
 
 
 def counted(ids: Int[Tensor, "row token"], window: int, symbols: int) -> Counted:
-    """The last token of each row is the answer; places that do not have a whole window before them are not copied."""
+    """Count contexts. The last token of a row is its answer; places without a whole window before them are skipped."""
     places = symbols ** torch.arange(window)  # lag 1 is the lowest digit of a context's number
     contexts = (ids.unfold(1, window, 1).flip(-1) * places).sum(-1)[:, :-1]  # before tokens window, window + 1, ...
     followed = contexts[:, :-1] * symbols + ids[:, window:-1]
@@ -81,7 +87,7 @@ def loss_of(network: InductionNetwork, texts: Counted) -> Tensor:
 
 @dataclass(frozen=True)
 class Stretch:
-    """So many epochs of gradient descent on these tensors, with this rate for each."""
+    """Epochs of gradient descent on some tensors, with one rate."""
 
     name: str
     trains: tuple[Phase, ...]
@@ -97,7 +103,7 @@ def descend(
     session: Session,
     parents: tuple[int, ...],
 ) -> list[dict[str, Any]]:
-    """All texts in every step, as published; a row of what the network is like before each epoch, and at the end."""
+    """Train on all texts in every step, as published; return the state before each epoch and at the end."""
     rows, epoch, total = [], 0, sum(stretch.epochs for stretch in plan)
     for stretch in plan:
         trained = [getattr(network, name) for name in stretch.trains]
@@ -115,7 +121,7 @@ def descend(
 
 @torch.no_grad()
 def state(network: InductionNetwork, held: Counted, parents: tuple[int, ...]) -> dict[str, float]:
-    """Validation loss, share of the set of all parents, weight of each of its heads on its lag, sharpness."""
+    """Return validation loss, share of the set of all parents, weight of its heads on their lags, and sharpness."""
     wanted = tuple(lag - 1 for lag in parents)
     return {
         "loss": float(loss_of(network, held)),
@@ -126,7 +132,7 @@ def state(network: InductionNetwork, held: Counted, parents: tuple[int, ...]) ->
 
 
 def rule_of_three(rules: Float[Tensor, "row ..."], parents: tuple[int, ...]) -> Float[Tensor, "row one two three next"]:
-    """The rule of the next symbol given the last three, of chains whose parents are among those."""
+    """Return the rule of the next symbol given the last three; parents must be among those."""
     wide = rules
     for lag in (1, 2, 3):
         if lag not in parents:
@@ -135,10 +141,10 @@ def rule_of_three(rules: Float[Tensor, "row ..."], parents: tuple[int, ...]) -> 
 
 
 def long_run(rule: Float[Tensor, "row one two three next"], steps: int = 400) -> Float[Tensor, "row one two three"]:
-    """How often the last three symbols stand together.
+    """Return how often each triple of last symbols occurs.
 
-    The mean of the second half of many steps from the uniform start: a chain that goes round in a circle has no limit,
-    and its mean is what long texts count.
+    This is the mean of the second half of many steps from the uniform start: a periodic chain has no limit, and its
+    mean is what long texts count.
     """
     now = torch.full(rule.shape[:-1], rule.shape[-1] ** -3.0, dtype=rule.dtype)
     total = torch.zeros_like(now)
@@ -149,7 +155,7 @@ def long_run(rule: Float[Tensor, "row one two three next"], steps: int = 400) ->
 
 
 def information(rules: Float[Tensor, "row ..."], parents: tuple[int, ...], degree: int) -> dict[tuple[int, ...], float]:
-    """I(S) for all sets of at most `degree` of the lags 1 to 3; parents are among them."""
+    """Return I(S) for all sets of at most `degree` of the lags 1 to 3; parents are among them."""
     rule = rule_of_three(rules, parents)
     joint = torch.einsum("rabc,rabce->reabc", long_run(rule), rule)
     found = {}
@@ -166,33 +172,29 @@ def information(rules: Float[Tensor, "row ..."], parents: tuple[int, ...], degre
 def trained(
     chains: Chains, known: int, held: int, window: int, plan: Sequence[Stretch], seed: int, session: Session
 ) -> tuple[InductionNetwork, list[dict[str, Any]]]:
-    """A network of three heads on texts of its own; `held` more texts are for validation."""
+    """Train a network of three heads on its own texts; `held` more texts are for validation."""
     text = chains.draw(known + held, seed)
     texts = counted(text.ids, window, chains.symbols)
     network = InductionNetwork(chains.symbols, 3, window)
     return network, descend(network, texts[:known], texts[known:], plan, session, chains.parents)
 
 
-# Induction heads of real models: on random tokens that come twice, who attends to what followed the token before?
-#
-# Nothing but the first time can tell what comes in the second, and random tokens have no grammar: a head that attends
-# to the token behind the last occurrence has looked the context up. The heads that make this possible, which tell
-# each token what stood before it, should lie in earlier layers (arXiv:2209.11895, 2409.10559).
-
-MEASURES = ("induction", "previous_token")
-
-
 def uniform_share(tokens: int) -> float:
-    """What a head that attends to all it sees alike gives to one of them, mean over the second time; behind BOS."""
+    """Return the attention of a uniform head to one token, mean over the second occurrence; behind BOS."""
     return sum(1 / (place + 2) for place in range(tokens, 2 * tokens)) / tokens
 
 
 def heads_of(model: str, rows: int, tokens: int, seed: int) -> list[dict[str, Any]]:
-    """Both measures for every head of a model that is loaded by name, on BOS and twice so many tokens."""
+    """Return both measures for every head of a model, on BOS and twice `tokens` tokens."""
     survey = scan(model, REPEATED, measures=MEASURES, samples=rows, max_tokens=2 * tokens + 1, bos="yes", seed=seed)
-    found, before = (survey.values(name) for name in MEASURES)
+    induction, previous = (survey.values(name) for name in MEASURES)
     return [
-        {"layer": layer, "head": head, "induction": float(found[layer, head]), "previous": float(before[layer, head])}
-        for layer in range(len(found))
-        for head in range(found.shape[1])
+        {
+            "layer": layer,
+            "head": head,
+            "induction": float(induction[layer, head]),
+            "previous": float(previous[layer, head]),
+        }
+        for layer in range(len(induction))
+        for head in range(induction.shape[1])
     ]

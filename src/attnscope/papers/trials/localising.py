@@ -1,10 +1,10 @@
-"""Attention that stays with its own token when the spectrum of W_Q W_K^T is a lump away from zero (arXiv:2402.02098).
+"""Attention that stays with its own token when the spectrum of W_Q W_K^T is concentrated (arXiv:2402.02098).
 
 With d = width, eta = tr(W) / (sqrt(d) ||W||_F) and ||W||_F^2 = s^2 d, take W = s (eta I + sqrt(1 - eta^2) T), T without
 trace and ||T||_F^2 = d, and tokens x ~ N(0, I). A logit x_i W x_j / sqrt(d) between different tokens then has mean 0
-and standard deviation s, whatever eta; that of a token with itself has mean s eta sqrt(d). So eta moves attention from
-everywhere to the token itself, and s alone decides how sharp the rest is: little s is uniform (rank collapses), much s
-is one key by chance (entropy collapses).
+and standard deviation s for any eta; that of a token with itself has mean s eta sqrt(d). So eta moves attention from
+everywhere to the token itself, and s alone decides how sharp the rest is: a small s is uniform (rank collapses), a
+large s is one random key (entropy collapses).
 
 LocAteR: a penalty that shrinks ||W||_F^2 and holds tr(W), so that eta grows. Ours, for every head,
 ||W||_F^2 / d + (tr(W) / sqrt(d) - held)^2, in units in which logits are those of the table above.
@@ -13,7 +13,6 @@ LocAteR: a penalty that shrinks ||W||_F^2 and holds tr(W), so that eta grows. Ou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -24,77 +23,9 @@ from torch import Tensor, nn
 from attnscope.commands.scan.run import scan
 from attnscope.commands.treat.train import Recipe, train
 from attnscope.core.experiment import Session
-from attnscope.data.frame import AttentionFrame, StreamFrame
-from attnscope.hf.anatomy.anatomy import anatomy
-from attnscope.hf.intercepting.recompute import dense_pattern, one_sequence
-from attnscope.hf.intercepting.restoring import evaluating, without_gradients
-from attnscope.hf.loading.batches import batches_for
-from attnscope.hf.loading.load import Given, load
-from attnscope.hf.loading.options import Sampling
-from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.loading.running import forward_options, precision_and_place, refusing_what_does_not_run
-from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.papers.models.decoder import Attention, Decoder
 from attnscope.papers.models.tasks import Text, characters
 from attnscope.papers.trials.sinks_and_spikes import HELD, Growth, relative_entropy
-
-# The patterns and the streams of a model, layer by layer, for experiments that ask what trained models look like.
-#
-# for patterns in model_patterns("pocket", samples=4, max_tokens=64):       # [layer, head, token, token]
-# for streams in model_streams("pocket", samples=4, max_tokens=64):         # [depth, token, width]
-
-Kept = tuple[int, Tensor]
-
-
-def model_patterns(
-    model: Given, *, samples: int, max_tokens: int, seed: int = 0
-) -> Iterator[Float[Tensor, "layer head token token"]]:
-    """For one sequence after the other, the self-attention of the first stack, in float64 and without padding."""
-
-    def kept(frame: Frame) -> Kept | None:
-        if not isinstance(frame, AttentionFrame) or frame.site != "self":
-            return None
-        real = frame.query_mask[0]
-        return frame.layer, dense_pattern(one_sequence(frame.scores, 0))[0][:, real][..., real]
-
-    return _layers(model, kept, samples, max_tokens, seed)
-
-
-def model_streams(
-    model: Given, *, samples: int, max_tokens: int, seed: int = 0
-) -> Iterator[Float[Tensor, "depth token width"]]:
-    """For one sequence after the other, the stream entering the first block and behind each, without padding."""
-
-    def kept(frame: Frame) -> Kept | None:
-        if not isinstance(frame, StreamFrame) or frame.site != "stream":
-            return None
-        return frame.layer, frame.stream[0, frame.token_mask[0]].clone()
-
-    return _layers(model, kept, samples, max_tokens, seed)
-
-
-def _layers(
-    model: Given, kept: Callable[[Frame], Kept | None], samples: int, max_tokens: int, seed: int
-) -> Iterator[Tensor]:
-    loaded = load(model, dtype="float64", seed=seed)
-    prepared = batches_for(loaded, None, Sampling(samples, max_tokens, batch_size=1, seed=seed))
-    place = precision_and_place(loaded.model)[1]
-    with refusing_what_does_not_run(loaded), without_gradients(), quiet():
-        found = anatomy(loaded.model, prepared.batches[0].to(place).inputs)
-    own = found.stacks[0].name
-    seen: dict[int, Tensor] = {}
-
-    def receive(frame: Frame) -> None:
-        one = kept(frame) if frame.stack == own else None
-        if one is not None:
-            seen[one[0]] = one[1]
-
-    for batch in prepared:
-        with without_gradients(), quiet(), evaluating(loaded.model), tap(loaded.model, found, receive):
-            loaded.model(**batch.to(place).inputs, **forward_options(loaded))
-        yield torch.stack([one for _, one in sorted(seen.items())])
-        seen.clear()
-
 
 EXACT = torch.float64
 
@@ -115,9 +46,9 @@ def attend(x: Float[Tensor, "token width"], weight: Float[Tensor, "width width"]
 
 
 def one_layer(tokens: int, width: int, eta: float, size: float, seed: int, depth: int) -> dict[str, float | int]:
-    """Own-token attention and entropy of one layer; how much of the tokens' difference `depth` of them leave.
+    """Return own-token attention and entropy of one block, and what `depth` blocks leave of the differences of tokens.
 
-    Between layers tokens are made as long as they were, so that logits keep their size; each layer has its own T.
+    Between blocks tokens are rescaled to their length, so that logits keep their size; each block has its own T.
     """
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(tokens, width, generator=rng, dtype=EXACT)
@@ -138,19 +69,19 @@ def one_layer(tokens: int, width: int, eta: float, size: float, seed: int, depth
 
 
 def head_weights(layer: Attention) -> Float[Tensor, "head width width"]:
-    """W_Q W_K^T of every head, with the scale of the logits and the width's own taken out: logits x W y / sqrt(d)."""
+    """Return W of every head with logits x W y / sqrt(d): W_Q W_K^T without the scales of logits and width."""
     shape = layer.shape
-    query, key = (one.weight.reshape(shape.heads, shape.dim, shape.width) for one in (layer.query, layer.key))
+    query, key = (linear.weight.reshape(shape.heads, shape.dim, shape.width) for linear in (layer.query, layer.key))
     weight: Tensor = query.mT @ key * (shape.width / shape.dim) ** 0.5
     return weight
 
 
 def attentions(model: nn.Module) -> list[Attention]:
-    return [one for one in model.modules() if isinstance(one, Attention)]
+    return [module for module in model.modules() if isinstance(module, Attention)]
 
 
 def locater(model: nn.Module, held: float) -> Tensor:
-    """The mean of the penalty over heads."""
+    """Return the mean of the penalty over heads."""
     parts = []
     for layer in attentions(model):
         weight = head_weights(layer)
@@ -161,10 +92,10 @@ def locater(model: nn.Module, held: float) -> Tensor:
 
 
 def localised(growth: Growth, strength: float, held: float, seed: int, session: Session) -> dict[str, Any]:
-    """A small language model of a book's letters, trained with so much of the penalty; 0 is without.
+    """Train a small language model on the letters of a book with the penalty times `strength`.
 
-    `loss_to_choose_by` is on one half of what was held out: which penalty is best is asked of it alone, so that `loss`,
-    on the other half, is not the luckiest of several.
+    `loss_to_choose_by` is the loss on one half of the held-out text. The best penalty is chosen on it alone, so that
+    `loss`, on the other half, is not the luckiest of several.
     """
     text = characters(growth.tokens, growth.rows, seed, bos=growth.bos)
     unseen, to_choose = (
@@ -174,8 +105,8 @@ def localised(growth: Growth, strength: float, held: float, seed: int, session: 
 
     def loss(model: nn.Module, rng: torch.Generator) -> Tensor:
         rows = text.ids[torch.randint(0, len(text.ids), (growth.batch,), generator=rng)]
-        said = F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
-        return said + strength * locater(model, held) if strength else said
+        fit = F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+        return fit + strength * locater(model, held) if strength else fit
 
     name = f"LocAteR {strength:g}" if strength else "plain"
     recipe = Recipe(growth.steps, growth.rate, decay=growth.decay, beta2=0.95)
@@ -202,22 +133,22 @@ def loss_on(model: Decoder, text: Text) -> float:
 
 
 def own(pattern: Float[Tensor, "batch head token token"]) -> Float[Tensor, ""]:
-    """Mean attention of a token to itself; the first one, which has no choice, is left out."""
+    """Return the mean attention of a token to itself, without the first token, which sees only itself."""
     return pattern.diagonal(dim1=-2, dim2=-1)[..., 1:].mean()
 
 
 def in_a_trained_model(model: str, samples: int, max_tokens: int) -> list[dict[str, Any]]:
-    """For every head of a real model: eta of its weights, and what its tokens give to themselves on text."""
+    """Return, for every head of a trained model, eta of its weights and the self-attention of tokens on text."""
     survey = scan(model, measures=("qk_spectrum", "self_attention"), samples=samples, max_tokens=max_tokens)
     eta, mean = survey.values("qk_spectrum", "eta"), survey.values("qk_spectrum", "mean")
-    given = survey.values("self_attention")
+    own_mass = survey.values("self_attention")
     return [
         {
             "layer": layer,
             "head": head,
             "eta": float(eta[layer, head]),
             "mean": float(mean[layer, head]),
-            "own": float(given[layer, head]),
+            "own": float(own_mass[layer, head]),
         }
         for layer in range(len(eta))
         for head in range(eta.shape[1])

@@ -1,11 +1,11 @@
-"""Are maps of the operator true to a model? Rows of them beside rollout and raw attention (arXiv:2601.17958).
+"""Are maps of the operator faithful? Their rows are compared with rollout and raw attention (arXiv:2601.17958).
 
-    classifier       an encoder with biases, trained here: texts of words for one class or another among words for none,
-                     read at the last token; the class with most words is the answer
+    classifier       an encoder with biases, trained here: texts of words for a class among neutral words, read at the
+                     last token; the class with most words is the answer
     language model   the next token of real texts
 
-A row of the map belongs to the token that answers. All four rows follow from one set of passes back: e_i (x) e_c for
-every channel c gives all of T_ij. Tokens are then taken away in the order of each row (`explaining.perturbing`).
+A row of the map belongs to the answering token. All four rows follow from one set of backward passes: e_i (x) e_c for
+every channel c gives all of T_ij. Tokens are then removed in the order of each row.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ BASELINES = ("rollout", "raw_attention")
 FLOOR = "random"
 COMPARED = (*MAPS, *BASELINES)
 METHODS = (*COMPARED, FLOOR)
-ORDERS = 4  # random ones, of which the mean is taken
+ORDERS = 4  # random orders; their mean is the floor
 
 
 @dataclass(frozen=True)
 class Words:
-    """Texts for the classifier: `each` words speak for each of `classes`, `silent` ones for none."""
+    """Texts for the classifier: `each` words for each of `classes`, and `silent` neutral words."""
 
     classes: int = 3
     each: int = 6
     silent: int = 30
     tokens: int = 24
-    speaking: float = 0.3  # share of tokens that speak for a class, before the answer gets one more than any other
+    speaking: float = 0.3  # share of tokens that stand for a class
 
     @property
     def vocabulary(self) -> int:
-        return self.classes * self.each + self.silent + 1  # the last is the token that answers
+        return self.classes * self.each + self.silent + 1  # the last is the answering token
 
 
 def word_texts(words: Words, count: int, rng: torch.Generator) -> tuple[Int[Tensor, "row token"], Int[Tensor, " row"]]:
-    """Texts and the class with most words; a tie is broken for the class with the smaller number."""
+    """Return texts and the class with most words; ties go to the smaller class."""
     silent = torch.randint(words.classes * words.each, words.vocabulary - 1, (count, words.tokens), generator=rng)
     speaks = torch.rand(count, words.tokens, generator=rng) < words.speaking
     spoken = torch.randint(0, words.classes * words.each, (count, words.tokens), generator=rng)
@@ -74,22 +74,13 @@ def word_texts(words: Words, count: int, rng: torch.Generator) -> tuple[Int[Tens
 
 
 def trained_classifier(words: Words, width: int, layers: int, recipe: Recipe, seed: int, session: Session) -> Nano:
-    """An encoder as BERT is built: norms behind the skips, biases, gelu."""
-    config = Config(
-        vocab_size=words.vocabulary,
-        width=width,
-        heads=4,
-        layers=layers,
-        mlp=2 * width,
-        norm="post",
-        out=words.classes,
-        max_tokens=words.tokens,
-    )
-    model = Nano(config, seed)
+    """Return an encoder built like BERT: norms behind the skips, biases, gelu."""
+    data: dict[str, Any] = {"vocab_size": words.vocabulary, "out": words.classes, "max_tokens": words.tokens}
+    model = Nano(Config(width=width, heads=4, layers=layers, mlp=2 * width, norm="post", **data), seed)
 
-    def loss(given: nn.Module, rng: torch.Generator) -> Tensor:
+    def loss(nano: nn.Module, rng: torch.Generator) -> Tensor:
         ids, labels = word_texts(words, 64, rng)
-        return F.cross_entropy(given(ids)[:, -1], labels)
+        return F.cross_entropy(nano(ids)[:, -1], labels)
 
     train(model, loss, recipe, seed=seed, advance=session.advance, stage="training the classifier")
     return model.eval().requires_grad_(False)
@@ -102,7 +93,7 @@ def accuracy(model: Nano, words: Words, seed: int) -> float:
 
 
 def rows_of_maps(run: Run) -> dict[str, Float[Tensor, " token"]]:
-    """The answering token's row of every map, from the stream that enters to the one that leaves the last block."""
+    """Return the answering token's row of every map, from the first stream to the stream after the last block."""
     blocks = Affine(run.network, 0, run.network.layers, False)
     (weights,) = start_of(run.captured, run.found).values()
     i, width = int(weights.argmax()), blocks.leaves.shape[1]
@@ -120,7 +111,7 @@ def rows_of_maps(run: Run) -> dict[str, Float[Tensor, " token"]]:
 
 
 def judged(run: Run) -> dict[str, float]:
-    """For every method, how far the two areas are apart on one text; of random orders, the mean of some."""
+    """Return the gap of the two areas on one text for every method; random orders are averaged."""
     (stack,) = run.captured.embedding
     scores = {name: {stack: row} for name, row in rows_of_maps(run).items()}
     scores |= {name: run.explained_by(explanations()[name]) for name in BASELINES}
@@ -128,18 +119,18 @@ def judged(run: Run) -> dict[str, float]:
         replace(run, seed=ORDERS * run.seed + number).explained_by(explanations()[FLOOR]) for number in range(ORDERS)
     ]
 
-    def ask(given: dict[str, Tensor]) -> Tensor:
-        return asked_with(run.loaded.model, run.read.batch, run.places, run.aim.chance, given)
+    def ask(embedding: dict[str, Tensor]) -> Tensor:
+        return asked_with(run.loaded.model, run.read.batch, run.places, run.aim.chance, embedding)
 
     def gap(order: Mapping[str, Tensor]) -> float:
-        found = perturbed(ask, run.captured.embedding, run.baseline(), dict(order))
-        return found.negative - found.positive
+        areas = perturbed(ask, run.captured.embedding, run.baseline(), dict(order))
+        return areas.negative - areas.positive
 
-    return {name: gap(one) for name, one in scores.items()} | {FLOOR: sum(map(gap, blind)) / ORDERS}
+    return {name: gap(order) for name, order in scores.items()} | {FLOOR: sum(map(gap, blind)) / ORDERS}
 
 
 def classifier_runs(model: Nano, words: Words, texts: int, seed: int) -> Iterator[Run]:
-    """One text after the other; what is followed is the class that the model itself gives."""
+    """Yield one run per text; the class that the model predicts is explained."""
     loaded = load(model, seed=seed)
     ids, _ = word_texts(words, texts, torch.Generator().manual_seed(20_000 + seed))
     for number, row in enumerate(ids):
@@ -172,33 +163,31 @@ def _aim_at(label: int, output: Float[Tensor, "batch token out"]) -> Aim:
     direction = torch.zeros_like(output)
     direction[:, -1, label] = 1.0
 
-    def number(given: Tensor) -> Tensor:
-        return given[:, -1, label]
+    def number(logits: Tensor) -> Tensor:
+        return logits[:, -1, label]
 
-    def chance(given: Tensor) -> Tensor:
-        return given[:, -1].softmax(-1)[:, label]
+    def chance(logits: Tensor) -> Tensor:
+        return logits[:, -1].softmax(-1)[:, label]
 
     return Aim(number, direction, Asked("logit", str(label)), output.shape[1] - 1, chance)
 
 
 def checked(run: Run, probes: int, seed: int) -> dict[str, float]:
-    """Is the operator the model on this text, what does the offset carry, and how far is the Jacobian?
+    """Compare the operator with the model on this text, with and without the offset, and with the Jacobian.
 
-    That `float64` and `float32` are small is what `freeze` makes sure of, or refuses. `untouched` is the test: T x + b
-    beside a run of the model as it is, with its own fused attention and nothing hooked in.
+    `freeze` ensures that `float64` and `float32` are small, or refuses. The test is `untouched`: T x + b compared with
+    the unmodified model, with its own fused attention and no hooks.
     """
     wide = load(run.loaded, dtype="float64", seed=seed)
-    exact, narrow = (_whole(freeze(one.model, run.read.batch, run.found)) for one in (wide, run.loaded))
-    made = exact.times(exact.enters[None])[0]
+    exact, narrow = (_whole(freeze(loaded.model, run.read.batch, run.found)) for loaded in (wide, run.loaded))
+    product, narrow_product = (affine.times(affine.enters[None])[0] for affine in (exact, narrow))
     apart = beside_jacobian(exact, probes, seed)
     return {
-        "untouched_float64": relative_difference(made + exact.offset, untouched(wide, run)),
-        "untouched_float32": relative_difference(
-            narrow.times(narrow.enters[None])[0] + narrow.offset, untouched(run.loaded, run)
-        ),
-        "float64": relative_difference(made + exact.offset, exact.leaves),
-        "float32": relative_difference(narrow.times(narrow.enters[None])[0] + narrow.offset, narrow.leaves),
-        "without_offset": relative_difference(made, exact.leaves),
+        "untouched_float64": relative_difference(product + exact.offset, untouched(wide, run)),
+        "untouched_float32": relative_difference(narrow_product + narrow.offset, untouched(run.loaded, run)),
+        "float64": relative_difference(product + exact.offset, exact.leaves),
+        "float32": relative_difference(narrow_product + narrow.offset, narrow.leaves),
+        "without_offset": relative_difference(product, exact.leaves),
         "offset_share": float(exact.offset.norm() / exact.leaves.norm()),
         "jacobian_distance": apart.distance,
         "jacobian_cosine": apart.cosine,
@@ -207,9 +196,9 @@ def checked(run: Run, probes: int, seed: int) -> dict[str, float]:
 
 @torch.no_grad()
 def untouched(loaded: Loaded, run: Run) -> Float[Tensor, "token out"]:
-    """What the model gives when it is simply called."""
-    given = loaded.model(**run.read.batch)
-    answer: Tensor = given if isinstance(given, Tensor) else given[0]
+    """Return the output of the unmodified model."""
+    output = loaded.model(**run.read.batch)
+    answer: Tensor = output if isinstance(output, Tensor) else output[0]
     return answer[0]
 
 

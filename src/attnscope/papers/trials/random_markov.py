@@ -18,24 +18,21 @@ matrices, whose squared singular values follow the Fuss-Catalan law: mean 1, mea
     A - J      sr     = (2l + 1) n / ((2l+1)^(2l+1)/(2l)^(2l))^2
 
 and dX_L/dW_l = (A_L ... A_1 X_0 W_1 ... W_(l-1)) (x) (W_(l+1) ... W_L)^T has the Frobenius norm of a Kronecker product,
-the product of the norms: sqrt(1) sqrt(n) with softmax, sqrt(n^(1-L)) sqrt(n) with A - J. Here n is tokens and
-coordinates alike, and the second factor comes from the coordinates: with independent tokens of unit length in a fixed
-width, |u^T X_0| is still 1/sqrt(n), so that the length alone leaves 1 with softmax and n^((1-L)/2) with A - J.
+the product of the norms: sqrt(1) sqrt(n) with softmax, sqrt(n^(1-L)) sqrt(n) with A - J. Here n is the number of tokens
+and of coordinates, and the second factor comes from the coordinates: with independent tokens of unit length in a fixed
+width, |u^T X_0| is still 1/sqrt(n), so the length alone leaves 1 with softmax and n^((1-L)/2) with A - J.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.core.experiment import Figure, Point, median
 from attnscope.matrix.plain_attention import softmax_pattern
-from attnscope.papers.trials.curves import curve
 from attnscope.variants.minus_uniform import minus_uniform
 
 Square = Float[Tensor, "token token"]
@@ -43,18 +40,18 @@ SCALE = math.log(2) ** 0.5
 
 
 def excess(stream: Float[Tensor, "token width"]) -> float:
-    """sr(X X^T) - 1: all but the first of the s_i^4, over s_1^4. Nothing is subtracted, so 1e-15 has its digits."""
+    """Return sr(X X^T) - 1: all but the first s_i^4, over s_1^4. Nothing is subtracted, so 1e-15 keeps its digits."""
     values = torch.linalg.svdvals(stream)
     return float((values[1:] / values[0]).pow(4).sum())
 
 
 def softmax_excess(tokens: int, layer: int) -> float:
-    """What (2l+1) n^(1-2l) gives."""
+    """Return (2l+1) n^(1-2l)."""
     return (2 * layer + 1) * float(tokens) ** (1 - 2 * layer)
 
 
 def kept_rank(tokens: int, layer: int) -> float:
-    """The stable rank that A - J keeps: n (k+1) / edge^2, the edge that of a product of k = 2l normal matrices."""
+    """Return the stable rank that A - J keeps: n (k+1) / edge^2, the edge that of a product of 2l normal matrices."""
     k = 2 * layer
     edge = float(k + 1) ** (k + 1) / float(k) ** k
     return tokens * (k + 1) / edge**2
@@ -65,8 +62,7 @@ def normal(rows: int, columns: int, rng: torch.Generator) -> Float[Tensor, "{row
 
 
 def attended(logits: Square, stream: Float[Tensor, "token width"]) -> tuple[Square, Float[Tensor, "token width"]]:
-    """The pattern softmax(sqrt(ln 2) logits), and what it gives of X without J; the logits are queries whose keys are
-    the identity."""
+    """Return A = softmax(sqrt(ln 2) logits) and (A - J) X; the logits are queries, the keys the identity."""
     query, key = logits[None, None], torch.eye(len(logits), dtype=logits.dtype)[None, None]
     call: dict[str, Any] = {"visible": None, "causal": False, "scale": SCALE}
     pattern = softmax_pattern(query, key, **call)[0, 0]
@@ -76,7 +72,7 @@ def attended(logits: Square, stream: Float[Tensor, "token width"]) -> tuple[Squa
 
 @torch.no_grad()
 def stacked(tokens: int, layers: int, rng: torch.Generator) -> dict[str, Any]:
-    """One draw: singular values of the first pattern, and behind each layer how far each stream is from rank one."""
+    """Return one draw: singular values of the first pattern, and the excess rank of the streams after each block."""
     found: dict[str, Any] = {"softmax": [], "A - J": [], "A - J, no values": []}
     products = {name: torch.eye(tokens, dtype=torch.float64) for name in ("softmax", "A - J")}  # A_l ... A_1 X_0
     weights: list[Tensor] = []
@@ -98,98 +94,28 @@ def stacked(tokens: int, layers: int, rng: torch.Generator) -> dict[str, Any]:
 
 
 def gradient_norm(before: Float[Tensor, "token width"], after: Float[Tensor, "width width"]) -> float:
-    """||d(M W N)/dW||_F = ||M||_F ||N||_F, M what stands before the weights and N what stands behind them."""
+    """Return ||d(M W N)/dW||_F = ||M||_F ||N||_F, with M before the weights and N after them."""
     return float(torch.linalg.matrix_norm(before) * torch.linalg.matrix_norm(after))
 
 
 @torch.no_grad()
 def gradients_in_width(tokens: int, width: int, layers: int, rng: torch.Generator) -> dict[str, float]:
-    """||dX_L/dW_1||_F with independent tokens of about unit length, whatever their number in the same width."""
-    begun = normal(tokens, width, rng) / width**0.5
-    mixed = {"softmax": begun, "A - J": begun}
+    """Return ||dX_L/dW_1||_F with independent tokens of about unit length, any number of them in the same width."""
+    start = normal(tokens, width, rng) / width**0.5
+    mixed = {"softmax": start, "A - J": start}
     for _ in range(layers):
         pattern, apart = attended(normal(tokens, tokens, rng), mixed["A - J"])
         mixed = {"softmax": pattern @ mixed["softmax"], "A - J": apart}
     later = torch.eye(width, dtype=torch.float64)
     for _ in range(layers - 1):
         later = later @ normal(width, width, rng) / width**0.5
-    return {name: gradient_norm(one, later) for name, one in mixed.items()}
+    return {name: gradient_norm(stream, later) for name, stream in mixed.items()}
 
 
 @torch.no_grad()
 def key_query_singular_values(tokens: int, rng: torch.Generator) -> list[float]:
-    """The two largest of a pattern that comes from queries and keys, with logits of the same variance."""
+    """Return the two largest singular values of a pattern from queries and keys, with logits of the same variance."""
     query, key = normal(tokens, tokens, rng), normal(tokens, tokens, rng)
     pattern = (SCALE * query @ key.mT / tokens**0.5).softmax(-1)
     values: list[float] = torch.linalg.svdvals(pattern)[:2].tolist()
     return values
-
-
-# What `mind_the_gap2024` draws and says: stable ranks and gradients against n, beside their laws.
-
-Row = Mapping[str, Any]
-
-
-def markov_figures(rows: Sequence[Row], sizes: Sequence[int], layers: int, width: int) -> tuple[Figure, ...]:
-    falling, kept = [], []
-    for layer in range(1, layers + 1):
-        series = f"after {layer}"
-        falling += curve(rows, "tokens", f"softmax {layer}", series)
-        falling += [Point(n, softmax_excess(n, layer), series, dashed=True) for n in sizes]
-        kept += curve(rows, "tokens", f"A - J {layer}", series)
-        kept += [Point(n, kept_rank(n, layer), series, dashed=True) for n in sizes]
-    gradients = []
-    for name in ("softmax", "A - J"):
-        gradients += curve(rows, "tokens", f"gradient {name}", name)
-        gradients += curve(rows, "tokens", f"gradient {name}, fixed width", name, dashed=True)
-    seen = "Full: measured, median and range over seeds; dashed: "
-    return (
-        Figure(
-            "rank-softmax",
-            "Softmax attention: how far tokens are from one direction",
-            f"Stable rank of X X^T, less 1, after 1, 2, 3 layers. {seen}(2l + 1) n^(1 - 2l), derived.",
-            "tokens",
-            "stable rank - 1",
-            tuple(falling),
-            log=True,
-            log_x=True,
-        ),
-        Figure(
-            "rank-without-mean",
-            "A - J: the stable rank that is kept",
-            f"The same stacks with J taken away. {seen}the law of products of normal matrices.",
-            "tokens",
-            "stable rank",
-            tuple(kept),
-            log=True,
-            log_x=True,
-        ),
-        Figure(
-            "gradients",
-            "Gradient of the last layer's output by the first layer's value weights",
-            f"Frobenius norm, {layers} layers; median and range over seeds. Full: as many coordinates as "
-            f"tokens; dashed: {width} coordinates.",
-            "tokens",
-            "norm of gradient",
-            tuple(gradients),
-            log=True,
-            log_x=True,
-        ),
-    )
-
-
-def markov_remarks(rows: Sequence[Row], sizes: Sequence[int], layers: int) -> tuple[str, ...]:
-    longest = [row for row in rows if row["tokens"] == sizes[-1]]
-    depths = range(1, layers + 1)
-
-    def said(name: str) -> str:
-        return ", ".join(f"{median([row[f'{name} {layer}'] for row in longest]):.1f}" for layer in depths)
-
-    return (
-        f"What follows: at initialisation a longer context makes collapse worse, not better. At {sizes[-1]} "
-        f"tokens {median([row['softmax 1'] for row in longest]):.1e} of stable rank is left above 1 behind one "
-        "layer, so skips, or A - J (treat --remedy minus_uniform), matter most where sequences are long. Without J, "
-        "writes shrink with the length, which a norm behind attention or larger value weights have to make up for.",
-        f"The value weights belong to the set-up: with them A - J keeps {said('A - J')} at {sizes[-1]} tokens, "
-        f"without them {said('A - J, no values')}.",
-    )

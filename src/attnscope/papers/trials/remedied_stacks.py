@@ -1,8 +1,8 @@
-"""Deep random stacks of attention, and what is said to stop their collapse, each with one thing changed.
+"""Deep random stacks of attention, and remedies against their collapse, each with one thing changed.
 
-The bare stack is that of arXiv:2103.03404: no skip, LayerNorm behind every layer (post), no MLP. Skips come back in two
-ways, because they are two changes in most models: past a LayerNorm that stays behind, x <- LN(x + f(x)), one thing
-changed; and past a LayerNorm that moves in front, x <- x + f(LN(x)), two things, with the second alone beside it.
+The bare stack is that of arXiv:2103.03404: no skip, LayerNorm behind every block (post), no MLP. Skips come back in two
+ways: past a LayerNorm that stays behind, x <- LN(x + f(x)), one change; and past a LayerNorm that moves in front,
+x <- x + f(LN(x)), two changes, of which the second is also shown alone.
 """
 
 from __future__ import annotations
@@ -32,23 +32,13 @@ SKIPS = (
 
 
 def bare(width: int, heads: int, layers: int, gain: float) -> Config:
-    """Attention alone; fresh weights are `gain` / sqrt(width) large."""
-    return Config(
-        inputs=width,
-        out=1,
-        width=width,
-        heads=heads,
-        layers=layers,
-        norm="post",
-        positions="none",
-        skip=0,
-        biases=False,
-        initial=gain * width**-0.5,
-    )
+    """Return attention alone; fresh weights are `gain` / sqrt(width) large."""
+    plain = Config(width, heads, layers, inputs=width, out=1, norm="post", positions="none", skip=0, biases=False)
+    return replace(plain, initial=gain * width**-0.5)
 
 
 def remedied(plain: Config, seed: int, *, window: int, scale: float, contrast: float) -> Mapping[str, Nano]:
-    """Every change but skips, by the name it has in the table. All share their weights."""
+    """Return every change but skips, by name. All share their weights."""
     contrasted, normed = _made(plain, seed), _made(plain, seed)
     for block in contrasted.blocks:
         assert isinstance(block, Block)
@@ -75,7 +65,7 @@ def remedied(plain: Config, seed: int, *, window: int, scale: float, contrast: f
 
 
 def with_skips(plain: Config, seed: int) -> Mapping[str, Nano]:
-    """Skips past a norm behind and past a norm before, with and without the scaling 1/sqrt(L); the norm moved alone."""
+    """Return skips past a norm behind or before, with and without the scaling 1/sqrt(L); the norm moved alone."""
     scaled = plain.layers**-0.5
     changes = (
         replace(plain, skip=1),
@@ -88,7 +78,7 @@ def with_skips(plain: Config, seed: int) -> Mapping[str, Nano]:
 
 
 def deep(plain: Config, seed: int) -> Mapping[str, Nano]:
-    """What may only have slowed the collapse, for stacks that are deep."""
+    """Return what may only have slowed the collapse, for deep stacks."""
     return {"causal mask": _made(replace(plain, causal=True), seed), **with_skips(plain, seed)}
 
 
@@ -107,7 +97,7 @@ class Contrasted(nn.Module):
 
 @torch.no_grad()
 def with_unit_spectral_norm(model: nn.Module) -> None:
-    """Sigma-reparametrisation at its start: every linear map has spectral norm 1."""
+    """Apply sigma-reparametrisation at its start: every linear map has spectral norm 1."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
             changed = sigma_reparam({"weight": module.weight}, weight_gain=torch.ones((), dtype=module.weight.dtype))

@@ -1,18 +1,19 @@
-"""A small decoder trained from nothing, and what has become of its attention and stream: sinks, spikes, entropy, loss.
+"""A small decoder trained from scratch: sinks, spikes, entropy and loss afterwards, and the time of a training step.
 
-    found = grown(Growth(steps=400), seed=0, name="pre-norm", session=session)
+    row = grown(Growth(steps=400), seed=0, name="pre-norm", session=session)
 
-Sinks as arXiv:2410.10781 counts them: alpha_0 = mean_i A_i0 of a head on one sequence, a sink where it is above .3; the
-sink rate is the share of (sequence, layer, head). Where weights may be negative, the same is asked of |A|; a row that
-gives more than 1 in all is made to give 1, and one that gives less counts as what it gives, because the rest went
-nowhere. Entropy is of rows that are made to sum to one. A spike is the largest |x| in the stream after any half block;
-beside it stands how many times the median |x| of that place it is.
+Sinks as arXiv:2410.10781 counts them: alpha_0 = mean_i A_i0 of a head on one sequence, a sink if it is above .3; the
+sink rate is the share of (sequence, block, head). Where weights may be negative, |A| is used; a row that sums to more
+than 1 is scaled down to 1, and one that sums to less is kept, because the rest went nowhere. Entropy is of rows scaled
+to sum to one. A spike is the largest |x| in the stream after any half block; `spike_over_median` divides it by the
+median |x| there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,14 +28,14 @@ from attnscope.core.experiment import Session
 from attnscope.measures.sink_mass import sink_mass
 from attnscope.papers.models.decoder import SOFTMAX, Decoder, Seen, Shape
 from attnscope.papers.models.tasks import CopyTask, Text, characters, copying
+from attnscope.papers.trials.curves import Rows, select
 
-Record = Mapping[str, Any]
-HELD = 1_000_003  # rows to be judged on come from another seed than those to learn from
+HELD = 1_000_003  # added to the seed for held-out rows
 
 
 @dataclass(frozen=True)
 class Growth:
-    """All that decides what a small model becomes, beside the seed. `data` is `copying` or `characters`."""
+    """Everything but the seed that decides the trained model. `data` is `copying` or `characters`."""
 
     steps: int
     data: str = "copying"
@@ -68,7 +69,7 @@ class Growth:
 
 
 def grown(growth: Growth, seed: int, name: str, session: Session) -> dict[str, Any]:
-    """Train, then look: one record of plain numbers."""
+    """Train, then measure: one row of plain numbers."""
     model, held = trained(growth, seed, name, session)
     seen = model.observe(held.ids[:, :-1])
     answers = F.cross_entropy(seen.logits.flatten(0, 1), held.ids[:, 1:].flatten())
@@ -77,14 +78,14 @@ def grown(growth: Growth, seed: int, name: str, session: Session) -> dict[str, A
         "seed": seed,
         "loss": float(answers),
         "floor": held.floor,
-        "parameters": sum(one.numel() for one in model.parameters()),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
         **attention_of(seen),
         **stream_of(seen),
     }
 
 
 def trained(growth: Growth, seed: int, name: str, session: Session) -> tuple[Decoder, Text]:
-    """The model, and the rows that it was not trained on."""
+    """Return the trained model and the held-out rows."""
     text, held = growth.text(growth.rows, seed, False), growth.text(growth.held, seed + HELD, True)
     model = Decoder(growth.shape(text.vocabulary), seed)
 
@@ -106,7 +107,7 @@ def trained(growth: Growth, seed: int, name: str, session: Session) -> tuple[Dec
 
 
 def attention_of(seen: Seen) -> dict[str, Any]:
-    """Sink rate, alpha_0 of every head, entropy over ln(visible keys); None where columns are no tokens."""
+    """Return sink rate, alpha_0 of every head, entropy over ln(visible keys); None if columns are not tokens."""
     if any(pattern is None for pattern in seen.patterns):
         return {"sink_rate": None, "alpha": None, "entropy": None}
     sizes = [at_most_one(pattern.double()) for pattern in seen.patterns if pattern is not None]
@@ -119,32 +120,32 @@ def attention_of(seen: Seen) -> dict[str, Any]:
 
 
 def at_most_one(pattern: Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head query key"]:
-    """|A| / max(1, sum of the row): a distribution stays as it is."""
+    """Return |A| / max(1, sum of the row): a distribution does not change."""
     sizes = pattern.abs()
     return sizes / sizes.sum(-1, keepdim=True).clamp_min(1.0)
 
 
 def sink_rate(pattern: Float[Tensor, "batch head query key"]) -> float:
-    """The share of (sequence, head) whose mean weight on the first key is above .3."""
+    """Return the share of (sequence, head) whose mean weight on the first key is above .3."""
     everyone = torch.ones(pattern.shape[0], pattern.shape[2], dtype=torch.bool)
     return float(sink_mass(first_key_mass=pattern[..., 0], query_mask=everyone)["rate"].value.double().mean())
 
 
 def relative_entropy(pattern: Float[Tensor, "batch head query key"]) -> float:
-    """Mean over rows of entropy / ln(keys seen): 1 is uniform, 0 one key. The first row is left out."""
+    """Return the mean over rows of entropy / ln(visible keys), without the first row: 1 is uniform, 0 one key."""
     p = pattern / pattern.sum(-1, keepdim=True).clamp_min(1e-30)
     most = torch.arange(2, pattern.shape[-2] + 1, dtype=p.dtype).log()
     return float((torch.special.entr(p).sum(-1)[..., 1:] / most).mean())
 
 
 def stream_of(seen: Seen) -> dict[str, Any]:
-    """The three largest channels after every half block, and the largest entry over the median of its place."""
+    """Return the three largest channels after every half block, and the largest entry over the median there."""
     top, over = [], []
     for stream in seen.streams:
         sizes = stream.double().abs()
         top.append(sizes.amax((0, 1)).topk(min(3, sizes.shape[-1])).values.tolist())
         over.append(top[-1][0] / max(float(sizes.median()), 1e-30))
-    peaks = [one[0] for one in top]
+    peaks = [largest for largest, *_ in top]
     where = peaks.index(max(peaks))
     first = seen.streams[where].double().abs()[:, 0].max()
     return {
@@ -156,6 +157,28 @@ def stream_of(seen: Seen) -> dict[str, Any]:
     }
 
 
-def over_seeds(found: Sequence[Record], arm: str, what: str) -> list[float]:
-    """One number for each seed; NaN where there is none."""
-    return [math.nan if one[what] is None else float(one[what]) for one in found if one["arm"] == arm]
+def over_seeds(rows: Rows, arm: str, column: str) -> list[float]:
+    """Return one number for each seed of an arm; NaN if it is missing."""
+    return [math.nan if row[column] is None else float(row[column]) for row in select(rows, arm=arm)]
+
+
+def paces(growths: Mapping[str, Growth], reference: str, repeats: int, seed: int, session: Session) -> dict[str, Any]:
+    """Return the time of a forward and backward pass of every model over that of `reference`.
+
+    Models take turns, so that other load on the machine falls on all alike, and the fastest step of each counts, in
+    processor time. The first turn is warm-up.
+    """
+    first = growths[reference]
+    rows = first.text(first.batch, seed, False)
+    models = {name: Decoder(growth.shape(rows.vocabulary), seed) for name, growth in growths.items()}
+    fastest: dict[str, float] = {}
+    for turn in range(repeats + 1):
+        session.advance("timing", turn, repeats + 1)
+        for name, model in models.items():
+            start = time.process_time()
+            F.cross_entropy(model(rows.ids[:, :-1]).flatten(0, 1), rows.ids[:, 1:].flatten()).backward()  # type: ignore[no-untyped-call]
+            took = time.process_time() - start
+            model.zero_grad(set_to_none=True)
+            if turn:
+                fastest[name] = min(took, fastest.get(name, took))
+    return {"seed": seed, "paces": {name: took / max(fastest[reference], 1e-9) for name, took in fastest.items()}}

@@ -1,6 +1,6 @@
-"""Over-smoothing: how alike tokens become, what bounds it, and what fusing layers does (arXiv:2202.08625).
+"""Over-smoothing: how alike tokens become, what bounds it, and what fusing blocks does (arXiv:2202.08625).
 
-d_M(X) = ||(I - 11^T/n) X||_F, the distance to where all tokens are one. For a block without MLP,
+d_M(X) = ||(I - 11^T/n) X||_F, the distance to equal tokens. For a block without MLP,
 Y = LN(X + sum_h A_h X W_h):
 
     skip        d_M(X + Z) <= d_M(X) + d_M(Z)
@@ -9,7 +9,7 @@ Y = LN(X + sum_h A_h X W_h):
                 |u/|u| - v/|v|| <= 2 |u - v| / (|u| + |v|) (Dunkl and Williams), so |y_i - y_j| <= |x_i - x_j| / min s,
                 and 2 n d_M^2 is the sum over all pairs: d_M(LN(X)) <= d_M(X) / min s   (this form derived)
 
-so d_M(Y) <= (1 + sum_h sqrt(lambda_h) ||W_h||_2) / min s  d_M(X): large standard deviations make tokens one.
+so d_M(Y) <= (1 + sum_h sqrt(lambda_h) ||W_h||_2) / min s  d_M(X): large standard deviations make tokens equal.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from attnscope.matrix.plain_attention import softmax_pattern
 from attnscope.matrix.residual import residual_frobenius
 from attnscope.matrix.similarity import token_cosine
 from attnscope.papers.models.nano import Block, Config, Nano
-from attnscope.papers.models.plant import entering
+from attnscope.papers.models.nano_paths import entering
 from attnscope.papers.models.tasks import Task
-from attnscope.papers.trials.curves import curve
-from attnscope.papers.trials.localising import model_streams
+from attnscope.papers.trials.curves import Rows, curve, select, steps
+from attnscope.papers.trials.model_patterns import model_streams
 from attnscope.variants.fusion import How, fusion, start
 
 Stream = Float[Tensor, "batch token width"]
-WAYS: tuple[How, ...] = ("max", "gate")  # concat begins as the last layer itself
+WAYS: tuple[How, ...] = ("max", "gate")  # concat begins as the last block itself
 ALL_WAYS: tuple[How, ...] = ("concat", *WAYS)
 PLAIN = "plain"
 
@@ -47,15 +47,17 @@ def contraction_of(pattern: Float[Tensor, "*heads query key"]) -> Float[Tensor, 
 
 
 def identical_tokens(tokens: int, width: int, seed: int) -> tuple[float, float]:
-    """d_M over the norm, and 1 - similarity, of a token repeated."""
+    """Return d_M over the norm, and 1 - similarity, of a repeated token."""
     rng = torch.Generator().manual_seed(seed)
     stream = torch.randn(1, 1, width, generator=rng, dtype=torch.float64).expand(1, tokens, width).contiguous()
     return float(residual_frobenius(stream) / stream.norm()), abs(1 - float(token_cosine(stream)))
 
 
 def contraction_ratios(tokens: int, width: int, draws: int, seed: int) -> dict[str, float]:
-    """The largest d_M(A X) / (sqrt(lambda) d_M(X)) over random patterns, blunt to sharp, causal or not, and random X;
-    and the smallest of the same in the one direction of each pattern that must attain it."""
+    """Return the largest d_M(A X) / (sqrt(lambda) d_M(X)) over random X and patterns, blunt to sharp, causal or not.
+
+    `attained` is the smallest such ratio in the one direction of each pattern that must attain the bound.
+    """
     rng = torch.Generator().manual_seed(seed)
     largest, attained = 0.0, math.inf
     for draw in range(draws):
@@ -72,12 +74,12 @@ def contraction_ratios(tokens: int, width: int, draws: int, seed: int) -> dict[s
 
 
 def itself(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:  # noqa: ARG001
-    """Every token attends to itself alone: as much is written, and nothing is mixed."""
+    """Attend only to oneself: as much is written, and nothing is mixed."""
     return value
 
 
 def encoder(layers: int, width: int, heads: int, gain: float, seed: int, *, alone: bool = False) -> Nano:
-    """Random post-norm attention with skips; what attention writes is multiplied by `gain`. `alone`: by `itself`."""
+    """Return random post-norm attention with skips; writes are multiplied by `gain`. `alone`: tokens do not mix."""
     config = Config(
         inputs=width, out=1, width=width, heads=heads, layers=layers, norm="post", positions="none", biases=False
     )
@@ -94,7 +96,7 @@ def encoder(layers: int, width: int, heads: int, gain: float, seed: int, *, alon
 
 @torch.no_grad()
 def smoothed(model: Nano, tokens: Stream) -> list[dict[str, float]]:
-    """For every block: how alike tokens leave it, LayerNorm's standard deviations, and d_M beside its bound."""
+    """Return, for every block, the similarity of tokens after it, LayerNorm's deviations, and d_M over its bound."""
     stream, mask = entering(model, {"vectors": tokens})
     rows = [{"depth": 0.0, "similarity": float(token_cosine(stream).mean())}]
     heads, dim = model.config.heads, model.config.dim
@@ -102,8 +104,8 @@ def smoothed(model: Nano, tokens: Stream) -> list[dict[str, float]]:
         assert isinstance(block, Block)
         attention = block.attention
         query, key = (
-            one(stream).reshape(*stream.shape[:2], heads, dim).transpose(1, 2)
-            for one in (attention.query, attention.key)
+            linear(stream).reshape(*stream.shape[:2], heads, dim).transpose(1, 2)
+            for linear in (attention.query, attention.key)
         )
         if attention.attend is itself:
             pattern = torch.eye(stream.shape[1], dtype=stream.dtype).expand(len(stream), heads, -1, -1)
@@ -130,27 +132,27 @@ def smoothed(model: Nano, tokens: Stream) -> list[dict[str, float]]:
 
 
 def fused(streams: Float[Tensor, "depth batch token width"]) -> dict[str, float]:
-    """Similarity behind the last block, and of what each fusion of all blocks gives at its start."""
+    """Return the similarity after the last block, and after each untrained fusion of all blocks."""
     behind = streams[1:]
     layers, _, _, width = behind.shape
-    found = {"last": float(token_cosine(behind[-1]).mean())}
+    similarity = {"last": float(token_cosine(behind[-1]).mean())}
     for how in WAYS:
-        begun = start(Size(1, width, width, layers=layers), how=how)
-        found[how] = float(token_cosine(fusion(behind, **begun, how=how)).mean())
-    return found
+        tensors = start(Size(1, width, width, layers=layers), how=how)
+        similarity[how] = float(token_cosine(fusion(behind, **tensors, how=how)).mean())
+    return similarity
 
 
 class Fused(Nano):
-    """A nano encoder whose output reads all layers, fused; what the fusion trains is trained with it."""
+    """A nano encoder whose output reads all blocks, fused; the tensors of the fusion are trained with it."""
 
     def __init__(self, config: Config, seed: int, how: How) -> None:
         super().__init__(config, seed)
         self.how = how
-        begun = start(Size(config.heads, config.dim, config.width, layers=config.layers), how=how)
-        self.fusing = torch.nn.ParameterDict(begun)
+        size = Size(config.heads, config.dim, config.width, layers=config.layers)
+        self.fusing = torch.nn.ParameterDict(start(size, how=how))
 
     def joined(self, streams: Float[Tensor, "depth batch token width"]) -> Stream:
-        """Of the stream behind every block; the one that enters the first is left out."""
+        """Fuse the streams after every block; the one before the first is left out."""
         mixed: Tensor = fusion(streams[1:], **dict(self.fusing.items()), how=self.how)
         return mixed
 
@@ -168,106 +170,74 @@ def streams_of(model: Nano, inputs: dict[str, Tensor]) -> Float[Tensor, "depth b
 
 @torch.no_grad()
 def nano_streams(model: Nano, task: Task) -> Mapping[str, Any]:
-    """Similarity at every depth of a trained nano encoder, and of what its output reads."""
+    """Return the similarity at every depth of a trained nano encoder, and of what its output reads."""
     streams = streams_of(model, task.batch(task.test))
     read = model.joined(streams) if isinstance(model, Fused) else streams[-1]
     return {
-        "similarity": [float(token_cosine(one).mean()) for one in streams],
+        "similarity": [float(token_cosine(stream).mean()) for stream in streams],
         "read": float(token_cosine(read).mean()),
     }
 
 
-def curve_and_fusions(streams: Float[Tensor, "depth batch token width"]) -> dict[str, Any]:
-    return {"similarity": [float(token_cosine(one).mean()) for one in streams], "fused": fused(streams)}
-
-
 def of_model(model: str, samples: int, tokens: int, seed: int) -> dict[str, Any]:
-    """The same of a language model or encoder: means over sequences."""
+    """Return the same for a language model or encoder: means over sequences."""
     each = [
-        curve_and_fusions(one[:, None]) for one in model_streams(model, samples=samples, max_tokens=tokens, seed=seed)
+        {"similarity": [float(token_cosine(stream).mean()) for stream in streams], "fused": fused(streams)}
+        for streams in (one[:, None] for one in model_streams(model, samples=samples, max_tokens=tokens, seed=seed))
     ]
     count = len(each)
+    similarities: Any = [row["similarity"] for row in each]
+    fusions: Any = [row["fused"] for row in each]
     return {
-        "similarity": [sum(values) / count for values in zip(*(one["similarity"] for one in each), strict=True)],
-        "fused": {name: sum(one["fused"][name] for one in each) / count for name in each[0]["fused"]},
+        "similarity": [sum(values) / count for values in zip(*similarities, strict=True)],
+        "fused": {name: sum(fusion[name] for fusion in fusions) / count for name in fusions[0]},
     }
 
 
-# What `oversmoothing2022` draws and says: similarity against depth, and what fused layers are like.
-
-Row = Mapping[str, Any]
-
-
-def smoothing_figures(
-    stacks: Sequence[Row], trained: Sequence[Row], told: Sequence[Row], gains: Sequence[float]
-) -> tuple[Figure, ...]:
+def smoothing_figures(stacks: Rows, trained: Rows, models: Rows, gains: Sequence[float]) -> tuple[Figure, ...]:
     random = [
         point
         for gain in gains
         for alone in (False, True)
         for point in curve(
-            [row for row in stacks if (row["gain"], row["alone"]) == (gain, alone)],
-            "depth",
-            "similarity",
-            f"gain {gain:g}",
-            dashed=alone,
+            select(stacks, gain=gain, alone=alone), "depth", "similarity", f"gain {gain:g}", dashed=alone
         )
     ]
-    kinds: dict[str, Sequence[Row]] = {
-        f"encoder, {kind}": [one for one in trained if one["kind"] == kind] for kind in (PLAIN, *ALL_WAYS)
-    }
-    kinds |= {"language model": told} if told else {}
-    curves = [
-        Point.over([one["similarity"][depth] for one in some], depth, name)
-        for name, some in kinds.items()
-        for depth in range(len(some[0]["similarity"]))
-    ]
+    kinds: dict[str, Rows] = {f"encoder, {kind}": select(trained, kind=kind) for kind in (PLAIN, *ALL_WAYS)}
+    kinds |= {"language model": models} if models else {}
+    curves = [point for name, rows in kinds.items() for point in steps([row["similarity"] for row in rows], name)]
     bars = [
-        Point.over([one[number] for one in trained if one["kind"] == kind], kind, words)
-        for number, words in (("read", "similarity of what the output reads"), ("accuracy", "accuracy"))
+        Point.over([row[column] for row in select(trained, kind=kind)], kind, label)
+        for column, label in (("read", "similarity of what the output reads"), ("accuracy", "accuracy"))
         for kind in (PLAIN, *ALL_WAYS)
     ]
+    cosine = "Mean cosine similarity of tokens;"
+    gain = (
+        f"{cosine} gain: how much attention writes. Dashed: every token attends only to itself, so that as much is "
+        "written and nothing is mixed. Median and range over seeds."
+    )
+    hulls = f"{cosine} encoders trained on convex hulls. Median and range over seeds."
+    title, axes = "Encoders trained with and without fusion", ("fusion", "similarity, accuracy")
+    read = "Similarity of the tokens that the output reads, and accuracy; median over seeds."
     return (
-        Figure(
-            "random",
-            "Random post-norm encoders",
-            "Mean cosine similarity of tokens; gain: how much attention writes. Dashed: every token attends to itself "
-            "alone, so that as much is written and nothing is mixed. Median and range over seeds.",
-            "depth",
-            "similarity",
-            tuple(random),
-        ),
-        Figure(
-            "trained",
-            "Trained models",
-            "Mean cosine similarity of tokens; encoders trained on convex hulls. Median and range over seeds.",
-            "depth",
-            "similarity",
-            tuple(curves),
-        ),
-        Figure(
-            "fusion",
-            "Encoders trained with and without fusion",
-            "Similarity of the tokens that the output reads, and accuracy; median over seeds.",
-            "fusion",
-            "similarity, accuracy",
-            tuple(bars),
-            kind="bars",
-        ),
+        Figure("random", "Random post-norm encoders", gain, "depth", "similarity", tuple(random)),
+        Figure("trained", "Trained models", hulls, "depth", "similarity", tuple(curves)),
+        Figure("fusion", title, read, *axes, tuple(bars), kind="bars"),
     )
 
 
-def smoothing_remarks(trained: Sequence[Row], told: Sequence[Row]) -> tuple[str, ...]:
-    read = {kind: median([one["read"] for one in trained if one["kind"] == kind]) for kind in (PLAIN, *ALL_WAYS)}
-    said = ", ".join(f"{value:.2f} with {kind}" for kind, value in read.items() if kind != PLAIN)
-    more = (
-        "Fused without more training, the layers of the language model have {max:.2f} by max and {gate:.2f} by "
-        "equal weights, where the last layer has {last:.2f}: max moves all tokens the same way, and can make "
-        "them more alike."
-    )
-    model = {way: median([one["fused"][way] for one in told]) for way in ("last", *WAYS)} if told else {}
-    return (
-        f"What follows: the plain encoder's tokens end at a similarity of {read[PLAIN]:.2f}, fused at {said}. Look "
-        "at the curve of a model first: fusing layers helps where the last layer is smoother than those before it.",
-        *([more.format(**model)] if model else []),
-    )
+def smoothing_remarks(trained: Rows, models: Rows) -> tuple[str, ...]:
+    read = {kind: median([row["read"] for row in select(trained, kind=kind)]) for kind in (PLAIN, *ALL_WAYS)}
+    fused_at = ", ".join(f"{value:.2f} with {kind}" for kind, value in read.items() if kind != PLAIN)
+    words = [
+        f"What follows: the plain encoder's tokens end at a similarity of {read[PLAIN]:.2f}, fused at {fused_at}. "
+        "Look at the curve of a model first: fusing blocks helps where the last block is smoother than those before it."
+    ]
+    if models:
+        by_max, by_gate, last = (median([row["fused"][way] for row in models]) for way in (*WAYS, "last"))
+        words.append(
+            f"Fused without more training, the blocks of the language model have {by_max:.2f} by max and "
+            f"{by_gate:.2f} by equal weights; the last block has {last:.2f}. Max moves all tokens the same way, and "
+            "can make them more alike."
+        )
+    return tuple(words)

@@ -1,18 +1,17 @@
-"""What arXiv:2603.05498 says of spikes and sinks in closed form, and where the trained pocket has its spike.
+"""Closed forms of arXiv:2603.05498 for spikes and sinks, and the spike of the trained model pocket.
 
 quadratic   SwiGLU without SiLU is h^T S_k h in every channel
 bound       no entry of an RMSNorm's output is above sqrt(width): |x_k| / sqrt(sum x^2 / d) <= sqrt(d), and the square
             of the entry over d is the channel's share of the token: near 1 the token is that channel and little else
-planted     tokens x = s e_c + noise of variance 1 are sqrt(2 d) apart whatever s. RMSNorm gives all of them the length
-            sqrt(d) and keeps their directions, of cosine s^2 / (s^2 + d) or so: they are then sqrt(2 d d / (s^2 + d))
-            apart, which is sqrt(d / (s^2 + d)) of what it was
+planted     tokens x = s e_c + noise of variance 1 are sqrt(2 d) apart for any s. RMSNorm gives them the length sqrt(d)
+            and keeps their directions, of cosine about s^2 / (s^2 + d): they are then sqrt(2 d d / (s^2 + d)) apart,
+            which is sqrt(d / (s^2 + d)) of the distance before
 metric      all weight on the first key: alpha_0 = 1; uniform causal attention: alpha_0 = H_n / n
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,36 +25,39 @@ from attnscope.hf.loading.load import load
 from attnscope.matrix.spectrum import dominance, form_norms, quadratic_form, without_silu
 from attnscope.measures.sink_mass import sink_mass
 from attnscope.papers.models.decoder import Block, Decoder, Seen, Shape
+from attnscope.papers.trials.curves import Rows
 from attnscope.papers.trials.sinks_and_spikes import attention_of, sink_rate, stream_of
 
-Record = Mapping[str, Any]
 STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # of a planted spike, in sqrt(width)
 
 
 def closed_forms(width: int, tokens: int, seed: int) -> dict[str, Any]:
-    """The checks that need no trained model, at one size."""
+    """Return the checks that need no trained model, at one size."""
     rng = torch.Generator().manual_seed(seed)
     return {"seed": seed, **quadratic(width, rng), **planted(width, rng), **metric(tokens)}
 
 
 def quadratic(width: int, rng: torch.Generator) -> dict[str, float]:
-    """Largest difference between h^T S_k h and the module, over the largest output; in float32, as a model runs."""
+    """Return the largest difference between h^T S_k h and the module, over the largest output, in float32."""
     gate, up = (torch.randn(2 * width, width, generator=rng) * width**-0.5 for _ in range(2))
     down = torch.randn(width, 2 * width, generator=rng) * (2 * width) ** -0.5
     token = torch.randn(16, width, generator=rng)
     forms = torch.stack([quadratic_form(gate, up, row) for row in down])
-    apart = torch.einsum("td,kde,te->tk", token, forms, token) - without_silu(token, gate, up, down)
-    silu = F.silu(token @ gate.mT) * (token @ up.mT) @ down.mT  # what the form leaves out, for the record
-    size = without_silu(token, gate, up, down).abs().max()
+    plain = without_silu(token, gate, up, down)
+    apart = torch.einsum("td,kde,te->tk", token, forms, token) - plain
+    silu = F.silu(token @ gate.mT) * (token @ up.mT) @ down.mT  # what the form leaves out
+    size = plain.abs().max()
     return {
         "quadratic_form_difference": float(apart.abs().max() / size),
-        "silu_changes_output_by": float((silu - without_silu(token, gate, up, down)).abs().max() / size),
+        "silu_changes_output_by": float((silu - plain).abs().max() / size),
     }
 
 
 def planted(width: int, rng: torch.Generator, norm: nn.Module | None = None) -> dict[str, Any]:
-    """How far tokens are apart after the norm (RMSNorm) over how far before it, by the strength of the channel that all
-    of them have. Without a norm that is 1, whatever the channel."""
+    """Return the distance of tokens after the norm (RMSNorm) over that before it, by the strength of a shared channel.
+
+    Without a norm this is 1 for any strength.
+    """
     noise = torch.randn(64, width, generator=rng, dtype=torch.float64)
     norm = norm or nn.RMSNorm(width, eps=1e-6, dtype=torch.float64, elementwise_affine=False)
     spreads = []
@@ -63,12 +65,12 @@ def planted(width: int, rng: torch.Generator, norm: nn.Module | None = None) -> 
         spiked = noise.clone()
         spiked[:, width // 3] += strength * width**0.5
         spreads.append(spread(norm(spiked)) / spread(spiked))
-    apart = [abs(one - predicted(strength)) for one, strength in zip(spreads, STRENGTHS, strict=True)]
+    apart = [abs(measured - predicted(strength)) for measured, strength in zip(spreads, STRENGTHS, strict=True)]
     return {"planted_spreads": spreads, "planted_spread": spreads[-1], "planted_difference": max(apart)}
 
 
 def spread(tokens: Float[Tensor, "token width"]) -> float:
-    """The root mean square of |x_i - x_j| over all pairs: sqrt(2 n / (n - 1)) times that of |x_i - mean|."""
+    """Return the root mean square of |x_i - x_j| over all pairs: sqrt(2 n / (n - 1)) times that of |x_i - mean|."""
     count = len(tokens)
     return float((tokens - tokens.mean(0)).norm() * (2 / (count - 1)) ** 0.5)
 
@@ -79,7 +81,7 @@ def predicted(strength: float) -> float:
 
 
 def metric(tokens: int) -> dict[str, float]:
-    """alpha_0 and the sink rate of two patterns that are known by heart."""
+    """Return alpha_0 and the sink rate of two known patterns."""
     parked = torch.zeros(1, 1, tokens, tokens, dtype=torch.float64)
     parked[..., 0] = 1.0
     counts = torch.arange(1, tokens + 1, dtype=torch.float64)
@@ -96,9 +98,9 @@ def metric(tokens: int) -> dict[str, float]:
 
 
 def pocket_decoder() -> tuple[Decoder, Int[Tensor, " token"]]:
-    """pocket's weights in a decoder that shows its stream, and the embedded book in pocket's tokens."""
+    """Return pocket's weights in a decoder that shows its stream, and the embedded book in pocket's tokens."""
     loaded = load("pocket")
-    theirs = {name.removeprefix("model."): one for name, one in loaded.model.state_dict().items()}
+    theirs = {name.removeprefix("model."): tensor for name, tensor in loaded.model.state_dict().items()}
     config: Any = loaded.model.config
     sizes = {"width": config.hidden_size, "heads": config.num_attention_heads, "layers": config.num_hidden_layers}
     model = Decoder(Shape(config.vocab_size, **sizes, hidden=config.intermediate_size))
@@ -131,7 +133,7 @@ def _llama_name(ours: str) -> str:
 
 
 def pocket_spike(sequences: int, tokens: int, seed: int) -> dict[str, Any]:
-    """Where pocket's stream steps up, in which channel, and what that channel's quadratic form is like."""
+    """Return where pocket's stream steps up, in which channel, and the quadratic form of that channel."""
     model, stream = pocket_decoder()
     rng = torch.Generator().manual_seed(seed)
     starts = torch.randint(0, len(stream) - tokens, (sequences,), generator=rng)
@@ -142,13 +144,16 @@ def pocket_spike(sequences: int, tokens: int, seed: int) -> dict[str, Any]:
 
 @torch.no_grad()
 def normed(model: Decoder, seen: Seen) -> dict[str, float]:
-    """What pocket's norms give, over their gains and sqrt(width): the largest entry of all, and that of the token with
-    the largest entry of the stream, beside the median over all other tokens at the same place."""
+    """Return outputs of pocket's norms over their gains and sqrt(width).
+
+    These are the largest entry of all, that of the token with the largest entry of the stream, and the median over all
+    other tokens at the same place.
+    """
     readers: list[Any] = [
         *(norm for block in model.blocks for norm in (block.attention_norm, block.mlp_norm)),
         model.last_norm,
     ]
-    given = [
+    outputs = [
         (norm(stream) / norm.of.weight).abs().amax(-1) * stream.shape[-1] ** -0.5
         for norm, stream in zip(readers, seen.streams, strict=True)
     ]
@@ -156,23 +161,22 @@ def normed(model: Decoder, seen: Seen) -> dict[str, float]:
     where = peaks.index(max(peaks))
     spiked = seen.streams[where].abs().amax(-1) == max(peaks)
     return {
-        "largest_normed_over_root_width": max(float(one.max()) for one in given),
-        "spiked_token_over_root_width": float(given[where][spiked].max()),
-        "other_tokens_over_root_width": float(given[where][~spiked].median()),
+        "largest_normed_over_root_width": max(float(output.max()) for output in outputs),
+        "spiked_token_over_root_width": float(outputs[where][spiked].max()),
+        "other_tokens_over_root_width": float(outputs[where][~spiked].median()),
     }
 
 
 @torch.no_grad()
 def step_up(model: Decoder, seen: Seen) -> dict[str, Any]:
-    """The MLP that makes an entry grow most, its channel k, and how S_k compares with the forms of other channels.
+    """Return the MLP that makes an entry grow most, its channel k, and S_k compared with the forms of other channels.
 
-    Growth and not the size of the write, since an MLP that takes a spike away writes as much. In pocket this is the MLP
+    Growth is measured, not the size of the write: an MLP that removes a spike writes as much. In pocket this is the MLP
     of the last block, with channel 0, and not that of block 1, in which a scan finds the massive activation.
-    `spike_form_share` is the share of the write that stays when SiLU is dropped and S_k is cut to its first eigenpair.
     """
     growth = [after.abs() - before.abs() for before, after in zip(seen.streams[1::2], seen.streams[2::2], strict=True)]
     layer = max(range(len(growth)), key=lambda place: float(growth[place].max()))
-    _, token, channel = (int(one[0]) for one in (growth[layer] == growth[layer].max()).nonzero(as_tuple=True))
+    _, token, channel = (int(index[0]) for index in (growth[layer] == growth[layer].max()).nonzero(as_tuple=True))
     block = model.blocks[layer]
     assert isinstance(block, Block)
     gate, up, down = block.gate.weight, block.up.weight, block.down.weight
@@ -192,38 +196,37 @@ def step_up(model: Decoder, seen: Seen) -> dict[str, Any]:
     }
 
 
-def planted_figure(found: Sequence[Record]) -> Figure:
-    rows = [
-        Point.over([one["planted_spreads"][place] for one in found], strength, "measured")
-        for place, strength in enumerate(STRENGTHS)
+def planted_figure(forms: Rows) -> Figure:
+    points = [
+        Point.over([row["planted_spreads"][index] for row in forms], strength, "measured")
+        for index, strength in enumerate(STRENGTHS)
     ]
-    rows += [Point(strength, predicted(strength), "sqrt(d / (s² + d))", dashed=True) for strength in STRENGTHS]
+    points += [Point(strength, predicted(strength), "sqrt(d / (s² + d))", dashed=True) for strength in STRENGTHS]
     caption = "Tokens of noise that share one planted channel: |x_i - x_j| after RMSNorm over that before it."
     axes = ("strength of the channel / sqrt(width)", "distance of tokens, after / before")
     title = "A planted spike makes tokens equal"
-    return Figure("planted-spike", title, caption, *axes, tuple(rows), log=True, log_x=True)
+    return Figure("planted-spike", title, caption, *axes, tuple(points), log=True, log_x=True)
 
 
-def channels_figure(found: Sequence[Record]) -> Figure:
-    """Figure of the paper's kind: the three largest channels after every half block."""
-    rows = [
-        Point.over([one["top_channels"][place][rank] for one in found], place / 2, f"{name} largest channel")
-        for rank, name in enumerate(("", "second", "third"))
-        for place in range(len(found[0]["top_channels"]))
-    ]
-    rows = [Point(p.x, p.y, p.series.strip(), p.panel, p.low, p.high) for p in rows]
+def channels_figure(pocket: Rows) -> Figure:
+    """Draw the three largest channels after every half block, as the paper does."""
+    points = tuple(
+        Point.over([row["top_channels"][half][rank] for row in pocket], half / 2, label)
+        for rank, label in enumerate(("largest channel", "second largest channel", "third largest channel"))
+        for half in range(len(pocket[0]["top_channels"]))
+    )
     caption = "pocket, on the embedded book: .5 is after the attention of the first block, 1 after its MLP, and so on."
     axes = ("blocks done", "largest |x| in the stream")
-    return Figure("pocket-channels", "Where pocket's stream steps up", caption, *axes, tuple(rows), log=True)
+    return Figure("pocket-channels", "Where pocket's stream steps up", caption, *axes, points, log=True)
 
 
-def forms_figure(found: Sequence[Record]) -> Figure:
-    norms = sorted(found[0]["form_norms"], reverse=True)
-    rows = [Point(place, norm, "channels, largest first") for place, norm in enumerate(norms, start=1)]
-    spiked = found[0]["form_norms"][found[0]["step_up_channel"]]
-    rank = found[0]["spike_form_norm_rank"]
-    rows += [Point(rank - 0.5, spiked, "the spike's channel"), Point(rank + 0.5, spiked, "the spike's channel")]
-    layer = found[0]["step_up_layer"]
-    caption = f"||U_k|| of every channel in the MLP of block {layer}, in which pocket's largest entry grows most."
+def forms_figure(pocket: Rows) -> Figure:
+    first = pocket[0]
+    norms, rank = sorted(first["form_norms"], reverse=True), first["spike_form_norm_rank"]
+    points = [Point(place, norm, "channels, largest first") for place, norm in enumerate(norms, start=1)]
+    spiked = first["form_norms"][first["step_up_channel"]]
+    points += [Point(rank + offset, spiked, "the spike's channel") for offset in (-0.5, 0.5)]
+    block = first["step_up_layer"]
+    caption = f"||U_k|| of every channel in the MLP of block {block}, in which pocket's largest entry grows most."
     axes = ("rank of the channel", "Frobenius norm of its quadratic form")
-    return Figure("pocket-forms", "Quadratic forms of the MLP that steps up", caption, *axes, tuple(rows))
+    return Figure("pocket-forms", "Quadratic forms of the MLP that steps up", caption, *axes, tuple(points))

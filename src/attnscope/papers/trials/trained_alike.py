@@ -1,10 +1,10 @@
-"""Small models that differ in their attention alone: same data, same first weights, same order of batches.
+"""Small models that differ only in their attention: same data, same first weights, same order of batches.
 
-    found = trained_alike(task, config, Training(), "hybrid", seed, session, core=lambda: Core(hybrid_normalised, config))
-    found["accuracy"]
+    row = trained_alike(task, config, Training(), "hybrid", seed, session, core=lambda: Core(hybrid_normalised, config))
+    row["accuracy"]
 
-`core` makes the attention of one layer: a plain function, or a `Core` that trains what its variant trains. `make` makes
-the model where it is not a plain one, `also` is asked about it when it is trained.
+`core` makes the attention of one block: a plain function, or a `Core` that trains the tensors of its variant. `make`
+makes the model where it is not a plain `Nano`; `also` adds numbers about the trained model.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
 from attnscope.commands.treat.train import Recipe, train
-from attnscope.core.experiment import Bound, Point, Session
+from attnscope.core.experiment import Figure, Point, Session
 from attnscope.core.variant import Size, Variant
 from attnscope.papers.models.nano import Attend, Block, Config, Nano, scaled_dot_product
 from attnscope.papers.models.tasks import Task, hull_task, loss_on, sort_task
+from attnscope.papers.trials.curves import Rows, select
 from attnscope.papers.trials.path_accuracy import whole_accuracy
 
-Record = Mapping[str, Any]
 TASKS = ("sort", "hull")
+Also = Callable[[Nano, Task], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Training:
-    """How the models are trained, all alike."""
-
     steps: int = 400
     batch: int = 64
     rate: float = 3e-3
@@ -40,7 +40,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Shape:
-    """What the models are made of, and on how many sequences they are trained and tested."""
+    """Sizes of the models, and the number of training and test sequences."""
 
     layers: int = 2
     heads: int = 2
@@ -49,37 +49,30 @@ class Shape:
 
 
 def task_of(name: str, shape: Shape, seed: int) -> tuple[Task, Config]:
-    """Sorting symbols, or finding the corners of a convex hull; an encoder with MLPs, norms in front."""
-    made: dict[str, Any] = {
-        "width": shape.width,
-        "heads": shape.heads,
-        "layers": shape.layers,
-        "mlp": 2 * shape.width,
-    }
+    """Return sorting or finding the corners of a convex hull, and an encoder with MLPs and norms in front."""
+    width = shape.width
+    sizes: dict[str, Any] = {"width": width, "heads": shape.heads, "layers": shape.layers, "mlp": 2 * width}
     if name == "sort":
         task = sort_task(*shape.data, seed)
-        return task, Config(vocab_size=task.classes, max_tokens=task.labels.shape[1], **made)
-    task = hull_task(*shape.data, seed)
-    return task, Config(inputs=2, inputs_hidden=shape.width, out=2, positions="none", **made)
+        return task, Config(vocab_size=task.classes, max_tokens=task.labels.shape[1], **sizes)
+    return hull_task(*shape.data, seed), Config(inputs=2, inputs_hidden=width, out=2, positions="none", **sizes)
 
 
 class Core(nn.Module):
-    """A variant of kind pattern or logits as the attention of one nano layer, with the tensors that it trains."""
+    """A variant of kind pattern or logits as the attention of one nano block, with the tensors that it trains."""
 
     def __init__(self, variant: Variant, config: Config, **settings: Any) -> None:
         super().__init__()
         self.variant, self.settings = variant, settings
-        known = inspect.signature(variant.start).parameters
-        begun = variant.start(
-            Size(config.heads, config.dim, config.width, layers=config.layers),
-            **{name: value for name, value in settings.items() if name in known},
-        )
-        for name, tensor in begun.items():
+        accepted = inspect.signature(variant.start).parameters
+        size = Size(config.heads, config.dim, config.width, layers=config.layers)
+        tensors = variant.start(size, **{name: value for name, value in settings.items() if name in accepted})
+        for name, tensor in tensors.items():
             if name.rpartition("_")[2] == "projection":  # drawn, not trained
                 self.register_buffer(name, tensor)
             else:
                 self.register_parameter(name, nn.Parameter(tensor))
-        self.own = tuple(begun)
+        self.own = tuple(tensors)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
         own = {name: getattr(self, name) for name in self.own}
@@ -98,16 +91,16 @@ def trained_alike(
     *,
     core: Callable[[], Attend] = lambda: scaled_dot_product,
     make: Callable[[Config, int], Nano] = Nano,
-    also: Callable[[Nano, Task], Mapping[str, Any]] | None = None,
+    also: Also | None = None,
 ) -> dict[str, Any]:
-    """Loss at the end, and accuracy on what was not trained on, beside the most frequent label's."""
+    """Return the last loss, and the accuracy on held-out rows with that of the most frequent label."""
     model = make(config, seed)
     for block in model.blocks:
         assert isinstance(block, Block)
         block.attention.attend = core()
     losses = train(
         model,
-        lambda one, rng: loss_on(task, one, rng, how.batch),
+        lambda nano, rng: loss_on(task, nano, rng, how.batch),
         Recipe(how.steps, how.rate, decay=how.decay),
         seed=seed,
         kept=session.state_path(f"{task.name}-{kind}-{seed}"),
@@ -126,19 +119,45 @@ def trained_alike(
     }
 
 
-def has_learned(task: str, first: str = "softmax") -> Bound:
-    """What a comparison with the first kind stands on: .1 above the best guess (our limit). Models that learned nothing
-    are all alike."""
-    return Bound(f"{task}_{first}_over_guessing", ">=", 0.1)
+def train_kinds(
+    shape: Shape,
+    how: Training,
+    cores: Mapping[str, Callable[[Config], Attend]],
+    seeds: Sequence[int],
+    session: Session,
+    also: Also | None = None,
+) -> list[dict[str, Any]]:
+    """Train every kind of attention on every task with every seed."""
+
+    def work(name: str, kind: str, seed: int) -> dict[str, Any]:
+        task, config = task_of(name, shape, seed)
+        return trained_alike(task, config, how, kind, seed, session, core=lambda: cores[kind](config), also=also)
+
+    return [
+        session.part(f"{task}-{kind}-{seed}", partial(work, task, kind, seed))
+        for seed in seeds
+        for task in TASKS
+        for kind in cores
+    ]
 
 
-def accuracy_numbers(models: Sequence[Record], kinds: Sequence[str], first: str = "softmax") -> dict[str, list[float]]:
-    """`sort_accuracy_of_KIND` for every kind, `sort_FIRST_over_KIND`: by how much the first one is better; and
-    `sort_FIRST_over_guessing`: by how much it is better than the best answer that does not look at the inputs."""
+def has_learned(task: str, first: str = "softmax") -> str:
+    """Return the bound that a comparison with the first kind needs: .1 above the best guess (our limit).
+
+    Models that learned nothing are all alike.
+    """
+    return f"{task}_{first}_over_guessing >= 0.1"
+
+
+def accuracy_numbers(models: Rows, kinds: Sequence[str], first: str = "softmax") -> dict[str, list[float]]:
+    """Return `sort_accuracy_of_KIND`, `sort_FIRST_over_KIND` and `sort_FIRST_over_guessing`, and so for every task.
+
+    The last is the advantage of the first kind over the best answer that does not look at the inputs.
+    """
     numbers: dict[str, list[float]] = {}
-    for task in dict.fromkeys(one["task"] for one in models):
-        scores = {k: [one["accuracy"] for one in models if (one["task"], one["kind"]) == (task, k)] for k in kinds}
-        guesses = [one["best_guess"] for one in models if (one["task"], one["kind"]) == (task, first)]
+    for task in dict.fromkeys(row["task"] for row in models):
+        scores = {kind: [row["accuracy"] for row in select(models, task=task, kind=kind)] for kind in kinds}
+        guesses = [row["best_guess"] for row in select(models, task=task, kind=first)]
         numbers[f"{task}_{first}_over_guessing"] = [a - b for a, b in zip(scores[first], guesses, strict=True)]
         for kind, values in scores.items():
             numbers[f"{task}_accuracy_of_{kind}"] = values
@@ -147,10 +166,11 @@ def accuracy_numbers(models: Sequence[Record], kinds: Sequence[str], first: str 
     return numbers
 
 
-def accuracy_bars(models: Sequence[Record], kinds: Sequence[str]) -> tuple[Point, ...]:
-    """The accuracy of every kind at every task, median over seeds."""
-    return tuple(
-        Point.over([one["accuracy"] for one in models if (one["task"], one["kind"]) == (task, kind)], task, kind)
+def accuracy_figure(models: Rows, kinds: Sequence[str]) -> Figure:
+    points = tuple(
+        Point.over([row["accuracy"] for row in select(models, task=task, kind=kind)], task, kind)
         for kind in kinds
-        for task in dict.fromkeys(one["task"] for one in models)
+        for task in dict.fromkeys(row["task"] for row in models)
     )
+    title, caption = "Models that differ only in attention", "Accuracy on held-out sequences; median over seeds."
+    return Figure("accuracy", title, caption, "task", "accuracy", points, kind="bars")
