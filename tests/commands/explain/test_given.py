@@ -1,4 +1,4 @@
-"""What is given to explain, view and operator in Python: files, numbers that are none, and questions that exclude each
+"""What is given to explain, view and operator in Python: files, NaN, and questions that exclude each
 other. Found by people who tried."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`attnscope.operator` as a person meets it: what it takes, what it says of itself, and what it refuses."""
+"""`attnscope.operator` as a person meets it: what it takes, its repr, and what it refuses."""
 
 from __future__ import annotations
 

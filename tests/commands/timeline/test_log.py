@@ -1,4 +1,4 @@
-"""A run on disk: whole lines or none, whoever is killed, whatever is full; one writer; steps never doubled."""
+"""A run on disk: whole lines or nothing, after a kill or on a full disk; one writer; steps never doubled."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_damaged_line_costs_one_look_and_is_said(tmp_path: Path) -> None:
     file.write_bytes(b"".join(lines))
     read = read_run(tmp_path / "run")
     assert read.steps.tolist() == [50, 150, 200]
-    assert read.notes == ("2 lines of looks.jsonl could not be read, and left out: 2, 5.",)
+    assert read.notes == ("2 lines of looks.jsonl could not be read and are skipped: 2, 5.",)
 
 
 WRITER = """

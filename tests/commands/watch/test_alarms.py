@@ -192,7 +192,7 @@ def test_an_alarm_that_holds_is_renewed_by_new_layers_more_heads_and_another_thr
         grown((1, 0)),  # nothing new
         grown((1, 0), (2, 1)),  # a layer
         grown((1, 0), (2, 1)),
-        grown((1, 0), (1, 1), (2, 1)),  # one head more is none
+        grown((1, 0), (1, 1), (2, 1)),  # one head more is not news
         grown((1, 0), (1, 1), (1, 2), (2, 1)),  # twice the heads that were told
         grown((1, 0)),
         grown((1, 0), (2, 1)),  # a layer that was told

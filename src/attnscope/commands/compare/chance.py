@@ -39,27 +39,24 @@ from attnscope.stats.exact import floats_from_json, floats_to_json
 from attnscope.stats.intervals import student
 from attnscope.stats.moments import Moments
 
-# What every text gave: the means of one arm's measures over the sequences of each text, at every place.
-#
-# A survey sums over all sequences, and what one text had to do with its numbers is gone. Whether other text would have
-# made a finding is asked of texts, so a treatment keeps their means: for measures that findings read, and no others.
-#
-#     seen = Sequences(texts)
-#     scan(model, batches, each=seen)
-#     seen.by_text(survey.cards).survey_of(survey, 3)     the survey as it would be if there were text 3 alone
-
 
 @dataclass(frozen=True, eq=False)
 class ByText:
-    means: dict[Key, NDArray[np.float64]]  # [texts] or [texts, heads]; NaN where a text has no number
+    """Means of one arm's measures over the sequences of each text, of measures that findings read.
+
+    seen = Sequences(texts)
+    scan(model, batches, each=seen)
+    seen.by_text(survey.cards).survey_of(survey, 3)     the survey of text 3 alone
+    """
+
+    means: dict[Key, NDArray[np.float64]]  # [texts] or [texts, heads]; NaN if missing
 
     @property
     def texts(self) -> int:
         return len(next(iter(self.means.values()), ()))
 
     def survey_of(self, whole: Survey, text: int, measures: Sequence[str] | None = None) -> Survey:
-        """`whole` with the means of one text for its own; lengths, labels and weights stay those of the whole, so that
-        every text is held to the same bar. Only `measures`, if they are named."""
+        """Return `whole` with the means of one text. Lengths, labels and weights stay, so thresholds are the same."""
         wanted = {name: card for name, card in whole.cards.items() if measures is None or name in measures}
         cells = {
             key: replace(cell, moments=Moments.of(self.means[key][text][None])) if key in self.means else cell
@@ -95,7 +92,7 @@ class ByText:
 
 @dataclass
 class Sequences:
-    """Listens to a scan; `texts` says which text each sequence was cut from, by its number."""
+    """Observe a scan; `texts` is the number of the text of each sequence."""
 
     texts: Sequence[int]
     _sums: dict[Key, NDArray[np.float64]] = field(default_factory=dict)
@@ -113,7 +110,7 @@ class Sequences:
             counts[place] += finite
 
     def by_text(self, cards: Mapping[str, Card]) -> ByText:
-        """Of what findings read: by name, or as the number that a card's own alarm watches."""
+        """Return the means of measures that findings read, by name or through a card's alarm."""
         named = {measure for kind in findings().values() for measure in kind.reads}
         read = [key for key in self._sums if key.measure in named or cards[key.measure].alarm is not None]
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -122,13 +119,13 @@ class Sequences:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean over texts of what differs between two arms, and how far chance may move it; infinite where unknown."""
+    """The mean difference of two arms over texts, and how far chance may move it (infinite if unknown)."""
 
     mean: float
     chance: float
 
     def sure(self, direction: int) -> bool:
-        """Whether it goes that way, and further than chance would."""
+        """Return whether it goes in this direction, further than chance."""
         return self.mean * direction > self.chance
 
 
@@ -137,7 +134,7 @@ UNKNOWN = Difference(math.nan, math.inf)
 
 @dataclass(frozen=True)
 class Reading:
-    """An arm's survey, and what each text had to do with it. `struck` are heads that are gone and say nothing."""
+    """An arm's survey and the means of each text. `struck` are removed heads, which are ignored."""
 
     survey: Survey
     by_text: ByText | None = None
@@ -145,8 +142,8 @@ class Reading:
     struck: Collection[tuple[int, int]] = ()
 
     def of_each_text(self, finding: Finding) -> list[tuple[Finding, ...]] | None:
-        """The findings of this identity in every text alone; None where texts are not known. A rule that reads no
-        measure (`missing_bos`) has no texts behind it."""
+        """Return the findings of this identity in every text alone; None if texts are unknown, or if the rule reads no
+        measure (`missing_bos`)."""
         kind = findings().get(finding.kind)
         if kind is None:  # a rule of another version
             return None
@@ -162,7 +159,7 @@ class Reading:
 
 
 def without_heads(found: Sequence[Finding], removed: Collection[tuple[int, int]]) -> tuple[Finding, ...]:
-    """Findings of a pruned model: what is said of heads that are out is said of nothing."""
+    """Return findings of a pruned model, without its removed heads."""
     kept = []
     for one in found:
         left = tuple(place for place in one.heads if place not in removed)
@@ -172,21 +169,20 @@ def without_heads(found: Sequence[Finding], removed: Collection[tuple[int, int]]
 
 
 def of_counts(finding: Finding, base: Reading, treated: Reading) -> Difference:
-    """How many more heads or places it concerns in the treated arm."""
+    """Return how many more heads or places it concerns in the treated arm."""
     pairs = _pairs(finding, base, treated)
     return UNKNOWN if pairs is None else over_texts([_places(b) - _places(a) for a, b in pairs], whole=True)
 
 
 def of_findings(finding: Finding, base: Reading, treated: Reading) -> Difference:
-    """How many more findings of this identity the treated arm has: of those that are there or not, and count no
-    heads."""
+    """Return how many more findings of this identity the treated arm has, for findings that count no heads."""
     pairs = _pairs(finding, base, treated)
     return UNKNOWN if pairs is None else over_texts([len(b) - len(a) for a, b in pairs], whole=True)
 
 
 def of_numbers(finding: Finding, base: Reading, treated: Reading) -> Difference:
-    """By how much its number is further beyond its threshold in the treated arm. A text without the finding has not
-    passed the threshold, and counts as if it stood on it."""
+    """Return how much further its number is beyond its threshold in the treated arm. A text without the finding counts
+    as exactly on the threshold."""
     pairs = _pairs(finding, base, treated)
     if pairs is None:
         return UNKNOWN
@@ -194,7 +190,7 @@ def of_numbers(finding: Finding, base: Reading, treated: Reading) -> Difference:
 
 
 def over_texts(apart: Sequence[float | int], *, whole: bool) -> Difference:
-    """Student's interval of the mean; `whole`: of whole numbers, whose variance is at least the mean of their size."""
+    """Return Student's interval of the mean; the variance of `whole` numbers is at least the mean of |d|."""
     known = [one for one in apart if math.isfinite(one)]
     g = len(known)
     if g < 2:
@@ -220,6 +216,6 @@ def _places(found: Sequence[Finding]) -> int:
 
 
 def _beyond(found: Sequence[Finding], finding: Finding) -> float:
-    """Distance of the worst of them from its threshold; 0 where there is none."""
+    """Return the distance of the worst finding from its threshold, or 0."""
     alike = [one for one in found if one.threshold_name == finding.threshold_name]
     return max((abs(one.value - one.threshold) for one in alike), default=0.0)

@@ -27,21 +27,21 @@ Status = Literal["worse", "new", "better", "gone", "changed", "same"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 REGRESSIONS: tuple[Status, ...] = ("worse", "new")
 IMPROVEMENTS: tuple[Status, ...] = ("better", "gone")
-NOTICEABLE = 0.1  # a number that moved by less than this share of itself is neither better nor worse
+NOTICEABLE = 0.1  # relative change below which a number is neither better nor worse
 
 
 @dataclass(frozen=True)
 class FindingChange:
-    """One finding in the first survey and in another one; None where that survey has no such finding."""
+    """One finding in the first survey and in another one, or None."""
 
     status: Status
     before: Finding | None
     after: Finding | None
-    survey: int = 1  # which survey is held against the first: its place in `Comparison.surveys`
+    survey: int = 1  # index in `Comparison.surveys`
 
     @property
     def either(self) -> Finding:
-        """As it is now, or as it was where it is gone."""
+        """The finding now, or before if it is gone."""
         found = self.after or self.before
         assert found is not None
         return found
@@ -67,7 +67,7 @@ class FindingChange:
         return self.either.severity
 
     def regressed(self, severity: Severity = "note") -> bool:
-        """New or worse, and at least this severe: what a gate counts."""
+        """Return whether it is new or worse, and at least this severe."""
         return self.status in REGRESSIONS and self.either.at_least(severity)
 
     def to_json(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class FindingChange:
 
 
 def paired_findings(before: Sequence[Finding], after: Sequence[Finding], survey: int = 1) -> tuple[FindingChange, ...]:
-    """Every finding of either, in pairs: new and worse ones first, the most severe of them at the top."""
+    """Return every finding of either in pairs, new and worse ones first, most severe first."""
     names = list(dict.fromkeys(map(identity, chain(after, before))))
     pairs = [
         FindingChange(status(old, new), old, new, survey)
@@ -88,14 +88,14 @@ def paired_findings(before: Sequence[Finding], after: Sequence[Finding], survey:
 
 
 def told_first(pair: FindingChange) -> tuple[int, int, int]:
-    """Regressions, improvements, changes, and what stayed; of each, the most severe first."""
+    """Sort by regressions, improvements, changes and the rest, each most severe first."""
     groups = (REGRESSIONS, IMPROVEMENTS, ("changed",), ("same",))
     group = next(n for n, some in enumerate(groups) if pair.status in some)
     return group, -SEVERITIES.index(pair.severity), STATUSES.index(pair.status)
 
 
 def identity(finding: Finding) -> tuple[Hashable, ...]:
-    """What makes two findings one. Where NaN first appears may move from site to site, and broken weights are apart."""
+    """Return what two findings must share to be paired. NaNs may move between sites; broken weights are apart."""
     details = finding.details
     site = None if finding.kind == "nonfinite" else details.get("site")
     measure = details.get("measure") if finding.kind == "alarm" else None
@@ -103,7 +103,7 @@ def identity(finding: Finding) -> tuple[Hashable, ...]:
 
 
 def concerned(finding: Finding) -> int:
-    """How many heads it is about; of the stream, how many places."""
+    """Return the number of heads, or of places in the stream."""
     return len(finding.heads) or len(finding.layers)
 
 
@@ -127,7 +127,7 @@ def status(before: Finding | None, after: Finding | None) -> Status:
 
 
 def _matched(before: list[Finding], after: list[Finding]) -> list[tuple[Finding | None, Finding | None]]:
-    """Findings of one identity, such as two steps up of one stream: those in one place first, then in order."""
+    """Pair findings of one identity: those in the same place first, then in order."""
     pairs: list[tuple[Finding | None, Finding | None]] = []
     waiting = []
     for new in after:
@@ -149,7 +149,7 @@ def _neutral(finding: Finding) -> bool:
 
 
 def moved_beyond(before: Finding, after: Finding) -> int:
-    """1 where the number is noticeably further beyond its threshold, -1 where it is noticeably closer."""
+    """Return 1 if the number is noticeably further beyond its threshold, -1 if noticeably closer, else 0."""
     old, new = before.value, after.value
     alike = before.threshold_name == after.threshold_name
     if not alike or not (math.isfinite(old) and math.isfinite(new)) or abs(new - old) <= NOTICEABLE * abs(old):

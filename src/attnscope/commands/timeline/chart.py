@@ -1,4 +1,4 @@
-"""The picture of a timeline: the loss with its alarms, and below it a measure as a map of layers and steps."""
+"""The chart of a timeline: the loss with its alarms, and below it a measure as a map of blocks and steps."""
 
 from __future__ import annotations
 
@@ -8,12 +8,7 @@ import altair as alt
 import numpy as np
 
 from attnscope.commands.timeline.record import Key, Timeline
-from attnscope.commands.timeline.step_curves import (
-    card_of,
-    head_lines,
-    loss_chart,
-    step_map,
-)
+from attnscope.commands.timeline.step_curves import card_of, head_lines, loss_chart, step_map
 from attnscope.commands.timeline.words import title_of
 from attnscope.core.errors import RefusalError
 
@@ -29,8 +24,10 @@ def chart(
     site: str | None = None,
     layer: int | None = None,
 ) -> Any:
-    """The loss, and below it `measure`; with `layer`, its heads as lines too. Without a measure, the one that the first
-    alarm is about, or the first of attention."""
+    """Draw the loss and `measure`; with `layer`, also the heads of that block as lines.
+
+    `measure` defaults to that of the first alarm, or entropy.
+    """
     key = timeline.key(measure, part, stack, site) if measure is not None else telling(timeline)
     if key is None:
         raise RefusalError("There is nothing to draw: this run has no look with numbers yet.")
@@ -42,14 +39,12 @@ def chart(
 
 
 def telling(timeline: Timeline) -> Key | None:
-    """Which measure tells most at first sight: that of the first alarm, else entropy, else any of attention."""
+    """Return the measure to show first: that of the first alarm, else entropy, else any."""
     keys = [key for key in timeline.keys if np.isfinite(timeline.numbers(key)).any()]
     for spell in timeline.alarms:
-        name = spell.alarm.rule
-        for key in keys:
-            if key[2:] == (spell.alarm.stack, spell.alarm.site) and (key[0] in name or name in key[0]):
-                return key
-        for key in keys:
-            if key[2:] == (spell.alarm.stack, spell.alarm.site) and key[0].split("_")[0] in name:
-                return key
+        rule = spell.alarm.rule
+        here = [key for key in keys if key[2:] == (spell.alarm.stack, spell.alarm.site)]
+        alike = [key for key in here if key[0] in rule or rule in key[0]]
+        for key in (*alike, *(key for key in here if key[0].split("_")[0] in rule)):
+            return key
     return next((key for key in keys if key[0] == "entropy"), next(iter(keys), None))

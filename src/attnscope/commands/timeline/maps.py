@@ -1,8 +1,7 @@
-"""Maps of layers and steps for the page: numbers packed for the script, and a drawing of each that needs no script.
+"""Maps of blocks and steps for the page: numbers packed for the script, and a drawing that needs no script.
 
-Every place of every look is kept in one byte, a step of 1/250 of the colour scale (on a logarithmic one, of its
-logarithm), and all of a measure and run is deflated: two thousand looks of twelve layers and heads are thinned
-(`commands/timeline/read.py`) until a page of all measures stays below two megabytes.
+Every number is stored in one byte, in steps of 1/250 of the (possibly logarithmic) colour scale, and deflated. Looks are
+thinned (`commands/timeline/read.py`) until a page of all measures stays below two megabytes.
 """
 
 from __future__ import annotations
@@ -17,25 +16,18 @@ import numpy as np
 from attnscope.commands.scan.words import site_title
 from attnscope.commands.timeline.read import Columns
 from attnscope.commands.timeline.record import Key, Timeline
-from attnscope.commands.timeline.step_curves import (
-    card_of,
-    layer_title,
-    of_heads,
-    reach,
-    worry,
-)
+from attnscope.commands.timeline.step_curves import card_of, layer_title, of_heads, reach, worry
 from attnscope.commands.timeline.words import title_of
 from attnscope.core.card import Card
 from attnscope.core.words import numeral
 from attnscope.reports.colours import BROKEN, MISSING, STEPS, Scale, scale, strokes
 
-BUDGET = 900_000  # bytes of codes on a page before they are deflated; base64 makes 1.2 MB of them at worst
+BUDGET = 900_000  # bytes of codes on a page, before deflating; at worst 1.2 MB in base64
 MOST = 400  # columns that a screen can tell apart
 FEWEST = 40
 SMALL = 120  # columns of a small map
-AWAY = 10  # times the alarm of its card: a number that runs away
-LEVELS, NO_NUMBER, ABSENT = 250, 254, 255
-"""Codes 0 to 250 are numbers; one that is not finite where others are, and a place that was not measured."""
+AWAY = 10  # times the alarm of its card: such numbers get a logarithmic scale
+LEVELS, NO_NUMBER, ABSENT = 250, 254, 255  # codes 0 to 250 are numbers; then not finite, and not measured
 
 
 @dataclass(frozen=True)
@@ -64,7 +56,7 @@ class StepMap:
 
     @property
     def many(self) -> bool:
-        """Whether there are numbers for each head."""
+        """Whether there is a number for each head."""
         return any(one.ndim == 3 for one in self.numbers)
 
     @property
@@ -110,7 +102,7 @@ class StepMap:
         }
 
     def drawings(self) -> tuple[str, ...]:
-        """A small picture of each run: layers downwards, steps to the right."""
+        """Return the SVG of each run: blocks downwards, steps to the right."""
         first = min(int(run.steps[0]) for run in self.runs if run.looks)
         last = max(int(run.steps[-1]) for run in self.runs if run.looks)
         return tuple(
@@ -132,7 +124,7 @@ class StepMap:
 
 
 def step_maps(timeline: Timeline) -> tuple[StepMap, ...]:
-    """Every measure of the first run that has a finite number anywhere, in the order of the header."""
+    """Return a map of every measure with a finite number, in the order of the header."""
     runs = timeline.runs
     keys = list(dict.fromkeys(key for run in runs for key in run.keys))
     whole = {key: tuple(run.numbers(key) for run in runs) for key in keys}
@@ -150,26 +142,26 @@ def step_maps(timeline: Timeline) -> tuple[StepMap, ...]:
 
 
 def _spanned(seen: np.ndarray, card: Card) -> Scale:
-    """Numbers that run away (logits of a run that fails) would leave one colour for all that came before."""
+    """Return a logarithmic scale if numbers go far past the alarm: on a linear one, all others would look alike."""
     top = float(seen[np.isfinite(seen)].max())
     if card.log or card.alarm is None or card.alarm.relation != ">" or top <= AWAY * card.alarm.threshold:
         return scale(seen, card)
     low = card.alarm.threshold / 100
-    why = f"logarithmically, because numbers go far past the alarm at {numeral(card.alarm.threshold)}; what is below"
-    return Scale(low, top, f"{why} {numeral(low)} is drawn as {numeral(low)}", log=True)
+    why = (
+        f"logarithmically, because numbers go far past the alarm at {numeral(card.alarm.threshold)}; smaller ones than"
+    )
+    return Scale(low, top, f"{why} {numeral(low)} are drawn as {numeral(low)}", log=True)
 
 
 def thinning(maps: tuple[StepMap, ...]) -> tuple[str, ...]:
-    """What the page says of itself: how looks were thinned, and how exact a number under the pointer is."""
+    """Say how looks were thinned, and how exact a number under the pointer is."""
     if not maps:
         return ()
-    told = [each.words(len(run.looks)) for run, each in zip(maps[0].runs, maps[0].columns, strict=True)]
-    return (*dict.fromkeys(filter(None, told)), _EXACT)
-
-
-_EXACT = f"Numbers under the pointer are kept in {LEVELS} steps of their colour scale; the run has them to six figures."
+    words = [each.words(len(run.looks)) for run, each in zip(maps[0].runs, maps[0].columns, strict=True)]
+    exact = f"Numbers under the pointer are rounded to {LEVELS} steps of the colour scale; the run has six figures."
+    return (*dict.fromkeys(filter(None, words)), exact)
 
 
 def _by_place(codes: np.ndarray) -> bytes:
-    """Place after place, each along the steps: neighbours in time are alike, and fold small."""
+    """Return codes place by place, along the steps: neighbours in time are alike, which deflates well."""
     return np.ascontiguousarray(np.moveaxis(codes, 0, -1)).tobytes()

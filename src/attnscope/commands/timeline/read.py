@@ -1,10 +1,10 @@
-"""Reading a run folder, also while it is written: only lines that have their end are read.
+"""Read a run folder, also while it is written: only finished lines are read.
 
-    read_run("run/")                    the whole run as a Timeline
-    reader = RunReader("run/"); reader.more()       the looks that came since it was last asked
+    read_run("run/")                                the whole run as a Timeline
+    reader = RunReader("run/"); reader.more()       the looks since the last call
 
-A line that cannot be read, or whose step does not rise, is left out and said so in the notes: one damaged line must not
-take a week of training away.
+Damaged lines, and lines whose step does not rise, are skipped and named in the notes: one damaged line must not lose a
+week of training.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOOKS = "looks.jsonl"
 
 @dataclass
 class Parsed:
-    """Looks in order; where in the content the line of each ends; how many bytes were whole lines; bad lines."""
+    """Looks in order, the byte at which the line of each ends, bytes in whole lines, and damaged line numbers."""
 
     looks: list[Look] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
@@ -40,9 +40,9 @@ class Parsed:
 
 
 def parse_looks(content: bytes, after: int = -1) -> Parsed:
-    """Whole lines of looks.jsonl whose steps rise from `after` on."""
+    """Parse whole lines of looks.jsonl whose steps rise from `after` on."""
     found = Parsed()
-    for number, line in enumerate(content.split(b"\n")[:-1], start=1):  # behind the last end: half-written, or nothing
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):  # the last piece is unfinished or empty
         found.used += len(line) + 1
         try:
             look = Look.from_json(parsed(line.decode("utf-8")))
@@ -59,18 +59,17 @@ def parse_looks(content: bytes, after: int = -1) -> Parsed:
 
 
 def is_run(path: Path | str) -> bool:
-    """Whether a path is a folder that holds a run."""
+    """Return whether a path is a folder with a run."""
     return (named_path(path, "run folder") / HEADER).is_file()
 
 
 def read_run(folder: Path | str) -> Timeline:
-    """The run in a folder as a record. A half-written last line is left out."""
+    """Read the run in a folder. An unfinished last line is skipped."""
     return _read(named_path(folder, "run folder"))[0]
 
 
 class RunReader:
-    """Follows a run: `timeline` is what is known of it, `more` reads on where it stopped. A run that was resumed lost
-    its last looks and has a new header, and is read again from its beginning."""
+    """Follow a run: `more` reads new looks into `timeline`. A resumed run has a new header and is read from the start."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = named_path(folder, "run folder")
@@ -78,7 +77,7 @@ class RunReader:
         self.timeline, self._offset = _read(self.folder)
 
     def more(self) -> tuple[Look, ...]:
-        """New looks, which `timeline` has from now on; after a resumption all that are there."""
+        """Return new looks, and add them to `timeline`; after a resumption, return all looks."""
         content = _content(self.folder, self._offset)
         if content is None or self._stamp() != self._header:
             self._header = self._stamp()
@@ -99,7 +98,7 @@ class RunReader:
 
 
 def _read(path: Path) -> tuple[Timeline, int]:
-    """The run, and how many bytes of its looks were whole lines."""
+    """Return the run, and how many bytes of its looks are whole lines."""
     if not path.is_dir():
         raise RefusalError(
             f"There is no run folder {path}: give one that `attnscope.watch` wrote.{neighbour_meant(path)}"
@@ -109,12 +108,12 @@ def _read(path: Path) -> tuple[Timeline, int]:
     notes: tuple[str, ...] = ()
     if found.damaged:
         lines = count(len(found.damaged), "line")
-        notes = (f"{lines} of {LOOKS} could not be read, and left out: {ranges(found.damaged)}.",)
+        notes = (f"{lines} of {LOOKS} could not be read and are skipped: {ranges(found.damaged)}.",)
     return Timeline(path.resolve().name, header, tuple(found.looks), notes), found.used
 
 
 def _content(path: Path, offset: int = 0) -> bytes | None:
-    """What stands in the file of looks from an offset on; None where it is shorter. No file is an empty one."""
+    """Return the file of looks from an offset on, or None if it is shorter. A missing file counts as empty."""
     try:
         with (path / LOOKS).open("rb") as stream:
             if os.fstat(stream.fileno()).st_size < offset:
@@ -127,17 +126,13 @@ def _content(path: Path, offset: int = 0) -> bytes | None:
         raise RefusalError(f"{path / LOOKS} cannot be read: {error.strerror or error}.") from error
 
 
-# Thousands of looks on a screen of a few hundred columns, without hiding what stood out.
-#
-# Neighbouring looks share a column, equally many in each. A mean would wash a spike of one look away, so every place
-# keeps, of the looks in a column, the number that is farthest from its own median over the whole run. A line through
-# these runs along the edge of the band that the numbers fill: it shows every excursion, and more unrest than a mean
-# would; `words` says so beside every picture that is thinned.
-
-
 @dataclass(frozen=True)
 class Columns:
-    """Looks `begins[c]` to `ends[c]` (not included) share column c."""
+    """Thousands of looks in a few hundred columns: looks `begins[c]` to `ends[c]` (not included) share column c.
+
+    A mean would hide a spike of one look. So every place keeps, of the looks in a column, the number farthest from its
+    own median over the run. Such a line shows every excursion, and more unrest than a mean; `words` says so.
+    """
 
     begins: NDArray[np.int64]
     ends: NDArray[np.int64]
@@ -153,11 +148,11 @@ class Columns:
 
     @property
     def each(self) -> int:
-        """How many looks share a column, the last one aside."""
+        """How many looks share a column (the last may have fewer)."""
         return int((self.ends - self.begins).max(initial=1))
 
     def thin(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """[looks, ...] to [columns, ...]: of each column the number farthest from the median of its place."""
+        """Reduce [looks, ...] to [columns, ...], keeping the number farthest from the median of its place."""
         if self.each == 1 or not len(numbers):
             return numbers
         known = np.isfinite(numbers)
@@ -171,22 +166,20 @@ class Columns:
         return made
 
     def words(self, looks: int) -> str:
-        """What a picture must say of itself; nothing where every look has its column."""
+        """Explain the thinning, or return "" if every look has a column."""
         if self.each == 1:
             return ""
         return (
             f"{count(looks, 'look')} are drawn as {len(self):,}: of {self.each} neighbours each place shows the "
-            "number farthest from its median over the run, so that nothing that stood out is hidden."
+            "number farthest from its median over the run, so that no spike is hidden."
         )
 
-
-# A timeline as a tidy pandas frame: one row for each run, look, measure, part, place and head.
 
 COLUMNS = ("run", "step", "loss", "measure", "part", "stack", "site", "layer", "head", "value")
 
 
 def table(timeline: Timeline) -> pandas.DataFrame:
-    """Rows without a number are left out."""
+    """Return a row for each run, look, measure, part, place and head that has a finite number."""
     import pandas
 
     frames = [_frame(run, key) for run in timeline.runs for key in run.keys]

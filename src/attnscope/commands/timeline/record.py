@@ -1,7 +1,7 @@
-"""What training did to attention: the header of a run and its looks, with a step axis.
+"""The record of `timeline`: the header of a run and its looks.
 
     timeline = attnscope.timeline("run/"); timeline.steps, timeline.losses
-    timeline.series("entropy")          numbers [looks, layers, heads], NaN where a look has none
+    timeline.series("entropy")          numbers [looks, blocks, heads], NaN if missing
     timeline.alarms                     every alarm, with the step at which it ended
     timeline.chart("entropy"); timeline.table(); timeline.save("timeline.json"); attnscope.report(timeline, "page.html")
 
@@ -33,7 +33,7 @@ Key = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class Spell:
-    """An alarm from its beginning to its end, which is None while it holds; `renewals` say where it went on to."""
+    """An alarm from its beginning to its end (None while it holds), with its renewals."""
 
     alarm: Alarm
     ended: int | None
@@ -45,13 +45,13 @@ class Spell:
 
     @property
     def sentence(self) -> str:
-        """Of its beginning, and of the last renewal."""
+        """The sentences of its beginning and of the last renewal."""
         return " ".join(one.sentence for one in (self.alarm, *self.renewals[-1:]))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Timeline(Record):
-    """One run; `name` is its folder's. `notes` are sentences on what could not be read, or how it was made."""
+    """One run; `name` is that of its folder. `notes` say what could not be read, or how it was made."""
 
     KIND: ClassVar[str] = "timeline"
     COMMAND: ClassVar[str] = "timeline"
@@ -75,12 +75,12 @@ class Timeline(Record):
 
     @property
     def losses(self) -> NDArray[np.float64]:
-        """NaN where nobody told."""
+        """The loss of every look, NaN if unknown."""
         return np.array([np.nan if look.loss is None else look.loss for look in self.looks], dtype=np.float64)
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """What was measured where: stacks and measures in the order of the header, parts and sites in that of cards."""
+        """What was measured where, in the order of the header and of the cards."""
         seen = self._found.keys()
         stacks = {stack.name: n for n, stack in enumerate(self.header.stacks)}
         names = {name: n for n, name in enumerate(self.header.measures)}
@@ -101,15 +101,15 @@ class Timeline(Record):
     def series(
         self, measure: str, part: str = "value", stack: str | None = None, site: str | None = None
     ) -> NDArray[np.float64]:
-        """One row for each look: [looks, layers] or [looks, layers, heads], NaN where a look has no number.
+        """Return [looks, blocks] or [looks, blocks, heads], NaN if missing.
 
-        Without stack and site the first place is read at which the measure was taken; `part` is the card's first
-        where it has no part called "value".
+        `stack` and `site` default to the first place with this measure; `part` to the card's first if it has no
+        "value".
         """
         return self.numbers(self.key(measure, part, stack, site))
 
     def key(self, measure: str, part: str = "value", stack: str | None = None, site: str | None = None) -> Key:
-        """The one key that these words mean, or a refusal that says which there are."""
+        """Return the key of these words; refuse unknown ones."""
         known = [key for key in self.keys if key[0] == measure]
         if not known:
             raise RefusalError(f"This run has no measure '{measure}'.{nearest(measure, [key[0] for key in self.keys])}")
@@ -122,7 +122,7 @@ class Timeline(Record):
         return fits[0]
 
     def numbers(self, key: Key) -> NDArray[np.float64]:
-        """All looks of one key; looks of other shapes are filled up with NaN, or cut where a number has more axes."""
+        """Return all looks of one key, filled up with NaN; looks with fewer axes are NaN."""
         found = self._found.get(key, [None] * len(self.looks))
         axes = max((one.ndim for one in found if one is not None), default=1)
         shapes = [one.shape for one in found if one is not None and one.ndim == axes]
@@ -135,7 +135,7 @@ class Timeline(Record):
 
     @cached_property
     def _found(self) -> dict[Key, list[NDArray[np.float64] | None]]:
-        """What every look has under each key: thousands of looks are gone through once, not once for every key."""
+        """The numbers of every look by key, collected in one pass."""
         found: dict[Key, list[NDArray[np.float64] | None]] = {}
         for number, look in enumerate(self.looks):
             for one in look.values:
@@ -144,7 +144,7 @@ class Timeline(Record):
 
     @property
     def alarms(self) -> tuple[Spell, ...]:
-        """In the order in which they began, each with its end."""
+        """Alarms in the order in which they began, each with its end."""
         told = [alarm for look in self.looks for alarm in look.alarms]
         ends = {alarm.key: alarm.step for alarm in told if alarm.ended}
         again: dict[Any, list[Alarm]] = {}
@@ -156,7 +156,7 @@ class Timeline(Record):
 
     @property
     def tokens_a_second(self) -> NDArray[np.float64]:
-        """Between each look and the one before it; the first counts from the beginning. NaN where no time passed."""
+        """Tokens a second since the look before, NaN if no time passed."""
         seconds = np.array([0.0, *(look.seconds for look in self.looks)])
         tokens = np.array([0.0, *(float(look.tokens) for look in self.looks)])
         passed, seen = np.diff(seconds), np.diff(tokens)
@@ -175,7 +175,7 @@ class Timeline(Record):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Timeline:
-        """What `to_json` gave, read back; a `FieldError` names what does not belong there."""
+        """Read what `to_json` returned; raise a `FieldError` for wrong fields."""
         unknown = [name for name in data if name not in (*BESIDE, "name", "header", "looks", "notes", "beside")]
         if unknown:
             raise FieldError(f"unknown fields in Timeline: {', '.join(unknown)}")
@@ -209,7 +209,7 @@ class Timeline(Record):
             raise FieldError(f"beside[{number}].{error}") from error
 
     def table(self) -> pandas.DataFrame:
-        """One row for each look, measure, place and head; `head` is <NA> where there is one number a layer."""
+        """Return a row for each look, measure, place and head; `head` is <NA> for one number a block."""
         from attnscope.commands.timeline.read import table
 
         return table(self)

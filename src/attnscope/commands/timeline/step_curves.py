@@ -1,11 +1,11 @@
-"""Training on a step axis: the loss with alarms as marks, a measure as a map of layers and steps, heads as lines.
+"""Charts on a step axis: the loss with alarms as marks, a measure as a map of blocks and steps, heads as lines.
 
     chart = loss_chart(timeline, 720)
     chart = step_map(timeline, ("entropy", "value", "model", "self"), 720)
     chart = head_lines(timeline, ("entropy", "value", "model", "self"), layer=3, width=720)
 
-More looks than a picture has columns are thinned (`commands/timeline/read.py`), and its subtitle says so. Looks need
-not be evenly spaced: a cell of a map reaches from its look to the next.
+Many looks are thinned (`commands/timeline/read.py`), and the subtitle says so. Looks need not be evenly spaced: a cell
+of a map reaches from its look to the next.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from attnscope.reports.colours import scale
 from attnscope.reports.rows import unit_title
 from attnscope.reports.theme import tick_labels
 
-MOST = 160  # columns of a picture: each carries its sentence
+MOST = 160  # columns of a chart
 TALLEST = 320  # pixels of a map
-BESIDE_OTHERS = ("inactive_heads",)  # a head beside the mean of its layer: that mean is 1, and the smallest head tells
+RELATIVE = ("inactive_heads",)  # relative to the mean of the block, which is 1: the smallest head matters
 
 
 def loss_chart(timeline: Timeline, width: int, *, height: int = 190, most: int = MOST) -> alt.LayerChart:
-    """The loss of every run, its alarms (not notes) as triangles where they began, each with its sentence."""
+    """Draw the loss of every run, with alarms (not notes) as triangles where they began."""
     names = distinct([run.name for run in timeline.runs])
     rows = pd.DataFrame(
         [row for run, name in zip(timeline.runs, names, strict=True) for row in _losses(run, name, most)]
     )
     if rows.empty:
-        raise RefusalError("Nobody told the loss of this run: draw a measure, chart('entropy').")
+        raise RefusalError("The loss of this run is unknown: draw a measure, chart('entropy').")
     x = _steps(timeline, width)
     y = alt.Y(
         "loss:Q", title="loss", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5, **tick_labels(rows["loss"]))
@@ -68,7 +68,7 @@ def loss_chart(timeline: Timeline, width: int, *, height: int = 190, most: int =
 def step_map(
     timeline: Timeline, key: Key, width: int, *, rows_of: str | None = None, most: int = MOST
 ) -> alt.VConcatChart | alt.Chart:
-    """Layers from top to bottom, steps from left to right, a map for each run, in one scale of colours."""
+    """Draw a map for each run, blocks downwards, steps to the right, on one colour scale."""
     card = card_of(timeline, key)
     grids = [of_heads(run.numbers(key), rows_of or worry(card)) for run in timeline.runs]
     seen = np.concatenate([grid.ravel() for grid in grids]) if grids else np.empty(0)
@@ -84,7 +84,8 @@ def step_map(
     made = []
     for run, grid, name in zip(timeline.runs, grids, distinct([r.name for r in timeline.runs]), strict=True):
         columns = Columns.of(len(run.looks), most)
-        cells = _cells(run, columns, columns.thin(grid), name if timeline.beside else "")
+        place = f"{name}, {layer_title(card, key)}" if timeline.beside else layer_title(card, key)
+        cells = _cells(run, columns, columns.thin(grid), place)
         layers = grid.shape[1]
         row = max(4, min(18, TALLEST // max(layers, 1)))
         every = max(1, -(-12 // row))
@@ -109,13 +110,13 @@ def step_map(
 def head_lines(
     timeline: Timeline, key: Key, layer: int, width: int, *, height: int = 190, most: int = MOST
 ) -> alt.LayerChart:
-    """A line for each head of one layer of the first run; heads that an alarm names stand out."""
+    """Draw a line for each head of one block of the first run; heads named by an alarm stand out."""
     card = card_of(timeline, key)
     numbers = timeline.numbers(key)
     if numbers.ndim < 3:
         numbers = numbers[:, :, None]
     if layer not in range(numbers.shape[1]):
-        raise RefusalError(f"'{key[0]}' has no layer {layer}: there are 0 to {numbers.shape[1] - 1}.")
+        raise RefusalError(f"'{key[0]}' has no block {layer}: there are 0 to {numbers.shape[1] - 1}.")
     columns = Columns.of(len(timeline.looks), most)
     thin = columns.thin(numbers[:, layer])
     steps = timeline.steps[columns.begins]
@@ -135,7 +136,7 @@ def head_lines(
         ]
     )
     if rows.empty:
-        raise RefusalError(f"'{key[0]}' has no finite number in layer {layer}: draw another one.")
+        raise RefusalError(f"'{key[0]}' has no finite number in block {layer}: draw another one.")
     log = card.log and bool((rows["value"] > 0).all())
     y = alt.Y(
         "value:Q",
@@ -158,7 +159,7 @@ def head_lines(
 
 
 def card_of(timeline: Timeline, key: Key) -> Card:
-    """The card that any of the runs has; of a measure without one, a bare card."""
+    """Return the card of a measure from any run, or a bare card."""
     for run in timeline.runs:
         if key[0] in run.header.measures:
             return run.header.measures[key[0]]
@@ -167,8 +168,8 @@ def card_of(timeline: Timeline, key: Key) -> Card:
 
 
 def worry(card: Card) -> str:
-    """Which head of a layer to show: the one nearest to the card's alarm; without an alarm the mean of all."""
-    if card.name in BESIDE_OTHERS:
+    """Return which head of a block to show: the one nearest to the card's alarm, or the mean of all."""
+    if card.name in RELATIVE:
         return "smallest"
     return "mean" if card.alarm is None else "largest" if card.alarm.relation == ">" else "smallest"
 
@@ -193,7 +194,7 @@ def layer_title(card: Card, key: Key) -> str:
 
 
 def reach(steps: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """From where to where each column reaches, in steps: to the next one, and the last as far as the one before."""
+    """Return the first and last step of each column: up to the next column; the last is as wide as the median."""
     starts = steps[begins]
     if not len(starts):
         return starts, starts
@@ -201,9 +202,8 @@ def reach(steps: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return starts, np.append(starts[1:], starts[-1] + max(width, 1))
 
 
-def _cells(run: Timeline, columns: Columns, grid: np.ndarray, name: str) -> pd.DataFrame:
+def _cells(run: Timeline, columns: Columns, grid: np.ndarray, place: str) -> pd.DataFrame:
     starts, ends = reach(run.steps, columns.begins)
-    whose = f"{name}, " if name else ""
     return pd.DataFrame(
         [
             {
@@ -211,7 +211,7 @@ def _cells(run: Timeline, columns: Columns, grid: np.ndarray, name: str) -> pd.D
                 "until": int(end),
                 "layer": layer,
                 "value": float(grid[column, layer]),
-                "label": f"{whose}step {start:,}, block {layer}: {numeral(float(grid[column, layer]), 3)}",
+                "label": f"step {start:,}, {place} {layer}: {numeral(float(grid[column, layer]), 3)}",
             }
             for column, (start, end) in enumerate(zip(starts, ends, strict=True))
             for layer in range(grid.shape[1])
@@ -221,7 +221,7 @@ def _cells(run: Timeline, columns: Columns, grid: np.ndarray, name: str) -> pd.D
 
 
 def _title(name: str, thinned: str) -> alt.TitleParams:
-    """Whose map it is, and in lines of their own how it is thinned."""
+    """Return the name of the run, and how it is thinned in lines below."""
     lines = textwrap.wrap(thinned, 100)
     return alt.TitleParams(name or lines[:1] or "", subtitle=lines if name else lines[1:], fontSize=11, offset=4)
 
@@ -236,7 +236,7 @@ def _losses(run: Timeline, name: str, most: int) -> list[dict[str, Any]]:
             "step": int(step),
             "loss": float(loss),
             "label": f"{name}, step {step:,}: loss {numeral(float(loss), 4)}"
-            + (", above its least" if trouble == step else ""),
+            + (", above its lowest" if trouble == step else ""),
         }
         for step, loss in zip(steps, losses, strict=True)
         if np.isfinite(loss)
@@ -244,7 +244,7 @@ def _losses(run: Timeline, name: str, most: int) -> list[dict[str, Any]]:
 
 
 def _marks(run: Timeline, name: str) -> list[dict[str, Any]]:
-    """Notes are no marks: a head that comes to rest is not what a reader of the loss looks for."""
+    """Return alarms that are more severe than notes."""
     return [
         {"run": name, "step": spell.alarm.step, "label": f"{name}, step {spell.alarm.step:,}: {spell.alarm.sentence}"}
         for spell in run.alarms
@@ -264,7 +264,7 @@ def _steps(timeline: Timeline, width: int) -> alt.X:
 
 
 def _told_apart(names: Sequence[str]) -> dict[str, Any]:
-    """A colour for each of several runs; nothing for one."""
+    """Return a colour for each of several runs."""
     if len(names) < 2:
         return {}
     legend = alt.Legend(orient="top", symbolType="stroke", symbolSize=400, symbolStrokeWidth=2, columns=1)
@@ -272,5 +272,5 @@ def _told_apart(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _inner(width: int) -> int:
-    """Of the picture without its axes."""
+    """Return the width without axes."""
     return max(120, width - 72)

@@ -1,4 +1,4 @@
-"""A timeline on a screen: the verdict, alarms, the loss and what moved most, with a line of blocks for each."""
+"""Screens of a timeline, and of a run while it is written (`attnscope timeline RUN --live`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnscope.commands.timeline.read import Columns
-from attnscope.commands.timeline.record import Key, Spell, Timeline
+from attnscope.commands.timeline.record import Timeline
 from attnscope.commands.timeline.step_curves import card_of, of_heads, worry
 from attnscope.commands.timeline.words import about, loss_sentences, title_of, trend_words, trends, verdict, when
 from attnscope.core.finding import SEVERITIES
@@ -17,11 +17,13 @@ from attnscope.reports.terminal import BLOCKS, LEVELS, lines_under, opening, sec
 
 MOST_ALARMS = 8
 SPARK = 32  # columns
+ALARMS = 5  # on the screen of a run that is written
 
 
 def show(timeline: Timeline, *, verbose: bool = False) -> RenderableType:
-    """What a console prints; `verbose` adds every measure as a table."""
-    parts: list[RenderableType] = opening(verdict(timeline), *_about(timeline))
+    """Return the screen: verdict, alarms, loss and what moved most; with `verbose` also every measure as a table."""
+    lines = [f"{run.name}: {run.header.model}, {about(run)}" for run in timeline.runs]
+    parts: list[RenderableType] = opening(verdict(timeline), *lines)
     for run in timeline.runs:
         if timeline.beside:
             parts.append(section(clean(run.name)))
@@ -42,7 +44,7 @@ def show(timeline: Timeline, *, verbose: bool = False) -> RenderableType:
 
 
 def spark(numbers: np.ndarray, width: int = SPARK) -> str:
-    """Numbers as a line of blocks, from the smallest to the largest; a dot where there is none."""
+    """Return numbers as a line of block characters from smallest to largest, a dot for NaN."""
     thin = Columns.of(len(numbers), width).thin(np.asarray(numbers, float))
     known = np.isfinite(thin)
     if not known.any():
@@ -54,12 +56,12 @@ def spark(numbers: np.ndarray, width: int = SPARK) -> str:
 
 
 def now_of(numbers: np.ndarray) -> str:
-    """The number of the last look; a dash where it has none, whatever was known before."""
+    """Return the number of the last look, or a dash."""
     return numeral(float(numbers[-1]), 3) if len(numbers) and np.isfinite(numbers[-1]) else "–"
 
 
 def one_line(run: Timeline, key: tuple[str, str, str, str]) -> np.ndarray:
-    """One number for each look: of the layers the largest, the smallest or the mean, as the card worries."""
+    """Return one number for each look: the largest, smallest or mean of all blocks, whichever is nearest the alarm."""
     of = worry(card_of(run, key))
     return of_heads(of_heads(run.numbers(key), of)[:, None, :], of)[:, 0]
 
@@ -76,40 +78,23 @@ def _lines(run: Timeline) -> list[tuple[str, ...]]:
     return lines
 
 
-def _about(timeline: Timeline) -> list[str]:
-    if timeline.beside:
-        return [f"{run.name}: {run.header.model}, {about(run)}" for run in timeline.runs]
-    return [f"{timeline.name}: {timeline.header.model}, {about(timeline)}"]
-
-
-# A run while it is written, as one screen: alarms, the loss, every measure as a line of blocks, tokens a second.
-#
-# `frame` is a picture of a moment and knows nothing of terminals; `attnscope timeline RUN --live` draws it again and again.
-
-ALARMS = 5
-
-
 def frame(run: Timeline, *, width: int, height: int, silent: float | None = None, live: bool = True) -> RenderableType:
-    """`silent` is how many seconds ago the last look was written; without `live`, nothing is said about keys."""
-    parts: list[RenderableType] = [_title(run, width), _status(run, silent)]
-    alarms = _alarms(run)
-    parts += [Text(""), *alarms, Text("")]
-    taken = sum(-(-len(line.plain) // max(width, 1)) + 1 for line in alarms)  # words wrap earlier than letters
-    room = max(4, height - taken - 7)
-    parts.append(_measures(run, width, room))
-    if live:
-        parts.append(Text("q leaves; the training is not touched", style="dim"))
-    return Group(*parts)
+    """Return one picture of a run: alarms, loss, every measure, tokens a second.
 
-
-def _title(run: Timeline, width: int) -> Text:
+    `silent` is how many seconds ago the last look was written; `live` mentions the key that leaves.
+    """
     name = f"{run.name} · {run.header.model}"
-    return Text(clean(name[: max(width - 2, 10)]), style="bold", no_wrap=True)
+    title = Text(clean(name[: max(width - 2, 10)]), style="bold", no_wrap=True)
+    alarms = _alarms(run)
+    taken = sum(-(-len(line.plain) // max(width, 1)) + 1 for line in alarms)  # one more: words wrap early
+    measures = _measures(run, width, max(4, height - taken - 7))
+    leave = [Text("q leaves; the training is not touched", style="dim")] if live else []
+    return Group(title, _status(run, silent), Text(""), *alarms, Text(""), measures, *leave)
 
 
 def _status(run: Timeline, silent: float | None) -> Text:
     if not run.looks:
-        return Text("No look yet: the first comes with the first step that is looked at.", style="dim")
+        return Text("No look yet.", style="dim")
     last = run.looks[-1]
     words = [f"step {last.step:,}"]
     if np.isfinite(run.losses).any():
@@ -127,41 +112,29 @@ def _status(run: Timeline, silent: float | None) -> Text:
 
 
 def _ago(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.0f} h"
-    )
+    size, unit = (1, "s") if seconds < 120 else (60, "min") if seconds < 7200 else (3600, "h")
+    return f"{seconds / size:.0f} {unit}"
 
 
 def _alarms(run: Timeline) -> list[Text]:
-    """Those that hold, the most severe and of these the newest first, then those that are over."""
+    """Return alarms that hold, most severe and newest first, then those that are over."""
     rank = SEVERITIES.index
     spells = sorted(run.alarms, key=lambda s: (s.ended is not None, -rank(s.alarm.severity), -s.alarm.step))
     if not spells:
         return [Text("No alarms.", style=LEVELS["calm"])]
-    shown = [_alarm(spell) for spell in spells[:ALARMS]]
+    lines = [
+        Text.assemble((f"step {spell.alarm.step:,} ", LEVELS[spell.alarm.severity]), clean(spell.sentence))
+        if spell.ended is None
+        else Text(f"over since step {spell.ended:,}: {clean(spell.sentence)}", style="dim")
+        for spell in spells[:ALARMS]
+    ]
     if len(spells) > ALARMS:
-        shown.append(Text(f"and {len(spells) - ALARMS} more: attnscope timeline shows them", style="dim"))
-    return shown
-
-
-def _alarm(spell: Spell) -> Text:
-    alarm = spell.alarm
-    if spell.ended is not None:
-        return Text(f"over since step {spell.ended:,}: {clean(spell.sentence)}", style="dim")
-    return Text.assemble((f"step {alarm.step:,} ", LEVELS[alarm.severity]), clean(spell.sentence))
-
-
-def _named(run: Timeline, key: Key) -> str:
-    title = title_of(run.header.measures.get(key[0]), key)
-    return f"{title}, in blocks" if key[3] == "middle" else title
+        lines.append(Text(f"and {len(spells) - ALARMS} more: attnscope timeline shows them", style="dim"))
+    return lines
 
 
 def _measures(run: Timeline, width: int, room: int) -> RenderableType:
-    """The loss and as many measures as there is room for, those of heads first."""
+    """Return the loss and as many measures as fit, those of heads first."""
     table = Table.grid(padding=(0, 1), expand=False)
     for justify in ("left", "right", "left"):
         table.add_column(justify=justify, no_wrap=True, overflow="ellipsis")
@@ -173,7 +146,8 @@ def _measures(run: Timeline, width: int, room: int) -> RenderableType:
     cards = run.header.measures
     keys = [key for key in run.keys if key[0] not in cards or key[1] == cards[key[0]].parts[0]]
     keys.sort(key=lambda key: key[3] in ("stream", "middle"))
-    rows += [(_named(run, key), one_line(run, key)) for key in keys]
+    inside = {"middle": ", in blocks"}
+    rows += [(title_of(cards.get(key[0]), key) + inside.get(key[3], ""), one_line(run, key)) for key in keys]
     for title, numbers in rows[:room]:
         table.add_row(Text(clean(title[:longest])), Text(now_of(numbers), style="bold"), Text(spark(numbers, line)))
     if len(rows) > room:

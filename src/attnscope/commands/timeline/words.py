@@ -1,8 +1,8 @@
-"""What a run says, in sentences: its alarms, when the loss showed the same, and which numbers moved most."""
+"""The words of a run: its alarms, when the loss showed trouble, and which numbers moved most."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,39 +15,35 @@ from attnscope.core.finding import SEVERITIES
 from attnscope.core.words import count, numeral
 from attnscope.reports.words import Verdict
 
-# What a run did, beside its alarms: when the loss showed trouble, and which numbers moved most.
-
-TROUBLE = 0.2
-"""The loss shows trouble at the first look at which it is this share above the least before it, or not finite."""
+TROUBLE = 0.2  # the loss shows trouble when it is this share above its lowest value before
 
 
 @dataclass(frozen=True)
 class Trend:
-    """One place from its first number to its last; `head` is None where there is one number a layer."""
+    """One place from its first number to its last; `head` is None for one number a block."""
 
     key: Key
     layer: int
     head: int | None
     first: float
     last: float
-    moved: float  # in units of how far the places of this measure are apart at the first look, or of its size
+    moved: float  # in units of the spread over places at the first look
 
 
 def loss_trouble(run: Timeline) -> int | None:
-    """The step at which the loss showed trouble; None where it never did or nobody told it."""
-    told = np.isfinite(run.losses)
-    if not told.any():
+    """Return the step at which the loss showed trouble, or None."""
+    known = np.isfinite(run.losses)
+    if not known.any():
         return None
-    steps, losses = run.steps[told], run.losses[told]
+    steps, losses = run.steps[known], run.losses[known]
     least = np.minimum.accumulate(losses)
     above = losses > least + TROUBLE * np.abs(least)
     return int(steps[above.argmax()]) if above.any() else None
 
 
 def trends(run: Timeline, most: int = 5) -> tuple[Trend, ...]:
-    """The places that moved most, one for each measure and site, largest movement first."""
-    found = sorted(_largest(run), key=lambda trend: (-trend.moved, trend.key))
-    return tuple(found[:most])
+    """Return the places that moved most, one for each measure and site."""
+    return tuple(sorted(_largest(run), key=lambda trend: (-trend.moved, trend.key))[:most])
 
 
 def _largest(run: Timeline) -> Iterator[Trend]:
@@ -62,7 +58,7 @@ def _largest(run: Timeline) -> Iterator[Trend]:
         if not np.isfinite(change).any():
             continue
         size = float(np.nanmax(np.abs(first)))
-        apart = float(np.nanstd(first)) + 0.05 * size  # of a number that is the same everywhere, a share of its size
+        apart = float(np.nanstd(first)) + 0.05 * size  # or a share of its size, if all places are equal
         place = np.unravel_index(int(np.nanargmax(change)), change.shape)
         moved = float(change[place]) / apart if apart > 0 else 0.0
         if moved > 0:
@@ -71,7 +67,7 @@ def _largest(run: Timeline) -> Iterator[Trend]:
 
 
 def _ends(numbers: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The first and the last finite number of every place; NaN where there is none."""
+    """Return the first and the last finite number of every place, NaN if there is no such number."""
     known = np.isfinite(numbers)
     if not len(numbers):
         empty = np.full(numbers.shape[1:], np.nan)
@@ -83,34 +79,36 @@ def _ends(numbers: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np
 
 
 def verdict(timeline: Timeline) -> Verdict:
-    """The worst alarm of any run in its own words, or that there was none."""
+    """Return the worst alarm of any run, or that there was no alarm."""
     if not any(run.looks for run in timeline.runs):
-        return Verdict("note", "Nothing has been looked at yet.")
-    told = [(run, spell) for run in timeline.runs for spell in run.alarms if spell.alarm.severity != "note"]
-    if not told:
+        return Verdict("note", "There are no looks yet.")
+    loud = [(run, spell) for run in timeline.runs for spell in run.alarms if spell.alarm.severity != "note"]
+    if not loud:
         notes = sum(len(run.alarms) for run in timeline.runs)
         extra = f" ({count(notes, 'note')})" if notes else ""
         trouble = [run for run in timeline.runs if loss_trouble(run) is not None]
         if trouble:
             return Verdict("warning", f"No alarm, but the loss rose: {_trouble_words(trouble[0])}{extra}")
         return Verdict("calm", f"No alarms in {_looks(timeline)}{extra}.")
-    run, worst = max(told, key=lambda pair: SEVERITIES.index(pair[1].alarm.severity))
+    run, worst = max(loud, key=lambda pair: SEVERITIES.index(pair[1].alarm.severity))
     whose = f"{run.name}: " if timeline.beside else ""
-    return Verdict(worst.alarm.severity, f"{whose}{worst.sentence} ({_counts([spell for _, spell in told])})")
+    counts = count_words([spell.alarm for _, spell in loud], zero=False)
+    return Verdict(worst.alarm.severity, f"{whose}{worst.sentence} ({counts})")
 
 
 def sentences(timeline: Timeline) -> tuple[str, ...]:
-    """Verdict first, then run by run: what was looked at, alarms, loss, what moved."""
-    said = [verdict(timeline).sentence]
+    """Return the verdict, then for each run its looks, alarms, loss and what moved."""
+    lines = [verdict(timeline).sentence]
     for run in timeline.runs:
         whose = f"{run.name}: " if timeline.beside else ""
-        said += [f"{whose}{line}" for line in (about(run), *alarm_sentences(run), *loss_sentences(run))]
-        said += [f"{whose}{trend_words(run, trend)}" for trend in trends(run)]
-    return tuple(dict.fromkeys(said))
+        alarms = (f"{when(spell)}: {spell.sentence}" for spell in run.alarms)
+        moved = (trend_words(run, trend) for trend in trends(run))
+        lines += [f"{whose}{line}" for line in (about(run), *alarms, *loss_sentences(run), *moved)]
+    return tuple(dict.fromkeys(lines))
 
 
 def about(run: Timeline) -> str:
-    """`40 looks up to step 2,000, of a model of 3 layers; a look took 0.05 s`."""
+    """Return `40 looks up to step 2,000; a look took 0.05 s (median).`"""
     if not run.looks:
         return "no looks yet."
     cost = float(np.median([look.cost for look in run.looks]))
@@ -118,12 +116,8 @@ def about(run: Timeline) -> str:
     return f"{count(len(run.looks), 'look')} up to step {run.looks[-1].step:,}{took}."
 
 
-def alarm_sentences(run: Timeline) -> tuple[str, ...]:
-    return tuple(f"{when(spell)}: {spell.sentence}" for spell in run.alarms)
-
-
 def when(spell: Spell) -> str:
-    """`Since step 850, still on`, `Steps 850 to 1,350`."""
+    """Return `Since step 850, still on`, `Steps 850 to 1,350`."""
     if spell.ended is None:
         return f"Since step {spell.alarm.step:,}, still on"
     if spell.ended <= spell.alarm.step:
@@ -132,37 +126,27 @@ def when(spell: Spell) -> str:
 
 
 def loss_sentences(run: Timeline) -> tuple[str, ...]:
-    """Where the loss went, and how long before it showed trouble the first alarm was."""
-    told = np.isfinite(run.losses)
-    if not told.any():
-        return ("The loss was not told.",) if run.looks else ()
-    steps, losses = run.steps[told], run.losses[told]
+    """Say how the loss went, when it showed trouble, and how long after the first alarm that was."""
+    known = np.isfinite(run.losses)
+    if not known.any():
+        return ("The loss is unknown.",) if run.looks else ()
+    steps, losses = run.steps[known], run.losses[known]
     least = int(losses.argmin())
-    said = [
-        f"The loss went from {numeral(float(losses[0]), 3)} to {numeral(float(losses[-1]), 3)}, its least is"
-        f" {numeral(float(losses[least]), 3)} at step {steps[least]:,}."
-    ]
-    return (*said, *lead_words(run))
-
-
-def lead_words(run: Timeline) -> tuple[str, ...]:
-    """How the first alarm stands to the loss; nothing where the loss never rose."""
-    if loss_trouble(run) is None:
-        return ()
-    return (f"The loss rose: {_trouble_words(run)}",)
+    first, last, lowest = (numeral(float(loss), 3) for loss in (losses[0], losses[-1], losses[least]))
+    lines = (f"The loss went from {first} to {last}; its lowest value is {lowest}, at step {steps[least]:,}.",)
+    return lines if loss_trouble(run) is None else (*lines, f"The loss rose: {_trouble_words(run)}")
 
 
 def _trouble_words(run: Timeline) -> str:
     step = loss_trouble(run)
     assert step is not None
-    said = f"at step {step:,} it stood more than {TROUBLE:.0%} above the least before it"
+    rose = f"at step {step:,} it was more than {TROUBLE:.0%} above its lowest value before"
     first = next((spell.alarm.step for spell in run.alarms if spell.alarm.severity != "note"), None)
     if first is None:
-        return f"{said}."
-    apart = step - first
-    if apart > 0:
-        return f"{said}, {apart:,} steps after the first alarm."
-    return f"{said}, {'with the first alarm' if apart == 0 else f'{-apart:,} steps before the first alarm'}."
+        return f"{rose}."
+    if step == first:
+        return f"{rose}, with the first alarm."
+    return f"{rose}, {abs(step - first):,} steps {'after' if step > first else 'before'} the first alarm."
 
 
 def trend_words(run: Timeline, trend: Trend) -> str:
@@ -176,7 +160,7 @@ def trend_words(run: Timeline, trend: Trend) -> str:
 
 
 def title_of(card: Card | None, key: Key) -> str:
-    """`Attention entropy`; `Gradient norm, query`: parts are named, but for the value itself where that comes first."""
+    """Return `Attention entropy`, or `Gradient norm, query` with the name of a part."""
     from attnscope.reports.rows import part_title
 
     if card is None:
@@ -185,7 +169,7 @@ def title_of(card: Card | None, key: Key) -> str:
 
 
 def place_words(card: Card | None, key: Key, layer: int, head: int | None, run: Timeline) -> str:
-    """`head 3 of block 2`, `block 2`, `the stream entering block 2`; with the stack where there are several."""
+    """Return `head 3 of block 2`, `block 2`, `the stream entering block 2`; with the stack if there are several."""
     tail = "" if len(run.header.stacks) < 2 else f" of the {key[2]}"
     if head is not None:
         return f"head {head} of block {layer}{tail}"
@@ -193,9 +177,7 @@ def place_words(card: Card | None, key: Key, layer: int, head: int | None, run: 
         return f"block {layer}{tail}, after attention"
     if key[3] == "stream" and not (card is not None and card.of_block):
         depth = next((stack.layers for stack in run.header.stacks if stack.name == key[2]), None)
-        return (
-            f"the stream after the last block{tail}" if layer == depth else f"the stream entering block {layer}{tail}"
-        )
+        return f"the stream {'after the last block' if layer == depth else f'entering block {layer}'}{tail}"
     return f"block {layer - 1 if card is not None and card.of_block else layer}{tail}"
 
 
@@ -203,7 +185,3 @@ def _looks(timeline: Timeline) -> str:
     last = max(run.looks[-1].step for run in timeline.runs if run.looks)
     runs = f" of {count(len(timeline.runs), 'run')}" if timeline.beside else ""
     return f"{count(sum(len(run.looks) for run in timeline.runs), 'look')}{runs} up to step {last:,}"
-
-
-def _counts(spells: Sequence[Spell]) -> str:
-    return count_words([spell.alarm for spell in spells], zero=False)
