@@ -29,7 +29,7 @@ from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.anatomy.example import Batch, run
 from attnscope.hf.exchanging.call import recipe_of
 from attnscope.hf.exchanging.exchange import Treated, exchange
-from attnscope.hf.exchanging.recipe import PREFIX
+from attnscope.hf.exchanging.recipe import PREFIX, InstallRequest
 from attnscope.hf.intercepting.restoring import evaluating, looking_at, without_gradients
 from attnscope.hf.loading.hashing import hash_of_files
 from attnscope.hf.loading.load import Loaded
@@ -88,17 +88,8 @@ def installed(
     """
     module = model.model if isinstance(model, Loaded) else model
     with ExitStack() as changes:
-        yield exchange(
-            changes,
-            module,
-            variant,
-            layers=layers,
-            heads=heads,
-            seed=seed,
-            stack=stack,
-            example_inputs=example_inputs,
-            settings=settings,
-        )
+        request = InstallRequest(variant, layers, heads, stack, seed, settings)
+        yield exchange(changes, module, request, example_inputs)
 
 
 # largest_logits(model, batches): the largest logit of every head, which `qk_clip` holds down.

@@ -1,1 +1,1 @@
-"""Other attention put into a model, and taken out again."""
+"""Install other attention in a model, and restore the model."""

@@ -1,8 +1,8 @@
-"""What an attention function is called with, read as variants want it: who sees whom, by which scale.
+"""Variants installed in a model, and the attention calls they answer.
 
-Models hand out masks in the form of their attention implementation: under fused attention booleans, or nothing where
-`is_causal` says it all; written out, numbers that are added to logits. Whatever else stands at a call and changes the
-logits (soft-capping, learned sinks, position biases) would be lost in another attention, and is refused.
+A variant is attached below the module that it changes, under its name (`layers.3.self_attn.attnscope_gated_output`), so
+that `parameters()`, `to()`, `state_dict()` and copies of the model include it. Hooks and attention functions look it
+up there and are plain functions of the module: a copy of the model computes with its own variants.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.registry import variants
 from attnscope.core.variant import Size, Variant
 from attnscope.hf.exchanging.recipe import PREFIX, Recipe
+from attnscope.hf.intercepting.masks import FORBIDDING
 from attnscope.hf.intercepting.slots import Slot
 
-FORBIDDING = -1e4  # additive masks use -1e4, finfo.min or -inf; exp of any of them is 0
 _CHANGES_LOGITS = {
     "softcap": "caps its logits",
     "s_aux": "has learned sinks of its own",
@@ -30,10 +30,11 @@ _CHANGES_LOGITS = {
     "cu_seq_lens_q": "packs several texts into one row",
     "cu_seq_lens_k": "packs several texts into one row",
 }
+_ANOTHER = "which another attention would lose: choose a variant of kind output, block or weights, or another model."
 
 
 @dataclass(frozen=True)
-class Call:
+class AttentionInputs:
     """Queries, keys and values `[batch, head, token, dim]`, and the rule between them."""
 
     query: Tensor
@@ -49,33 +50,53 @@ class Call:
         return {"visible": self.visible, "causal": self.causal, "scale": self.scale}
 
 
-def read_call(
-    module: nn.Module, tensors: tuple[Tensor, Tensor, Tensor], mask: Any, asked: Mapping[str, Any], *, fused: bool
-) -> Call:
-    """`fused`: whether the model's implementation takes a missing mask and `is_causal` for causality, as torch does."""
-    query, key, value = tensors
-    for name, words in _CHANGES_LOGITS.items():
-        if asked.get(name) is not None:
-            raise RefusalError(
-                f"{type(module).__name__} {words} ('{name}'), which another attention would lose: choose a variant of "
-                "kind output, block or weights, or another model."
-            )
-    causal = False
-    if mask is None and fused and query.shape[2] > 1:
-        flag = asked.get("is_causal")
-        causal = bool(getattr(module, "is_causal", True) if flag is None else flag)
-    if causal and key.shape[2] > query.shape[2]:  # a cache with room ahead, filled from the front
-        key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
-    scale = asked.get("scaling")
-    return Call(
-        query=query,
-        key=key,
-        value=value,
-        visible=_visible(module, mask, key.shape[2]),
-        causal=causal,
-        scale=query.shape[-1] ** -0.5 if scale is None else float(scale),
-        dropout=float(asked.get("dropout") or 0.0),
-    )
+@dataclass(frozen=True)
+class AttentionRequest:
+    """One call of an attention function, as the model makes it, and the model's own function for it.
+
+    `fused` says whether that function takes a missing mask with `is_causal` for causality, as torch does.
+    """
+
+    original: Callable[..., tuple[Tensor, Any]]
+    fused: bool
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Any
+    options: Mapping[str, Any]
+
+    def plain(self, value: Tensor | None = None) -> tuple[Tensor, Any]:
+        """Return the model's own attention, with other values if given."""
+        value = self.value if value is None else value
+        return self.original(self.module, self.query, self.key, value, self.mask, **self.options)
+
+    def read(self) -> AttentionInputs:
+        """Return what variants need; refuse what changes the logits and would be lost in another attention.
+
+        Models give masks in the form of their implementation: booleans, or nothing if `is_causal` says it all, under
+        fused attention; numbers that are added to logits under written-out attention.
+        """
+        query, key, value, options = self.query, self.key, self.value, self.options
+        for name, words in _CHANGES_LOGITS.items():
+            if options.get(name) is not None:
+                raise RefusalError(f"{type(self.module).__name__} {words} ('{name}'), {_ANOTHER}")
+        causal = False
+        if self.mask is None and self.fused and query.shape[2] > 1:
+            flag = options.get("is_causal")
+            causal = bool(getattr(self.module, "is_causal", True) if flag is None else flag)
+        if causal and key.shape[2] > query.shape[2]:  # a cache with room ahead, filled from the front
+            key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
+        scale = options.get("scaling")
+        return AttentionInputs(
+            query=query,
+            key=key,
+            value=value,
+            visible=_visible(self.module, self.mask, key.shape[2]),
+            causal=causal,
+            scale=query.shape[-1] ** -0.5 if scale is None else float(scale),
+            dropout=float(options.get("dropout") or 0.0),
+        )
 
 
 def _visible(module: nn.Module, mask: Any, keys: int) -> Tensor | None:
@@ -91,23 +112,13 @@ def _visible(module: nn.Module, mask: Any, keys: int) -> Tensor | None:
         return cut
     forbidden: Tensor = cut <= FORBIDDING
     if not bool(((cut == 0) | forbidden).all()):
-        raise RefusalError(
-            f"{type(module).__name__} adds a bias to its logits, which another attention would lose: choose a variant "
-            "of kind output, block or weights, or another model."
-        )
+        raise RefusalError(f"{type(module).__name__} adds a bias to its logits, {_ANOTHER}")
     return ~forbidden
-
-
-# What a variant adds to one place of a model: a module without a forward, whose tensors move, train and are saved.
-#
-# It hangs below the module that it changes, under the variant's name (`layers.3.self_attn.attnscope_gated_output`), so
-# that `parameters()`, `to()`, `state_dict()` and copies of the model take it along. Hooks and attention functions
-# find it there and are plain functions of the module: a copy of the model computes with its own parts.
 
 
 @dataclass
 class SharedTensors:
-    """Tensors on their way from one place of a forward pass to another; all parts of one installation share it."""
+    """Tensors on their way from one place of a forward pass to another; shared by all variants of one installation."""
 
     tensors: dict[str, Any] = field(default_factory=dict)
 
@@ -128,14 +139,11 @@ class InstalledVariant(nn.Module):
         slot: Slot = 0,
     ) -> None:
         super().__init__()
-        self.recipe = recipe
-        self.size = size
-        self.settings = dict(settings)
-        self.heads = heads
+        self.recipe, self.size, self.settings, self.heads = recipe, size, dict(settings), heads
         self.role = role  # in a chain of places
         self.slot = slot  # where the tensor that it changes stands among several
         self.carried = SharedTensors() if carried is None else carried
-        self.held: dict[str, Any] = {}  # of the call under way
+        self.held: dict[str, Any] = {}  # for the current call
         self.weight_in_effect: Callable[[nn.Module], Tensor] | None = None  # of a module whose weight it changes
         drawn = variants()[recipe.variant].card.drawn
         for name, tensor in begun.items():
@@ -155,7 +163,7 @@ class InstalledVariant(nn.Module):
 
     @property
     def stays_a_norm(self) -> bool:
-        """Whether a norm below which this hangs is one still."""
+        """Whether a norm with this variant below it is still a norm."""
         return self.recipe.variant == "layer_scaling"
 
     def extra_repr(self) -> str:
@@ -163,48 +171,49 @@ class InstalledVariant(nn.Module):
         return f"{self.recipe.variant}{heads}"
 
 
-def attach(changes: ExitStack, module: nn.Module, part: InstalledVariant) -> None:
-    """The part below the module, under the variant's name."""
-    name = f"{PREFIX}{part.recipe.variant}"
-    module.add_module(name, part)
+def _is_drawn(name: str, drawn: Mapping[str, str]) -> bool:
+    # mixed_heads has the tensors of its kinds under their names
+    kinds = {f"{kind}_{tensor}" for kind, other in variants().items() for tensor in other.card.drawn}
+    return name in drawn or name in kinds
+
+
+def attach(changes: ExitStack, module: nn.Module, installed: InstalledVariant) -> None:
+    """Put the variant below the module, under its name; undone by `changes`."""
+    name = f"{PREFIX}{installed.recipe.variant}"
+    module.add_module(name, installed)
     changes.callback(module._modules.pop, name, None)
 
 
 def variant_in(module: nn.Module) -> InstalledVariant | None:
-    """What was put into this very module, if anything."""
+    """Return the variant attached to this very module, if any."""
     for name, child in module._modules.items():
         if name.startswith(PREFIX) and isinstance(child, InstalledVariant):
             return child
     return None
 
 
+def on_variant(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn `hook(installed, ...)` into a hook of the module, skipped if the module has no variant."""
+
+    def found(module: nn.Module, *rest: Any) -> Any:
+        installed = variant_in(module)
+        return None if installed is None else hook(installed, *rest)
+
+    return found
+
+
 def installed_in(model: nn.Module) -> Iterator[tuple[str, InstalledVariant]]:
-    """Every part of a model, with its path."""
+    """Yield every installed variant of a model, with its path."""
     for path, module in model.named_modules():
         if isinstance(module, InstalledVariant):
             yield path, module
 
 
 def recipe_of(model: nn.Module) -> Recipe | None:
-    """What is installed in a model; None where nothing is."""
-    return next((part.recipe for _, part in installed_in(model)), None)
-
-
-def like(tensor: Tensor, module: nn.Module) -> Tensor:
-    """On the device and in the precision of the module's own numbers."""
-    weight = next((p for p in module.parameters() if p.is_floating_point()), None)
-    if weight is None or not tensor.is_floating_point():
-        return tensor
-    return tensor.to(weight.device, weight.dtype)
-
-
-def _is_drawn(name: str, drawn: Mapping[str, str]) -> bool:
-    # mixed_heads has the tensors of its kinds under their names
-    return name in drawn or any(
-        name == f"{kind}_{one}" for kind, other in variants().items() for one in other.card.drawn
-    )
+    """Return what is installed in a model, or None."""
+    return next((installed.recipe for _, installed in installed_in(model)), None)
 
 
 def gated(model: nn.Module) -> bool:
-    """Whether a gate on heads or values is installed anywhere in a model."""
-    return any(isinstance(module, InstalledVariant) and "gate_weight" in module.arguments for module in model.modules())
+    """Return whether a gate on heads or values is installed anywhere in a model."""
+    return any("gate_weight" in installed.arguments for _, installed in installed_in(model))

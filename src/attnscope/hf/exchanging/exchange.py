@@ -1,6 +1,6 @@
-"""A variant put into a model that transformers made: `exchange(changes, model, name, ...) -> Treated`.
+"""Install a variant in a model: `exchange(changes, model, request) -> Treated`.
 
-Everything that is done is undone when `changes` is closed, in reverse order: parts, hooks, weights, registry entries,
+Everything is undone when `changes` is closed, in reverse order: installed variants, hooks, weights, registry entries,
 the name of the attention implementation. A loader that wants a model to stay treated keeps `changes` open.
 """
 
@@ -14,45 +14,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.errors import RefusalError
 from attnscope.core.registry import refuse_unknown_variant, variants
 from attnscope.core.variant import Variant
 from attnscope.core.words import blocks, count
 from attnscope.hf.anatomy.anatomy import Anatomy, Site, anatomy
 from attnscope.hf.anatomy.example import Batch, example_batch, run, same_chance
-from attnscope.hf.exchanging.call import installed_in
+from attnscope.hf.exchanging.call import installed_in, recipe_of
 from attnscope.hf.exchanging.into_blocks import into_attention, into_blocks
 from attnscope.hf.exchanging.into_weights import into_weights
 from attnscope.hf.exchanging.plan import InstallPlan, sorted_settings
-from attnscope.hf.exchanging.recipe import Recipe
+from attnscope.hf.exchanging.recipe import InstallRequest, Recipe
 from attnscope.hf.exchanging.redirect import has_attend
 from attnscope.hf.intercepting.restoring import evaluating, without_gradients
 from attnscope.hf.intercepting.wrappers import refuse_compiled
 
-# Which blocks and heads of a model a variant goes into; whoever cannot have it is told why, and what would work.
-
-OF_ATTENTION = (
-    ("query", "key", "value"),
-    ("mixed", "stream"),
-    ("value", "stream"),
-    ("value", "first_value"),
-)
+OF_ATTENTION = (("query", "key", "value"), ("mixed", "stream"), ("value", "stream"), ("value", "first_value"))
 """What variants take that act inside an attention call."""
+_LOOSE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 
 
 def chosen_sites(
     model: nn.Module, found: Anatomy, variant: Variant, layers: Iterable[int] | None, stack: str | None
 ) -> tuple[Site, ...]:
-    """The self-attention of the chosen blocks of one stack, in order of blocks."""
-    sites = [site for site in found.sites if site.site == "self"]
-    if not sites:
-        raise RefusalError(f"{found.model_class} has no self-attention into which {variant.card.name} could go.")
-    stacks = list(dict.fromkeys(site.stack for site in sites))
-    if stack is not None and stack not in stacks:
-        raise RefusalError(f"{found.model_class} has no stack '{stack}' with self-attention.{nearest(stack, stacks)}")
-    if stack is None and len(stacks) > 1:
-        raise RefusalError(f"{found.model_class} has the stacks {', '.join(stacks)}: say which one with stack=.")
-    mine = sorted((s for s in sites if s.stack == (stack or stacks[0])), key=lambda s: (s.layer, s.nth))
+    """Return the self-attention of the chosen blocks of one stack, in order of blocks."""
+    mine = found.self_attention(stack)
     there = list(dict.fromkeys(site.layer for site in mine))
     wanted = there if layers is None else sorted({_number(layer, "block") for layer in layers})
     if not wanted:
@@ -63,7 +49,13 @@ def chosen_sites(
                 f"{found.model_class} attends in {blocks(there)}, not in block {layer}: choose some of those."
             )
     chosen = tuple(site for site in mine if site.layer in wanted)
-    _refuse_shared(found, mine, chosen)
+    paths = {site.path for site in chosen}
+    left = [site for site in mine if site.path in paths and site not in chosen]
+    if left:  # one module that is used in several blocks (ALBERT)
+        raise RefusalError(
+            f"{found.model_class} uses the same attention in {count(len(left) + len(chosen), 'block')}: treat all of "
+            "them (leave layers out)."
+        )
     _refuse_unfit(model, found, variant, chosen)
     return chosen
 
@@ -71,7 +63,7 @@ def chosen_sites(
 def chosen_heads(
     found: Anatomy, variant: Variant, sites: tuple[Site, ...], heads: Iterable[int] | None
 ) -> tuple[int, ...] | None:
-    """Heads that are treated, in every chosen block; of variants that act on values, value heads."""
+    """Return the heads that are treated in every chosen block; value heads for variants that act on values."""
     if heads is None:
         return None
     takes = variant.card.takes
@@ -87,25 +79,14 @@ def chosen_heads(
     on_values = takes[0] == "value"
     for site in sites:
         there = site.kv_heads if on_values else site.heads
-        for head in wanted:
-            if not 0 <= head < there:
-                what = "value heads" if on_values and site.kv_heads != site.heads else "heads"
-                raise RefusalError(
-                    f"Block {site.layer} of {found.model_class} has {what} 0 to {there - 1}, not {head}: choose some "
-                    "of those."
-                )
+        beyond = next((head for head in wanted if not 0 <= head < there), None)
+        if beyond is not None:
+            what = "value heads" if on_values and site.kv_heads != site.heads else "heads"
+            raise RefusalError(
+                f"Block {site.layer} of {found.model_class} has {what} 0 to {there - 1}, not {beyond}: choose some of "
+                "those."
+            )
     return wanted
-
-
-def _refuse_shared(found: Anatomy, sites: list[Site], chosen: tuple[Site, ...]) -> None:
-    """One module that is used in several blocks (ALBERT) is treated in all of them or in none."""
-    paths = {site.path for site in chosen}
-    left = [site.layer for site in sites if site.path in paths and site not in chosen]
-    if left:
-        raise RefusalError(
-            f"{found.model_class} uses the same attention in {count(len(left) + len(chosen), 'block')}: treat all of "
-            "them (leave layers out)."
-        )
 
 
 def _refuse_unfit(model: nn.Module, found: Anatomy, variant: Variant, sites: tuple[Site, ...]) -> None:
@@ -118,8 +99,7 @@ def _refuse_unfit(model: nn.Module, found: Anatomy, variant: Variant, sites: tup
                 f"{found.model_class} computes its attention itself ({foreign.path}) and asks no registry for it, so "
                 f"there is no place for {card.name}: choose a variant of kind block or weights, or another model."
             )
-    causal = next((site for site in sites if site.causal), None)
-    if causal is not None and not card.causal:
+    if any(site.causal for site in sites) and not card.causal:
         raise RefusalError(
             f"{card.name} looks at later tokens and cannot be causal, and {found.model_class} is: choose another "
             "variant, or a model that reads both ways."
@@ -130,9 +110,6 @@ def _number(given: object, what: str) -> int:
     if isinstance(given, bool) or not isinstance(given, int):
         raise RefusalError(f"'{given}' is no {what} number: {what}s are counted 0, 1, 2.")
     return given
-
-
-_LOOSE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 
 
 @dataclass(frozen=True)
@@ -162,49 +139,37 @@ class Treated:
         return self.recipe.settings
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """What the variant added, by the names under which the model has it."""
-        return {
-            f"{path}.{name}": one for path, part in installed_in(self.model) for name, one in part.named_parameters()
-        }
+        """Return what the variant added, by the names under which the model has it."""
+        return {f"{path}.{name}": p for path, part in installed_in(self.model) for name, p in part.named_parameters()}
 
     def buffers(self) -> dict[str, Tensor]:
-        """What the variant added that is not trained: drawn numbers, and what follows the weights."""
-        return {f"{path}.{name}": one for path, part in installed_in(self.model) for name, one in part.named_buffers()}
+        """Return what the variant added that is not trained: drawn numbers, and what follows the weights."""
+        return {f"{path}.{name}": b for path, part in installed_in(self.model) for name, b in part.named_buffers()}
 
     def projections(self) -> dict[str, nn.Parameter]:
-        """The model's own parameters nearest to it: queries, keys, values and output of the treated blocks."""
+        """Return the model's own projections of queries, keys, values and output in the treated blocks."""
         named = dict(self.model.named_parameters())
         return {name: named[name] for name in self.own_projections}
 
 
 def exchange(
-    changes: ExitStack,
-    model: nn.Module,
-    name: str,
-    *,
-    layers: Iterable[int] | None = None,
-    heads: Iterable[int] | None = None,
-    seed: int = 0,
-    stack: str | None = None,
-    example_inputs: Batch | None = None,
-    settings: Mapping[str, Any] | None = None,
+    changes: ExitStack, model: nn.Module, request: InstallRequest, example_inputs: Batch | None = None
 ) -> Treated:
-    """Put the variant in. Where this fails, closing `changes` leaves the model as it was."""
-    refuse_unknown_variant(name)
+    """Install the variant. If this fails, closing `changes` restores the model."""
+    refuse_unknown_variant(request.variant)
     refuse_installed(model)
     refuse_compiled(model)
-    variant = variants()[name]
-    start, calls = sorted_settings(variant, settings or {})
+    variant = variants()[request.variant]
+    start, calls = sorted_settings(variant, request.settings)
     found = anatomy(model, example_inputs)
-    sites = chosen_sites(model, found, variant, layers, stack)
-    which = chosen_heads(found, variant, sites, heads)
+    sites = chosen_sites(model, found, variant, request.layers, request.stack)
     recipe = Recipe(
-        variant=name,
+        variant=request.variant,
         layers=tuple(dict.fromkeys(site.layer for site in sites)),
-        heads=which,
+        heads=chosen_heads(found, variant, sites, request.heads),
         stack=sites[0].stack,
-        seed=seed,
-        settings=dict(settings or {}),
+        seed=request.seed,
+        settings=dict(request.settings),
     )
     plan = InstallPlan(model, found, sites, recipe, start, calls)
     if variant.card.takes in OF_ATTENTION:
@@ -219,10 +184,10 @@ def exchange(
 
 
 def refuse_installed(model: nn.Module) -> None:
-    there = next((part for _, part in installed_in(model)), None)
+    there = recipe_of(model)
     if there is not None:
         raise RefusalError(
-            f"{type(model).__name__} has {there.recipe.variant} installed already: leave that first (or give a copy of "
+            f"{type(model).__name__} has {there.variant} installed already: leave that first (or give a copy of "
             "the model as it was), since two at once could not be told apart."
         )
 
@@ -230,7 +195,7 @@ def refuse_installed(model: nn.Module) -> None:
 def _refuse_other_attention(
     model: nn.Module, variant: Variant, sites: tuple[Site, ...], example_inputs: Batch | None
 ) -> None:
-    """Is the model's attention softmax(scale q k) v, as its call says? If not, more would be lost than exchanged."""
+    """Refuse a model whose attention is not softmax(scale q k) v, as its call says: the variant would lose the rest."""
     parts = [part for _, part in installed_in(model)]
     for part in parts:
         part.held["comparing"] = 0.0
@@ -238,30 +203,27 @@ def _refuse_other_attention(
         batch = example_batch(model) if example_inputs is None else example_inputs
         with evaluating(model), same_chance(model), without_gradients():
             run(model, batch)
-        found = [part.held["comparing"] for part in parts]
+        apart = [part.held["comparing"] for part in parts]
     finally:
         for part in parts:
             part.held.clear()
     weight = next(p for p in model.parameters() if p.is_floating_point())
-    if max(found) > _LOOSE.get(weight.dtype, 3e-2):
-        site = sites[found.index(max(found))]
+    if max(apart) > _LOOSE.get(weight.dtype, 3e-2):
+        site = sites[apart.index(max(apart))]
         raise RefusalError(
             f"The attention of {type(model).__name__} in block {site.layer} is not a softmax of scaled products that "
-            f"its call describes (it differs by {max(found):.1e}), so {variant.card.name} would take away more than it "
+            f"its call describes (it differs by {max(apart):.1e}), so {variant.card.name} would take away more than it "
             "exchanges: choose a variant of kind output, block or weights, or another model."
         )
 
 
 def projections_of(model: nn.Module, sites: tuple[Site, ...]) -> tuple[str, ...]:
-    """Names of the parameters that project queries, keys, values and outputs, with their biases."""
+    """Return names of the parameters that project queries, keys, values and outputs, with their biases."""
     named = dict(model.named_parameters())
     names: dict[str, None] = {}
-    for site in sites:
-        p = site.projections
-        columns = [c.matrix for c in (p.query, p.key, p.value) if c is not None]
-        for matrix in (*columns, *(() if p.output is None else (p.output,))):
-            names[matrix.parameter] = None
-            bias = f"{matrix.parameter.removesuffix('weight')}bias"
-            if matrix.parameter.endswith("weight") and bias in named:
-                names[bias] = None
+    for matrix in (matrix for site in sites for matrix in site.projections.matrices.values()):
+        names[matrix.parameter] = None
+        bias = f"{matrix.parameter.removesuffix('weight')}bias"
+        if matrix.parameter.endswith("weight") and bias in named:
+            names[bias] = None
     return tuple(names)

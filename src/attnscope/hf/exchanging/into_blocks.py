@@ -1,11 +1,11 @@
-"""Variants of norms and of what blocks write: parts below the modules that norm or write, and hooks on them.
+"""Install variants of attention calls, of norms and of writes: variants below modules, and hooks on them.
 
     write              conditional_gate, contra_norm on what attention writes; sandwich_norm on what every branch writes
     stream, normed     instead of a norm of the stream, or behind one that stands before a branch
     streams            behind the last block, with what left all of them
 
-Where the writes and the norms are, the anatomy found by arithmetic. Hooks run inside a block's call, and again when it
-is run again for gradient checkpointing.
+The anatomy knows by arithmetic where the writes and the norms are. Hooks run inside a block's call, and again when it
+is run again for gradient checkpointing. All functions here are undone by `changes`.
 """
 
 from __future__ import annotations
@@ -15,42 +15,38 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Site
 from attnscope.hf.anatomy.recording import Location
 from attnscope.hf.exchanging.attending import watch_stream
-from attnscope.hf.exchanging.call import InstalledVariant, SharedTensors, attach, variant_in
+from attnscope.hf.exchanging.call import InstalledVariant, SharedTensors, attach, on_variant
 from attnscope.hf.exchanging.plan import InstallPlan
 from attnscope.hf.exchanging.redirect import redirect_attention, refuse_checkpointing
-from attnscope.hf.intercepting.slots import Slot, arguments, at
+from attnscope.hf.intercepting.slots import arguments, at, with_output
 from attnscope.hf.intercepting.torch_calls import unwatched
-
-# Variants that act inside an attention call: parts below the modules that attend, and a function that asks them.
 
 
 def into_attention(changes: ExitStack, plan: InstallPlan) -> None:
-    """Undone by `changes`."""
+    """Install a variant that acts inside an attention call."""
     takes, carried, sites = plan.variant.card.takes, SharedTensors(), plan.sites
     roles: dict[str, str] = {}
     if takes == ("value", "first_value"):
         sites, roles = _chain(plan.found, sites)
         refuse_checkpointing(changes, plan)
-    if "stream" in takes:
-        assert plan.stack  # or a refusal: the part reads what enters the module
+    stack = plan.stack if "stream" in takes else None  # or a refusal: the variant reads what enters the module
     for site in {site.path: site for site in reversed(sites)}.values():
         module, role = plan.model.get_submodule(site.path), roles.get(site.path, "")
         attach(changes, module, plan.part(site, module, silent=role == "first", carried=carried, role=role))
-        if "stream" in takes:
-            watch_stream(changes, module, plan.stack)
+        if stack is not None:
+            watch_stream(changes, module, stack)
     redirect_attention(changes, plan, sites)
 
 
 def _chain(found: Anatomy, sites: tuple[Site, ...]) -> tuple[tuple[Site, ...], dict[str, str]]:
-    """The first block of the stack gives its values to all that are treated."""
-    mine = [s for s in found.sites if s.site == "self" and s.stack == sites[0].stack]
-    first = min(mine, key=lambda site: (site.layer, site.nth))
+    """Return the first block of the stack, which gives its values to all that are treated, those, and their roles."""
+    first = found.self_attention(sites[0].stack)[0]
     others = tuple(site for site in sites if site.path != first.path)
     if not others:
         raise RefusalError(
@@ -66,29 +62,29 @@ def _chain(found: Anatomy, sites: tuple[Site, ...]) -> tuple[tuple[Site, ...], d
 
 
 def into_blocks(changes: ExitStack, plan: InstallPlan) -> None:
-    """Undone by `changes`."""
+    """Install a variant of norms, of writes or of the last stream."""
     takes = plan.variant.card.takes
     if takes == ("streams",):
-        _fused(changes, plan)
+        _install_fusion(changes, plan)
     elif takes in (("stream",), ("normed",)):
-        _normed(changes, plan)
+        _install_on_norms(changes, plan)
     else:
-        _written(changes, plan)
+        _install_on_writes(changes, plan)
 
 
-def _written(changes: ExitStack, plan: InstallPlan) -> None:
+def _install_on_writes(changes: ExitStack, plan: InstallPlan) -> None:
     carried, name = SharedTensors(), plan.recipe.variant
     for block in plan.blocks:
         site = plan.site_of(block)
-        for place in _writes(plan, block):
-            module = plan.model.get_submodule(place.path)
-            attach(changes, module, plan.part(site, module, carried=carried, slot=place.slot))
-            changes.callback(module.register_forward_hook(_change_write).remove)
+        for location in _writes(plan, block):
+            module = plan.model.get_submodule(location.path)
+            attach(changes, module, plan.part(site, module, carried=carried, slot=location.slot))
+            changes.callback(module.register_forward_hook(on_variant(_change_write)).remove)
         if name == "conditional_gate":
             module = plan.model.get_submodule(block.path)
             attach(changes, module, plan.part(site, module, silent=True, carried=carried, slot=block.enters))
-            changes.callback(module.register_forward_pre_hook(_keep_entering, with_kwargs=True).remove)
-            changes.callback(module.register_forward_hook(_forget, always_call=True).remove)
+            changes.callback(module.register_forward_pre_hook(on_variant(_keep_entering), with_kwargs=True).remove)
+            changes.callback(module.register_forward_hook(on_variant(_forget), always_call=True).remove)
         if name == "contra_norm":
             module = plan.model.get_submodule(site.path)
             attach(changes, module, plan.part(site, module, silent=True, carried=carried, role="sees"))
@@ -103,21 +99,17 @@ def _writes(plan: InstallPlan, block: Block) -> Iterator[Location]:
             f"{plan.recipe.variant} has no place there: choose other blocks, or a variant of another kind."
         )
     mine = block.attention_writes
-    places = [place for identity in block.writes.identities for place in identity.writes]
-    for place in places:
-        if place in mine or plan.recipe.variant == "sandwich_norm":
-            if place.path == block.path:
+    for location in (location for identity in block.writes.identities for location in identity.writes):
+        if location in mine or plan.recipe.variant == "sandwich_norm":
+            if location.path == block.path:
                 raise RefusalError(
                     f"What attention writes in {block.path} of {plan.found.model_class} comes from no module of its "
                     f"own, so {plan.recipe.variant} has no place there: choose a variant of another kind."
                 )
-            yield place
+            yield location
 
 
-def _change_write(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-    part = variant_in(module)
-    if part is None:
-        return None
+def _change_write(part: InstalledVariant, args: tuple[Any, ...], output: Any) -> Any:
     write, kept = at(output, part.slot), part.carried.tensors
     if "stream" in part.variant.card.takes:
         changed = part.variant(write, kept.pop("entering").reshape(write.shape), **part.arguments)
@@ -128,24 +120,20 @@ def _change_write(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
             changed = part.variant(tokens, visible=visible, causal=causal, **part.arguments).reshape(write.shape)
     else:
         changed = part.variant(write, **part.arguments)
-    return put(output, part.slot, changed)
+    return with_output(output, part.slot, changed)
 
 
-def _keep_entering(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    part = variant_in(module)
-    if part is not None:
-        part.carried.tensors["entering"] = arguments(args, kwargs)[part.slot]
+def _keep_entering(part: InstalledVariant, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    part.carried.tensors["entering"] = arguments(args, kwargs)[part.slot]
 
 
-def _forget(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-    part = variant_in(module)
-    if part is not None:
-        part.carried.tensors.clear()
+def _forget(part: InstalledVariant, *_: Any) -> None:
+    part.carried.tensors.clear()
 
 
-def _normed(changes: ExitStack, plan: InstallPlan) -> None:
+def _install_on_norms(changes: ExitStack, plan: InstallPlan) -> None:
+    behind = plan.variant.card.takes == ("normed",)
     for block in plan.blocks:
-        behind = plan.variant.card.takes == ("normed",)
         paths = [path for path in block.writes.norms if path != block.path]
         if not paths or (behind and block.writes.norm not in ("pre", "parallel")):
             words = "stands before attention and MLP" if behind else "was found"
@@ -156,21 +144,20 @@ def _normed(changes: ExitStack, plan: InstallPlan) -> None:
         for path in paths:
             module = plan.model.get_submodule(path)
             attach(changes, module, plan.part(plan.site_of(block), module))
-            changes.callback(module.register_forward_hook(_behind_norm if behind else _instead_of_norm).remove)
+            hook = on_variant(_behind_norm if behind else _instead_of_norm)
+            changes.callback(module.register_forward_hook(hook).remove)
 
 
-def _behind_norm(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-    part = variant_in(module)
-    return None if part is None else part.variant(output, **part.arguments)
+def _behind_norm(part: InstalledVariant, args: tuple[Any, ...], output: Any) -> Any:
+    return part.variant(output, **part.arguments)
 
 
-def _instead_of_norm(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-    part = variant_in(module)
-    return None if part is None else part.variant(args[0], **part.arguments)
+def _instead_of_norm(part: InstalledVariant, args: tuple[Any, ...], output: Any) -> Any:
+    return part.variant(args[0], **part.arguments)
 
 
-def _fused(changes: ExitStack, plan: InstallPlan) -> None:
-    """Every block gives what left it; behind the last one stands what fusion makes of all."""
+def _install_fusion(changes: ExitStack, plan: InstallPlan) -> None:
+    """Every block gives what left it; the last one gives what fusion makes of all."""
     blocks, carried = plan.stack.blocks, SharedTensors()
     if len(plan.sites) != len({s.layer for s in plan.found.sites if s.stack == plan.stack.name and s.site == "self"}):
         raise RefusalError("fusion reads the streams behind all blocks: leave layers out.")
@@ -184,15 +171,11 @@ def _fused(changes: ExitStack, plan: InstallPlan) -> None:
         module, last = plan.model.get_submodule(block.path), block is blocks[-1]
         site = next((s for s in plan.sites if s.layer == block.layer), plan.sites[-1])
         role = "first" if block is blocks[0] else "last" if last else ""
-        part = plan.part(site, module, silent=not last, carried=carried, role=role, slot=block.leaves)
-        attach(changes, module, part)
-        changes.callback(module.register_forward_hook(_fuse).remove)
+        attach(changes, module, plan.part(site, module, silent=not last, carried=carried, role=role, slot=block.leaves))
+        changes.callback(module.register_forward_hook(on_variant(_fuse)).remove)
 
 
-def _fuse(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-    part = variant_in(module)
-    if part is None:
-        return None
+def _fuse(part: InstalledVariant, args: tuple[Any, ...], output: Any) -> Any:
     streams: list[Tensor] = part.carried.tensors.setdefault("streams", [])
     if part.role == "first":
         streams.clear()
@@ -205,20 +188,4 @@ def _fuse(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
             f"fusion was given the streams of {len(whole)} blocks where the model has {part.size.layers}: run the "
             "whole model."
         )
-    return put(output, part.slot, _fusion(part, whole))
-
-
-def _fusion(part: InstalledVariant, streams: list[Tensor]) -> Tensor:
-    fused: Tensor = part.variant(torch.stack(streams), **part.arguments)
-    return fused
-
-
-def put(output: Any, slot: Slot, tensor: Tensor) -> Any:
-    """The same output with another tensor at that place."""
-    if isinstance(output, Tensor):
-        return tensor
-    if isinstance(output, (tuple, list)):
-        return type(output)(tensor if index == slot else one for index, one in enumerate(output))
-    changed = type(output)(**output)
-    changed[slot] = tensor
-    return changed
+    return with_output(output, part.slot, part.variant(torch.stack(whole), **part.arguments))

@@ -47,7 +47,7 @@ class Projection:
 
 
 def into_weights(changes: ExitStack, plan: InstallPlan) -> None:
-    """Undone by `changes`."""
+    """Install a variant of the projections; undone by `changes`."""
     if plan.recipe.variant == "qk_clip":
         _clipped(changes, plan)
     else:
@@ -57,27 +57,28 @@ def into_weights(changes: ExitStack, plan: InstallPlan) -> None:
 def _clipped(changes: ExitStack, plan: InstallPlan) -> None:
     largest = _largest_logits(plan)
     for site in {site.path: site for site in plan.sites}.values():
-        found = {one.name: one for one in _projections(plan, site, ("query", "key"))}
+        found = {projection.name: projection for projection in _projections(plan, site, ("query", "key"))}
         if any(c is not None and c.norm for c in (site.projections.query, site.projections.key)):
             raise RefusalError(
                 f"{plan.found.model_class} norms its queries and keys after projecting them, so scaling the "
                 "projections down changes no logit: qk_clip has no place there."
             )
-        modules = {name: plan.model.get_submodule(one.module) for name, one in found.items()}
-        before = {f"{name}_weight": one.weight(modules[name]).detach() for name, one in found.items()}
-        for name, one in found.items():
+        modules = {name: plan.model.get_submodule(projection.module) for name, projection in found.items()}
+        before = {f"{name}_weight": projection.weight(modules[name]).detach() for name, projection in found.items()}
+        for name, projection in found.items():
             bias = modules[name]._parameters.get("bias")
             if bias is not None:
-                before[f"{name}_bias"] = bias.detach()[one.index(bias.device)]
-        after = plan.variant(before, max_logit=largest[site.layer].to(before["query_weight"]), **_threshold(plan))
-        for name, one in found.items():
-            _write(changes, modules[name], one, after[f"{name}_weight"], after.get(f"{name}_bias"))
+                before[f"{name}_bias"] = bias.detach()[projection.index(bias.device)]
+        threshold = {name: value for name, value in plan.calls.items() if name != "max_logit"}
+        after = plan.variant(before, max_logit=largest[site.layer].to(before["query_weight"]), **threshold)
+        for name, projection in found.items():
+            _write(changes, modules[name], projection, after[f"{name}_weight"], after.get(f"{name}_bias"))
         module = plan.model.get_submodule(site.path)
         attach(changes, module, plan.part(site, module, silent=True))
 
 
 def _write(changes: ExitStack, module: nn.Module, where: Projection, weight: Tensor, bias: Tensor | None) -> None:
-    """In place, so that whoever holds the parameter (an optimiser) still does; put back to the bit."""
+    """Change a parameter in place, so that an optimiser that holds it still does; restored to the bit."""
     for name, new in (("weight", weight), ("bias", bias)):
         if new is None:
             continue
@@ -101,12 +102,8 @@ def _put_back(own: nn.Parameter, saved: Tensor, where: Projection, columns: bool
             own[mine] = saved[mine]
 
 
-def _threshold(plan: InstallPlan) -> dict[str, Any]:
-    return {name: one for name, one in plan.calls.items() if name != "max_logit"}
-
-
 def _largest_logits(plan: InstallPlan) -> dict[int, Tensor]:
-    """One number for every head of every treated block; heads that are not treated count as 0, and stay."""
+    """Return one number for every head of every treated block; 0 for heads that are not treated."""
     given: Any = plan.calls.get("max_logit")
     if given is None:
         raise RefusalError(
@@ -134,17 +131,17 @@ def _largest_logits(plan: InstallPlan) -> dict[int, Tensor]:
 def _reparametrised(changes: ExitStack, plan: InstallPlan) -> None:
     for site in {site.path: site for site in plan.sites}.values():
         by_module: dict[str, list[Projection]] = {}
-        for one in _projections(plan, site, ("query", "key", "value", "output")):
-            by_module.setdefault(one.module, []).append(one)
+        for projection in _projections(plan, site, ("query", "key", "value", "output")):
+            by_module.setdefault(projection.module, []).append(projection)
         for path, mine in by_module.items():
             module = plan.model.get_submodule(path)
             begun: dict[str, Tensor] = {}
             directions: dict[str, Tensor] = {}
-            for one in mine:
-                weight = one.weight(module).detach()
+            for projection in mine:
+                weight = projection.weight(module).detach()
                 direction = _direction(weight)
-                directions[f"{one.name}_weight_direction"] = direction
-                begun[f"{one.name}_weight_gain"] = _sigma(weight, direction)
+                directions[f"{projection.name}_weight_direction"] = direction
+                begun[f"{projection.name}_weight_gain"] = _sigma(weight, direction)
             part = InstalledVariant(plan.recipe, plan.size(site), begun, {"projections": tuple(mine)})
             for name, direction in directions.items():
                 part.register_buffer(name, direction)
@@ -154,14 +151,14 @@ def _reparametrised(changes: ExitStack, plan: InstallPlan) -> None:
 
 
 def _direction(weight: Tensor) -> Tensor:
-    """The right singular vector of the largest singular value, exactly."""
+    """Return the right singular vector of the largest singular value, exactly."""
     wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
     right: Tensor = torch.linalg.svd(wide, full_matrices=False).Vh[0]
     return right.to(weight.dtype)
 
 
 def _sigma(weight: Tensor, direction: Tensor) -> Tensor:
-    """u . W v, whose gradient is u v^T: exact where u and v are the pair of the largest singular value."""
+    """Return u . W v, whose gradient is u v^T: exact where u and v are the pair of the largest singular value."""
     left = F.normalize(weight.detach() @ direction, dim=0)
     return left @ (weight @ direction)
 
@@ -178,26 +175,26 @@ def _rescaled(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Any:
 
 
 def _follow(part: InstalledVariant, module: nn.Module) -> None:
-    """One step of the power iteration for every projection."""
+    """Do one step of the power iteration for every projection."""
     with torch.no_grad():
-        for one in part.settings["projections"]:
-            weight, direction = one.weight(module), part.get_buffer(f"{one.name}_weight_direction")
+        for projection in part.settings["projections"]:
+            weight, direction = projection.weight(module), part.get_buffer(f"{projection.name}_weight_direction")
             direction.copy_(F.normalize(weight.t() @ (weight @ direction), dim=0))
 
 
 def _factors(part: InstalledVariant, module: nn.Module, outputs: int) -> Tensor:
-    """g / sigma for every output of the module; 1 for those that belong to no projection."""
+    """Return g / sigma for every output of the module; 1 for outputs of no projection."""
     factors = torch.ones_like(module.get_parameter("weight")[:1, :1]).flatten().expand(outputs)
     own: Sequence[Projection] = part.settings["projections"]
-    for one in own:
-        direction = part.get_buffer(f"{one.name}_weight_direction").clone()  # which the next step changes in place
-        factor = part.get_parameter(f"{one.name}_weight_gain") / _sigma(one.weight(module), direction)
-        factors = factors.index_copy(0, one.index(factors.device), factor.expand(len(one.outputs)))
+    for projection in own:
+        direction = part.get_buffer(f"{projection.name}_weight_direction").clone()  # the next step changes it in place
+        factor = part.get_parameter(f"{projection.name}_weight_gain") / _sigma(projection.weight(module), direction)
+        factors = factors.index_copy(0, projection.index(factors.device), factor.expand(len(projection.outputs)))
     return factors
 
 
 def weight_in_effect(module: nn.Module) -> Tensor:
-    """The weight that the module computes with."""
+    """Return the weight that the module computes with."""
     part, weight = variant_in(module), module.get_parameter("weight").detach()
     if part is None:
         return weight
@@ -217,7 +214,7 @@ def _projections(plan: InstallPlan, site: Site, names: Sequence[str]) -> Iterato
                 f"its own that could be changed: choose another variant than {plan.recipe.variant}."
             )
         if isinstance(found, Columns):
-            outputs = [column for start in found.starts for column in range(start, start + found.dim)]
+            outputs = found.numbers
         else:
             shape = plan.model.get_parameter(matrix.parameter).shape
             outputs = list(range(matrix.rows if matrix.out_in else shape[1]))

@@ -1,17 +1,29 @@
-"""What was put into a model, written down: read from a folder before torch is imported."""
+"""What was installed in a model, as data: read from a folder before torch is imported."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-PREFIX = "attnscope_"  # of the name under which a variant hangs in a model
+PREFIX = "attnscope_"  # of the name under which a variant is attached to a module
+
+
+@dataclass(frozen=True)
+class InstallRequest:
+    """What to install, and where. None: all blocks, all heads, the only stack."""
+
+    variant: str
+    layers: Iterable[int] | None = None
+    heads: Iterable[int] | None = None
+    stack: str | None = None
+    seed: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What was put into a model, and where: enough to do the same again."""
+    """What was installed, and where: enough to do the same again."""
 
     variant: str
     layers: tuple[int, ...]
@@ -32,9 +44,8 @@ class Recipe:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it."""
-    if callable(getattr(value, "tolist", None)):  # a tensor, asked without importing torch
+    if callable(getattr(value, "tolist", None)):  # a tensor, recognised without importing torch
         return value.tolist()
     if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value

@@ -1,7 +1,7 @@
-"""Where parts get a say: in the registry of transformers, or in modules that keep their attention as a function.
+"""Redirect attention calls to installed variants: in transformers' registry, or in modules with an `attend` function.
 
 Such a module (those of `models.nano` are) has an attribute `attend(query, key, value, mask, scale)`, with tensors
-`[batch, head, token, dim]` and a mask that is True where a key is seen. It is exchanged for one that asks the part.
+`[batch, head, token, dim]` and a mask that is True where a key is seen. It is replaced by one that asks the variant.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.frame import PassedOn
 from attnscope.hf.anatomy.anatomy import Site
 from attnscope.hf.exchanging.attending import answer
-from attnscope.hf.exchanging.call import InstalledVariant, variant_in
+from attnscope.hf.exchanging.call import AttentionRequest, InstalledVariant, variant_in
 from attnscope.hf.exchanging.plan import InstallPlan
 from attnscope.hf.exchanging.recipe import PREFIX
 from attnscope.hf.intercepting.masks import MaskReader
@@ -28,20 +28,20 @@ from attnscope.hf.intercepting.observed_call import ObservedCall, collecting_rep
 from attnscope.hf.intercepting.torch_calls import FusedCall, FusedWatch, ReportedCall, announce, is_watched, unwatched
 from attnscope.matrix.scores import Scores
 
-# A model's configuration pointed at an attention function of ours, and back.
-#
-# The function and the mask function are registered together, under a name that nobody else has: without a mask function
-# under the same name a model would make no mask at all. The mask function is that of the implementation the model
-# had, so masks stay what they were, and modules that are not treated get the very function they had. transformers has
-# no way to take an entry back, so leaving takes it out of the mapping that all registries share.
-
 KNOWN = ("sdpa", "eager")
 _NUMBER = count(1)
 
 
 def register(changes: ExitStack, variant: str, modules: Iterable[nn.Module]) -> None:
-    """Every configuration of these modules asks for an attention that looks for parts; undone by `changes`."""
-    configs: dict[int, Any] = {id(config): config for module in modules if (config := _config(module)) is not None}
+    """Point every configuration of these modules at an attention that asks variants; undone by `changes`.
+
+    The function and the mask function are registered together, under a new name: without a mask function under the same
+    name a model would make no mask at all. The mask function is that of the model's implementation, so masks do not
+    change, and modules without a variant get the function they had. transformers cannot unregister an entry, so leaving
+    removes it from the mapping that all registries share.
+    """
+    owners = (getattr(module, "config", None) for module in modules)
+    configs: dict[int, Any] = {id(config): config for config in owners if config is not None}
     for config in configs.values():
         previous = config._attn_implementation
         if previous not in KNOWN:
@@ -52,29 +52,27 @@ def register(changes: ExitStack, variant: str, modules: Iterable[nn.Module]) -> 
         name = f"{PREFIX}{variant}_{next(_NUMBER)}"
         changes.callback(AttentionInterface._global_mapping.pop, name, None)
         changes.callback(AttentionMaskInterface._global_mapping.pop, name, None)
-        AttentionInterface.register(name, attention_of_parts(previous))
+        AttentionInterface.register(name, attention_of_variants(previous))
         AttentionMaskInterface.register(name, AttentionMaskInterface._global_mapping[previous])
         changes.callback(setattr, config, "_attn_implementation_internal", previous)
         config._attn_implementation_internal = name
 
 
-def attention_of_parts(previous: str) -> Callable[..., Any]:
-    """What the registry hands out: the part of a module answers; a module without one attends as before."""
+def attention_of_variants(previous: str) -> Callable[..., Any]:
+    """Return an attention function that asks a module's variant; a module without one attends as before."""
 
     def attend(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **asked: Any
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **options: Any
     ) -> Any:
         original, part = original_attention(module, previous), variant_in(module)
-        if part is None:
-            return original(module, query, key, value, attention_mask, **asked)
-        tensors = (query, key, value)
-        return answer(part, original, module, tensors, attention_mask, asked, fused=previous == "sdpa")
+        request = AttentionRequest(original, previous == "sdpa", module, query, key, value, attention_mask, options)
+        return request.plain() if part is None else answer(part, request)
 
     return attend
 
 
 def original_attention(module: nn.Module, implementation: str) -> Callable[..., Any]:
-    """The function that a module would have got; its file may have a registry of its own."""
+    """Return the function that a module would have got; its file may have a registry of its own."""
     home = sys.modules.get(type(module).__module__)
     if implementation == "eager":
         written_out = getattr(home, "eager_attention_forward", None)
@@ -88,15 +86,11 @@ def original_attention(module: nn.Module, implementation: str) -> Callable[..., 
     return registry[implementation]  # type: ignore[no-any-return]
 
 
-def _config(module: nn.Module) -> Any | None:
-    return getattr(module, "config", None)
-
-
-# Gradient checkpointing runs blocks a second time, alone: what one block gives another is then not there.
-
-
 def refuse_checkpointing(changes: ExitStack, plan: InstallPlan) -> None:
-    """For variants that carry tensors from block to block: a forward in training mode with it is refused."""
+    """Refuse gradient checkpointing in training for variants that carry tensors from block to block.
+
+    It runs blocks a second time, alone, without what other blocks gave them.
+    """
     name = plan.recipe.variant
 
     def refuse(module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -114,12 +108,12 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 
 
 def has_attend(module: nn.Module) -> bool:
-    """Whether a module keeps its attention as a function of its own."""
+    """Return whether a module keeps its attention as a function of its own."""
     return callable(vars(module).get("attend"))
 
 
 def redirect_attention(changes: ExitStack, plan: InstallPlan, sites: tuple[Site, ...]) -> None:
-    """From here on the attention of these places asks the part below it."""
+    """From here on the attention of these sites asks the variant below it; undone by `changes`."""
     modules = [plan.model.get_submodule(site.path) for site in sites]
     kept: list[Any] = [module for module in modules if has_attend(module)]
     for module in kept:
@@ -129,7 +123,7 @@ def redirect_attention(changes: ExitStack, plan: InstallPlan, sites: tuple[Site,
 
 
 class RedirectedAttend:
-    """An `attend` that asks the part of its module; copied with the module, it asks the copy's."""
+    """An `attend` that asks the variant of its module; copied with the module, it asks the copy's."""
 
     def __init__(self, module: nn.Module, before: Attend) -> None:
         self.module, self.before = module, before
@@ -138,37 +132,28 @@ class RedirectedAttend:
         part = variant_in(self.module)
         if part is None:
             return self.before(query, key, value, mask, scale)
-        if is_watched():
-            return self._watched(part, (query, key, value), mask, scale)
-        return self._answer(part, (query, key, value), mask, scale)
-
-    def _answer(
-        self, part: InstalledVariant, tensors: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, scale: float
-    ) -> Tensor:
-        mixed, _ = answer(part, self._original, self.module, tensors, mask, {"scaling": scale}, fused=False)
-        return mixed.transpose(1, 2)
+        request = AttentionRequest(self._original, False, self.module, query, key, value, mask, {"scaling": scale})
+        return self._watched(part, request) if is_watched() else answer(part, request)[0].transpose(1, 2)
 
     def _original(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, scaling: float
     ) -> tuple[Tensor, None]:
         return self.before(query, key, value, mask, scaling).transpose(1, 2), None
 
-    def _watched(
-        self, part: InstalledVariant, tensors: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, scale: float
-    ) -> Tensor:
-        """What happens inside is not seen piece by piece, but told as one call."""
+    def _watched(self, part: InstalledVariant, request: AttentionRequest) -> Tensor:
+        """Answer the request, and announce it as one call, not piece by piece."""
         calls: list[FusedCall] = []
-        with unwatched(), collecting_reports() as heard, FusedWatch(calls.append):
-            mixed = self._answer(part, tensors, mask, scale)
-        query, key, value = (one.detach() for one in tensors)
+        with unwatched(), collecting_reports() as reports, FusedWatch(calls.append):
+            mixed = answer(part, request)[0].transpose(1, 2)
+        query, key, value = request.query.detach(), request.key.detach(), request.value.detach()
         masks = MaskReader()
-        if heard and heard[-1].weights is not None:
-            scores, route = Scores(query=query, key=key, scale=scale), "sdpa"
+        if reports and reports[-1].weights is not None:
+            scores, route = Scores(query=query, key=key, scale=request.options["scaling"]), "sdpa"
         else:
             first = observe_fused(calls[0], masks)
             scores, route = first.scores, first.route
         passed_on = PassedOn(mixed, lambda output: output.transpose(1, 2))
-        given = (tensors[0], tensors[2])
-        seen = ObservedCall(scores, value, mixed.detach().transpose(1, 2), route, given, passed_on=passed_on)
-        announce(ReportedCall(with_report(seen, heard[-1], calls, masks) if heard else seen))
+        given = (request.query, request.value)
+        observed = ObservedCall(scores, value, mixed.detach().transpose(1, 2), route, given, passed_on=passed_on)
+        announce(ReportedCall(with_report(observed, reports[-1], calls, masks) if reports else observed))
         return mixed

@@ -22,7 +22,7 @@ from safetensors import safe_open
 from attnscope import __version__
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import read_document
-from attnscope.hf.exchanging.recipe import PREFIX, Recipe
+from attnscope.hf.exchanging.recipe import PREFIX, InstallRequest, Recipe
 from attnscope.hf.loading.hashing import hash_of_files
 
 if TYPE_CHECKING:
@@ -126,15 +126,11 @@ def put_back(model: nn.Module, folder: Path, sidecar: Sidecar) -> None:
     from attnscope.hf.exchanging.exchange import exchange  # torch, which a refusal of a name does not need
 
     recipe, changes = sidecar.recipe, ExitStack()
+    layers = None if recipe.variant == "fusion" else recipe.layers
     exchange(
         changes,
         model,
-        recipe.variant,
-        layers=None if recipe.variant == "fusion" else recipe.layers,
-        heads=recipe.heads,
-        seed=recipe.seed,
-        stack=recipe.stack,
-        settings=recipe.settings,
+        InstallRequest(recipe.variant, layers, recipe.heads, recipe.stack, recipe.seed, recipe.settings),
     )
     own = {name: tensor for name, tensor in model.state_dict().items() if f".{PREFIX}" in name}
     if {name: tuple(tensor.shape) for name, tensor in own.items()} != sidecar.parameters:
