@@ -15,13 +15,13 @@ from attnscope.papers import cards as cards_module
 from attnscope.papers.cards import FILE, cards, cards_json
 
 
-def test_the_file_is_what_the_experiments_say() -> None:
+def test_cards_file_equals_the_experiments() -> None:
     written = files("attnscope.papers").joinpath(FILE).read_bytes()
     assert written == cards_json(experiments()), "write it anew with `make tables`"
     assert cards() == {name: one.card for name, one in experiments().items()}
 
 
-def test_an_experiment_that_has_changed_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_experiment_is_imported_for_its_card(monkeypatch: pytest.MonkeyPatch) -> None:
     old = {name: {**one, "title": "old", "sha256": "0" * 64} for name, one in cards_module._written().items()}
     monkeypatch.setattr(cards_module, "_written", lambda: old)
     assert cards()["dong2021"].title == experiments()["dong2021"].title

@@ -25,7 +25,7 @@ def never(*_: object) -> None:
     raise AssertionError("this part was finished before")
 
 
-def test_a_finished_part_is_not_worked_on_again(tmp_path: Path) -> None:
+def test_finished_part_is_read_back_not_recomputed(tmp_path: Path) -> None:
     first = session(tmp_path).part("a b/c", lambda: {"x": (0.1, float("nan")), "n": 3})
     assert first == {"x": [0.1, None], "n": 3}
     assert session(tmp_path, resume=True).part("a b/c", never) == first
@@ -33,7 +33,7 @@ def test_a_finished_part_is_not_worked_on_again(tmp_path: Path) -> None:
         json.loads(file.read_text(), parse_constant=never)
 
 
-def test_the_time_is_that_of_every_sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_add_up_over_resumed_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 17.5, 100.0, 102.0])
     monkeypatch.setattr("attnscope.papers.checkpoints.time.monotonic", lambda: next(clock))
     first = session(tmp_path)
@@ -45,12 +45,12 @@ def test_the_time_is_that_of_every_sitting(tmp_path: Path, monkeypatch: pytest.M
     assert second.seconds == 9.5
 
 
-def test_a_new_run_forgets_the_old_one(tmp_path: Path) -> None:
+def test_new_run_discards_the_old_checkpoint(tmp_path: Path) -> None:
     session(tmp_path).part("a", lambda: 1)
     assert session(tmp_path).part("a", lambda: 2) == 2
 
 
-def test_a_folder_that_is_somebody_elses_is_never_emptied(tmp_path: Path) -> None:
+def test_folder_of_something_else_is_never_emptied(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "weights.bin").write_bytes(b"precious")
     with pytest.raises(RefusalError, match="not of an experiment"):
@@ -65,8 +65,8 @@ def test_another_plan_is_refused(tmp_path: Path) -> None:
     assert session(tmp_path, resume=True, seeds=(0, 1)).part("a", never) == 1
 
 
-def test_nothing_to_go_on_with_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RefusalError, match="nothing to go on with"):
+def test_resume_without_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RefusalError, match="nothing to resume"):
         session(tmp_path, resume=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -79,7 +79,7 @@ def test_damaged_parts_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["[]", "null", "5", '"x"', "[[]]", '{"answer": NaN}'])
-def test_a_plan_that_is_no_plan_is_refused(tmp_path: Path, content: str) -> None:
+def test_invalid_plan_is_refused(tmp_path: Path, content: str) -> None:
     session(tmp_path).part("a", lambda: 1)
     (tmp_path / "checkpoint" / "plan.json").write_text(content)
     with pytest.raises(RefusalError, match="begin anew"):
@@ -95,7 +95,7 @@ def test_a_plan_that_is_no_plan_is_refused(tmp_path: Path, content: str) -> None
         '{"answer": [], "seconds": 1.0, "sha256": "SEAL"}',
     ],
 )
-def test_a_part_that_is_not_as_it_was_written_is_refused(tmp_path: Path, content: str) -> None:
+def test_changed_part_is_refused(tmp_path: Path, content: str) -> None:
     session(tmp_path).part("a", lambda: {"x": 1})
     path = tmp_path / "checkpoint" / "a.json"
     seal = json.loads(path.read_text())["sha256"]
@@ -112,7 +112,7 @@ def test_training_state_is_never_taken_for_a_finished_part(tmp_path: Path) -> No
     assert one.part("a", lambda: 5) == 5
 
 
-def test_without_a_folder_nothing_is_kept_and_numbers_are_the_same(tmp_path: Path) -> None:
+def test_without_a_folder_nothing_is_saved_and_numbers_are_equal(tmp_path: Path) -> None:
     bare = session(None)
     assert bare.state_path("a") is None
     assert (
@@ -121,7 +121,7 @@ def test_without_a_folder_nothing_is_kept_and_numbers_are_the_same(tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_a_signal_waits_for_the_next_step_and_a_later_one_does_not(
+def test_first_signal_waits_for_the_next_step_second_stops_at_once(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = session(None)

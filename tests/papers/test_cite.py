@@ -17,7 +17,7 @@ from attnscope.commands.watch.rule import rules
 from attnscope.core import registry
 from attnscope.core.errors import RefusalError
 from attnscope.papers import cite as sources
-from attnscope.papers.cite import ALL, ROOMS, cite, entries_in, known, said_by
+from attnscope.papers.cite import ALL, ROOMS, citation_of, cite, entries_in, known
 from attnscope.papers.references import Entry, paper, papers, software, works
 from tests.command import attnscope as command
 from tests.docs.lists import ROOT
@@ -62,16 +62,16 @@ def cards() -> dict[str, dict[str, str]]:
     }
 
 
-def test_what_is_read_from_files_is_what_the_cards_say() -> None:
-    assert cards() == {room: {name: said_by(room, name) for name in cards()[room]} for room in ROOMS}
+def test_citations_read_from_files_equal_the_cards() -> None:
+    assert cards() == {room: {name: citation_of(room, name) for name in cards()[room]} for room in ROOMS}
     assert {name for room in cards().values() for name in room} | set(registry.experiments()) == set(known())
 
 
-def test_a_citation_that_is_no_plain_string_is_asked_of_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_citation_that_is_not_a_plain_string_is_read_from_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "_written", lambda room, name: None)
     for room, said in cards().items():
         for name, text in said.items():
-            assert said_by(room, name) == text
+            assert citation_of(room, name) == text
 
 
 def test_every_paper_on_a_card_has_been_looked_up() -> None:
@@ -95,7 +95,7 @@ def test_every_name_can_be_cited(name: str) -> None:
     assert numbers == said
 
 
-def test_all_of_it_is_bibtex_with_keys_of_its_own() -> None:
+def test_all_entries_are_bibtex_with_unique_keys() -> None:
     text = str(cite(ALL))
     assert text.isascii()
     found = parsed(text)
@@ -139,7 +139,7 @@ def test_an_entry_by_hand() -> None:
         ("", ["note_x"]),
     ],
 )
-def test_what_a_card_says_is_never_lost(text: str, keys: list[str]) -> None:
+def test_unknown_words_of_a_citation_become_a_note(text: str, keys: list[str]) -> None:
     assert [entry.key for entry in entries_in(text, "x")] == keys
     assert parsed("\n".join(entry.bibtex() for entry in entries_in(text, "x")))
 
@@ -150,7 +150,7 @@ def test_a_note_says_what_the_card_said() -> None:
     assert entry.authors == ()
 
 
-def test_authors_that_nobody_looked_up_are_left_out() -> None:
+def test_unverified_authors_are_left_out() -> None:
     assert "author" not in paper("2999.12345").bibtex()
 
 
@@ -169,7 +169,7 @@ def test_a_paper_by_its_number(words: str) -> None:
         ("dong2020", "Did you mean 'dong2021'?"),
     ],
 )
-def test_what_is_not_known_is_refused(name: str, said: str) -> None:
+def test_unknown_names_are_refused(name: str, said: str) -> None:
     with pytest.raises(RefusalError, match=re.escape(said)):
         cite(name)
     done = command("cite", name)
@@ -197,7 +197,7 @@ def test_a_citation_in_a_notebook_is_escaped() -> None:
     assert r"120b \&amp; gpt" in attnscope.cite("2508.10925")._repr_html_()
 
 
-def test_the_command_prints_what_its_twin_says_and_imports_nothing_heavy() -> None:
+def test_command_prints_what_its_twin_returns_and_imports_nothing_heavy() -> None:
     assert command("cite", "sink").stdout == f"{attnscope.cite('sink')}\n"
     assert json.loads(command("cite", "sink", "--json").stdout) == attnscope.cite("sink").to_json()
     program = (

@@ -17,7 +17,7 @@ from attnscope.papers.run import reproduce
 ON_RECORD = [name for name, one in experiments().items() if known(one.card)]
 
 
-def test_what_is_on_record_is_there_to_be_run_again() -> None:
+def test_recorded_experiments_exist() -> None:
     assert ON_RECORD
     assert set(json.loads(files("attnscope.papers").joinpath(FILE).read_text("utf-8"))) == set(ON_RECORD)
 
@@ -32,7 +32,7 @@ def test_every_claim_has_a_verdict_on_record(name: str) -> None:
         assert run.preset in run.words
 
 
-def test_a_changed_rule_is_not_known_any_more() -> None:
+def test_changed_rule_has_no_recorded_verdict() -> None:
     one = experiments()["noci2022"]
     first = replace(one.claims[0], holds=(Bound("something", ">", 0.5),))
     changed = replace(one, claims=(first, *one.claims[1:]))
@@ -51,7 +51,7 @@ def test_the_list_shows_each_preset_that_is_on_record(name: str) -> None:
         assert said[run.preset].startswith(f"{good} of {len(run.verdicts)}")
 
 
-def test_a_record_is_what_the_run_said() -> None:
+def test_record_equals_the_run() -> None:
     done = reproduce("noci2022", seeds=1)
     kept = recorded(done)
     assert {name: claim.verdict for name, claim in kept.claims.items()} == {

@@ -33,7 +33,7 @@ def numbers(done: Reproduction) -> dict[str, Any]:
     return {key: value for key, value in done.to_json().items() if key != "seconds"}
 
 
-def test_everything_is_written_and_the_checkpoint_goes(tmp_path: Path) -> None:
+def test_results_are_written_and_the_checkpoint_is_removed(tmp_path: Path) -> None:
     done = reproduce("stand_in", out=tmp_path / "o")
     names = sorted(p.name for p in (tmp_path / "o").iterdir())
     assert names == ["charts", "page.html", "results.json"]
@@ -63,7 +63,7 @@ def test_numbers_are_written_before_anything_is_drawn(tmp_path: Path, monkeypatc
     assert (tmp_path / "checkpoint").is_dir()
 
 
-def test_what_was_written_is_read_back_equal(tmp_path: Path) -> None:
+def test_saved_results_are_read_back_equal(tmp_path: Path) -> None:
     done = reproduce("stand_in", out=tmp_path)
     read = Reproduction.load(tmp_path)
     assert read.to_json() == done.to_json()
@@ -91,7 +91,7 @@ def stopping_after(steps: int) -> Any:
 
 
 @pytest.mark.parametrize("steps", [1, 4, 7, 8, 12])
-def test_going_on_equals_never_stopping(tmp_path: Path, steps: int) -> None:
+def test_resumed_run_equals_unbroken_run(tmp_path: Path, steps: int) -> None:
     unbroken = reproduce("stand_in")
     with pytest.raises(KeyboardInterrupt):
         reproduce("stand_in", out=tmp_path, progress=stopping_after(steps))
@@ -102,7 +102,7 @@ def test_going_on_equals_never_stopping(tmp_path: Path, steps: int) -> None:
     assert not (tmp_path / "checkpoint").exists()
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RefusalError, match="Did you mean 'stand_in'"):
         reproduce("stand_on")
     with pytest.raises(RefusalError, match="quick"):
@@ -121,7 +121,7 @@ def test_without_a_paper_all_are_listed() -> None:
     assert "dong2021" in registry.experiments()
 
 
-def test_threads_of_torch_are_as_they_were() -> None:
+def test_torch_threads_are_restored() -> None:
     torch.set_num_threads(2)
     try:
         reproduce("stand_in", seeds=1)
@@ -166,7 +166,7 @@ def test_the_page_is_whole_and_nothing_in_it_runs_but_its_own_script() -> None:
         assert verdict in parsed.words()
 
 
-def test_a_figure_of_nothing_is_refused() -> None:
+def test_empty_figure_is_refused() -> None:
     from attnscope.reports.experiment_figure import experiment_figure
 
     empty = Figure("empty", "t", "c", "x", "y", (Point(0, float("nan"), "s"),))

@@ -1,14 +1,14 @@
-"""What can be reproduced, without importing it: the experiments import torch, and a list of them should not.
+"""The list of experiments, without importing them: experiments import torch, and a list should not.
 
-`cards.json`, beside this file, holds the card of every experiment with the hash of the file that defines it; it is
-written by `tools/experiment_cards.py` (`make tables`). A file that is new or has changed since is imported and asked
-itself, so the list is right either way, and quick where nothing has changed.
+`cards.json` holds the card of every experiment and the hash of its file; `tools/experiment_cards.py` (`make tables`)
+writes it. An experiment whose file is new or has changed since is imported and asked for its card.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import astuple
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -18,21 +18,20 @@ from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.experiment import Bound, Claim, Experiment, ExperimentCard
 from attnscope.core.registry import experiments
 
-ROOM = "attnscope.papers.experiments"
-
-
+EXPERIMENTS = "attnscope.papers.experiments"
 FILE = "cards.json"
+_WORDS = ("title", "paper", "summary", "advice")
 
 
 def cards() -> dict[str, ExperimentCard]:
-    """Every experiment's card, by name."""
+    """Return every experiment's card, by name."""
     written = _written()
-    return {name: _card(name, written.get(name)) for name in names(ROOM)}
+    return {name: _card(name, written.get(name)) for name in names(EXPERIMENTS)}
 
 
 def card_named(paper: str, known: Mapping[str, ExperimentCard]) -> ExperimentCard:
-    """By name, or by the number of its paper where that is one experiment's alone."""
-    by_number = [one for one in known.values() if one.paper == paper.lower().removeprefix("arxiv:")]
+    """Find a card by name, or by arXiv number if only one experiment has it."""
+    by_number = [card for card in known.values() if card.paper == paper.lower().removeprefix("arxiv:")]
     if len(by_number) == 1:
         return by_number[0]
     if paper not in known:
@@ -41,59 +40,45 @@ def card_named(paper: str, known: Mapping[str, ExperimentCard]) -> ExperimentCar
 
 
 def cards_json(experiments: Mapping[str, Experiment]) -> bytes:
-    """The file beside this one."""
-    data = {name: {"sha256": digest(ROOM, name), **_document(one.card)} for name, one in sorted(experiments.items())}
+    """Return the content of cards.json."""
+    data = {
+        name: {"sha256": digest(EXPERIMENTS, name), **_document(experiment.card)}
+        for name, experiment in sorted(experiments.items())
+    }
     return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def _card(name: str, written: Mapping[str, Any] | None) -> ExperimentCard:
-    if written is not None and written["sha256"] == digest(ROOM, name):
+    if written is not None and written["sha256"] == digest(EXPERIMENTS, name):
         return _read(name, written)
-
     return experiments()[name].card
 
 
 @cache
 def _written() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(files("attnscope.papers").joinpath(FILE).read_text("utf-8"))
-    return found
+    content: dict[str, Any] = json.loads(files("attnscope.papers").joinpath(FILE).read_text("utf-8"))
+    return content
 
 
 def _document(card: ExperimentCard) -> dict[str, Any]:
-    return {
-        "title": card.title,
-        "paper": card.paper,
-        "summary": card.summary,
-        "advice": card.advice,
-        "takes": dict(card.takes),
-        "seeds": dict(card.seeds),
-        "claims": [
-            {
-                "name": claim.name,
-                "paper": claim.paper,
-                "statement": claim.statement,
-                "expected": claim.expected,
-                "holds": [[one.quantity, one.relation, one.limit] for one in claim.holds],
-                "fails": [[one.quantity, one.relation, one.limit] for one in claim.fails],
-                **({"given": [[one.quantity, one.relation, one.limit] for one in claim.given]} if claim.given else {}),
-            }
-            for claim in card.claims
-        ],
-    }
+    def rules(claim: Claim) -> dict[str, Any]:
+        bounds = {"holds": claim.holds, "fails": claim.fails, **({"given": claim.given} if claim.given else {})}
+        return {name: [list(astuple(bound)) for bound in some] for name, some in bounds.items()}
+
+    claims = [
+        {name: getattr(claim, name) for name in ("name", "paper", "statement", "expected")} | rules(claim)
+        for claim in card.claims
+    ]
+    words = {name: getattr(card, name) for name in _WORDS}
+    return {**words, "takes": dict(card.takes), "seeds": dict(card.seeds), "claims": claims}
 
 
 def _read(name: str, written: Mapping[str, Any]) -> ExperimentCard:
     claims = (
         Claim(
-            claim["name"],
-            claim["paper"],
-            claim["statement"],
-            claim["expected"],
-            tuple(Bound(*one) for one in claim["holds"]),
-            tuple(Bound(*one) for one in claim["fails"]),
-            tuple(Bound(*one) for one in claim.get("given", ())),
+            *(claim[key] for key in ("name", "paper", "statement", "expected")),
+            *(tuple(Bound(*bound) for bound in claim.get(key, ())) for key in ("holds", "fails", "given")),
         )
         for claim in written["claims"]
     )
-    words = {key: written[key] for key in ("title", "paper", "summary", "advice", "takes", "seeds")}
-    return ExperimentCard(name=name, claims=tuple(claims), **words)
+    return ExperimentCard(name=name, claims=tuple(claims), **{key: written[key] for key in (*_WORDS, "takes", "seeds")})

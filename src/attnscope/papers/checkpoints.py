@@ -1,12 +1,12 @@
-"""The session an experiment works at: finished parts are kept as JSON, unfinished training beside them.
+"""Checkpoints of an experiment: finished parts are saved as JSON, unfinished training next to them.
 
     checkpoint/plan.json            everything that decides the numbers
     checkpoint/<part>.json          what a finished part returned
-    checkpoint/<part>-state.*       where the training of an unfinished part stands
+    checkpoint/<part>-state.*       the training state of an unfinished part
 
-Every part passes through JSON whether it was just computed or read back, so a run that was interrupted and resumed
-gives the same numbers, bit for bit, as an unbroken one. Ctrl-C and SIGTERM are let through between steps (when the work
-says how far it is); a later one is let through at once.
+Every part passes through JSON whether it was just computed or read back, so a resumed run gives the same numbers, bit
+for bit, as an unbroken one. The first Ctrl-C or SIGTERM waits for the next step (a call of `advance`); the second stops
+at once.
 """
 
 from __future__ import annotations
@@ -27,46 +27,46 @@ from attnscope.core.files import write_atomically
 from attnscope.core.progress import Advance, Stepwise, silent
 
 FOLDER = "checkpoint"
+ANEW = "leave out --resume to begin anew."
 
 
 class SavedSession:
-    """A session with a folder; with None nothing is kept, and parts still pass through JSON."""
+    """A session with a folder; with None nothing is saved, and parts still pass through JSON."""
 
     def __init__(self, folder: Path | None, plan: Mapping[str, Any], progress: Advance = silent) -> None:
         self.folder = None if folder is None else folder / FOLDER
         self.plan = _through_json(plan)
         self.progress = progress
         self.stop = Stepwise(lambda: progress("stopping when this step is done; Ctrl-C again stops at once", 0, 0))
-        self.seconds = 0.0  # behind the finished parts, in whichever sitting they were made
+        self.seconds = 0.0  # spent on finished parts, in this run and earlier ones
 
     def open(self, resume: bool) -> None:
-        """Begin anew, or go on with what is there; a checkpoint of another plan is refused."""
+        """Begin anew, or continue from the checkpoint; refuse a checkpoint of another plan."""
         if self.folder is None:
             return
-        plan = self.folder / "plan.json"
+        plan, where = self.folder / "plan.json", self.folder.parent
         if resume and plan.exists():
             before = _read(plan)
             if before != self.plan:
                 other = ", ".join(name for name in self.plan if before.get(name) != self.plan[name])
                 raise RefusalError(
-                    f"The checkpoint in '{self.folder.parent}' was made with other settings ({other}): repeat them, or "
-                    "leave out --resume to begin anew."
+                    f"The checkpoint in '{where}' was made with other settings ({other}): repeat them, or {ANEW}"
                 )
             return
         if resume:
-            done = " (a finished run leaves its results and no checkpoint)" if any(self.folder.parent.glob("*")) else ""
-            raise RefusalError(f"There is nothing to go on with in '{self.folder.parent}'{done}: leave out --resume.")
+            done = " (a finished run leaves its results and no checkpoint)" if any(where.glob("*")) else ""
+            raise RefusalError(f"There is nothing to resume in '{where}'{done}: leave out --resume.")
         if self.folder.is_dir() and not plan.exists() and any(self.folder.iterdir()):
             raise RefusalError(
-                f"The folder '{self.folder}' is there already and not of an experiment, so it is not emptied: name "
-                "another place with --out."
+                f"The folder '{self.folder}' exists and is not of an experiment, so it is not emptied: choose another "
+                "one with --out."
             )
         self.clear()
         try:
             self.folder.mkdir(parents=True)
         except OSError as error:
             raise RefusalError(
-                f"The folder '{self.folder}' cannot be made ({error.strerror}): name another one with --out."
+                f"The folder '{self.folder}' cannot be made ({error.strerror}): choose another one with --out."
             ) from None
         write_atomically(plan, _json(self.plan))
 
@@ -95,7 +95,7 @@ class SavedSession:
         return answer
 
     def state_path(self, name: str) -> Path | None:
-        # The trainer writes <place>.json and <place>.safetensors, which must not be taken for a finished part.
+        # The trainer adds .json and .safetensors, so the name must differ from that of a finished part.
         return self._path(name, "-state")
 
     def _path(self, name: str, tail: str) -> Path | None:
@@ -120,25 +120,24 @@ def _digest(answer: Any) -> str:
 
 
 def _read_part(path: Path) -> tuple[Any, float]:
-    """What a finished part returned and how long it took. An answer of another type would fail deep inside the
-    experiment, so nothing but what was written is handed to it."""
-    kept = _read(path)
-    took = kept.get("seconds")
+    """Return what a finished part returned, and its time. Refuse changed files: they would fail deep inside."""
+    saved = _read(path)
+    took = saved.get("seconds")
     timed = isinstance(took, int | float) and not isinstance(took, bool) and took >= 0
-    if "answer" not in kept or not timed or kept.get("sha256") != _digest(kept["answer"]):
-        raise RefusalError(f"{path} is not as it was written: leave out --resume to begin anew.")
-    return kept["answer"], float(took or 0.0)
+    if "answer" not in saved or not timed or saved.get("sha256") != _digest(saved["answer"]):
+        raise RefusalError(f"{path} has been changed: {ANEW}")
+    return saved["answer"], float(took or 0.0)
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except (OSError, ValueError, RecursionError) as error:
-        raise RefusalError(f"{path} cannot be read ({error}): leave out --resume to begin anew.") from error
-    if not isinstance(found, dict):
-        raise RefusalError(f"{path} is not as it was written: leave out --resume to begin anew.")
-    return found
+        raise RefusalError(f"{path} cannot be read ({error}): {ANEW}") from error
+    if not isinstance(content, dict):
+        raise RefusalError(f"{path} has been changed: {ANEW}")
+    return content
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")

@@ -1,8 +1,7 @@
-"""What earlier runs found: known.json, beside this file, holds verdicts and numbers of whole runs, as they came out.
+"""Recorded runs: known.json holds the verdicts and numbers of whole runs.
 
 `tools/record_verdicts.py` copies them from results.json; nobody types them. A claim whose rule or quantities have
-changed since is not known any more. The file is our own and read as it is: what reads records checked costs time that
-a list should not.
+changed since counts as changed. The file is ours and read without checks, which would make a list slow.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ NOT_RUN = "-"
 
 @dataclass(frozen=True)
 class KnownClaim:
-    """What became of one claim, and the rule it was judged by."""
+    """The verdict on one claim, and the rule behind it."""
 
     rule: dict[str, list[str]]
     verdict: Verdict
@@ -36,7 +35,7 @@ class KnownClaim:
 
 @dataclass(frozen=True)
 class KnownRun:
-    """One whole run, as known.json holds it."""
+    """One whole run in known.json."""
 
     preset: str
     seeds: tuple[int, ...]
@@ -46,30 +45,30 @@ class KnownRun:
 
 @dataclass(frozen=True)
 class Known:
-    """One whole run of an experiment: how it was run, and what became of each claim."""
+    """One whole run of an experiment: how it was run, and the verdict on each claim."""
 
     preset: str
     seeds: int
     verdicts: Mapping[str, Verdict]
-    claims: int  # that the experiment has now; those that changed since are not among the verdicts
+    claims: int  # of the experiment now; changed ones have no verdict
     medians: Mapping[str, Mapping[str, float]]  # by claim and quantity, over the seeds
 
     @property
     def words(self) -> str:
         """`17 reproduced, 2 not reproduced (quick, 1 seed)`."""
-        counts = [(sum(one == verdict for one in self.verdicts.values()), verdict) for verdict in VERDICTS]
-        said = ", ".join(f"{number} {verdict}" for number, verdict in counts if number)
-        said += f", {self.changed} changed since" if self.changed else ""
-        return f"{said} ({self.preset}, {count(self.seeds, 'seed')})"
+        counts = [(list(self.verdicts.values()).count(verdict), verdict) for verdict in VERDICTS]
+        words = ", ".join(f"{number} {verdict}" for number, verdict in counts if number)
+        words += f", {self.changed} changed since" if self.changed else ""
+        return f"{words} ({self.preset}, {count(self.seeds, 'seed')})"
 
     @property
     def brief(self) -> str:
-        """`16 of 21 (-1)`: claims that were reproduced, of all, and how many were contradicted."""
+        """`16 of 21 (-1)`: reproduced claims of all, and contradicted ones."""
         verdicts = list(self.verdicts.values())
         against = verdicts.count("contradicted")
-        said = f"{verdicts.count('reproduced')} of {len(verdicts)}"
-        said += f" (-{against})" if against else ""
-        return said + (f", {self.changed} changed" if self.changed else "")
+        words = f"{verdicts.count('reproduced')} of {len(verdicts)}"
+        words += f" (-{against})" if against else ""
+        return words + (f", {self.changed} changed" if self.changed else "")
 
     @property
     def changed(self) -> int:
@@ -77,7 +76,7 @@ class Known:
 
 
 def known(experiment: ExperimentCard) -> tuple[Known, ...]:
-    """Runs that are on record, quick ones first; only claims that are still what they were then."""
+    """Return the recorded runs, quick ones first, without claims that have changed since."""
     runs = _all().get(experiment.name, {})
     return tuple(_as_now(preset, runs[preset], experiment) for preset in PRESETS if preset in runs)
 
@@ -97,14 +96,14 @@ def _as_now(preset: str, run: Mapping[str, Any], experiment: ExperimentCard) -> 
     )
 
 
-def recorded(found: Reproduction) -> KnownRun:
-    """What is kept of a run."""
-    claims = {claim.name: KnownClaim(_rule(claim), claim.verdict, claim.medians) for claim in found.claims}
-    return KnownRun(found.preset, found.seeds, found.attnscope, claims)
+def recorded(run: Reproduction) -> KnownRun:
+    """Return what known.json keeps of a run."""
+    claims = {claim.name: KnownClaim(_rule(claim), claim.verdict, claim.medians) for claim in run.claims}
+    return KnownRun(run.preset, run.seeds, run.attnscope, claims)
 
 
 def listed(experiment: ExperimentCard) -> Paper:
-    """An experiment with what is on record of it: the verdicts beside claims are those of the largest run."""
+    """Return an experiment with its recorded runs; the verdicts are those of the largest run."""
     runs = known(experiment)
     brief = {run.preset: run.brief for run in runs}
     before = runs[-1].verdicts if runs else {}
@@ -122,12 +121,12 @@ def listed(experiment: ExperimentCard) -> Paper:
 
 
 def _rule(claim: Claim) -> dict[str, list[str]]:
-    """In words that a person reads: `sort_accuracy >= 0.95`."""
-    rule = {"reproduced": [str(one) for one in claim.holds], "contradicted": [str(one) for one in claim.fails]}
-    return rule | ({"given": [str(one) for one in claim.given]} if claim.given else {})
+    """Return the bounds as text: `sort_accuracy >= 0.95`."""
+    rule = {"reproduced": list(map(str, claim.holds)), "contradicted": list(map(str, claim.fails))}
+    return rule | ({"given": list(map(str, claim.given))} if claim.given else {})
 
 
 @cache
 def _all() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = json.loads(files("attnscope.papers").joinpath(FILE).read_text("utf-8"))
-    return found
+    content: dict[str, dict[str, Any]] = json.loads(files("attnscope.papers").joinpath(FILE).read_text("utf-8"))
+    return content

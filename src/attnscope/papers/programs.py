@@ -2,11 +2,11 @@
 
     built = program("reverse", symbols=4, length=6)
     built.run([[0, 3, 1], [2, 2, 0]])               # [[1, 3, 0], [0, 2, 2]]
-    built.model                                     # a nano model, which scan and the tap take
+    built.model                                     # a nano model, for scan and the tap
     built.widths                                    # for every selector: width found, proved bound, one-hot width
 
 The programs, and why they are exact, are in `papers/models/programs.py`. A one-hot compiler gives a head one coordinate
-for each value that its keys can have; what stands beside the codes (END, the place) it needs as well.
+for each value of its keys, and also needs the coordinates besides the codes (END, the place).
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from attnscope.papers.models.programs import PROGRAMS, Program, Texts
 
 @dataclass(frozen=True)
 class SelectorWidth:
-    """`width` of the head: of the codes, below whose `bound` no factorisation of the selector goes, and what is beside
-    them."""
+    """The width of a head: its codes, for which `bound` is a proved lower bound, and the coordinates besides them."""
 
     selector: str
     width: int
@@ -43,50 +42,51 @@ class Built:
 
     @property
     def widths(self) -> tuple[SelectorWidth, ...]:
-        asked = self.program.selectors(Texts(self.symbols, self.length))
+        selectors = self.program.selectors(Texts(self.symbols, self.length))
         return tuple(
             SelectorWidth(
-                name, one.width + asked[name].beside, one.bounds.best.width, one.certificate.keys + asked[name].beside
+                name, head.width + selectors[name].beside, head.bounds.best.width,
+                head.certificate.keys + selectors[name].beside,
             )
-            for name, one in self.heads.items()
-        )
+            for name, head in self.heads.items()
+        )  # fmt: skip
 
     @property
     def width(self) -> int:
-        """Of all heads together."""
-        return sum(one.width for one in self.widths)
+        """The width of all heads together."""
+        return sum(selector.width for selector in self.widths)
 
     @property
     def one_hot_width(self) -> int:
-        return sum(one.one_hot for one in self.widths)
+        return sum(selector.one_hot for selector in self.widths)
 
     @torch.no_grad()
     def run(self, texts: Sequence[Sequence[int]]) -> list[list[int]]:
-        """What the model says at every place of these texts of symbols; texts of one length go together."""
-        said: list[list[int]] = [[] for _ in texts]
+        """Return the model's answer at every place of these texts; texts of one length are batched."""
+        by_text: list[list[int]] = [[] for _ in texts]
         for length in sorted({len(text) for text in texts}):
             which = [number for number, text in enumerate(texts) if len(text) == length]
             tokens = self.tokens([texts[number] for number in which])
             answers = self.model(input_ids=tokens).argmax(-1)
             answers = answers[:, 1:] if self.program.starts else answers[:, :-1]
             for number, answer in zip(which, answers.tolist(), strict=True):
-                said[number] = answer
-        return said
+                by_text[number] = answer
+        return by_text
 
     def tokens(self, texts: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Texts of one length as the model reads them: with the token that is no symbol, START or END."""
+        """Return texts of one length as the model reads them: with the extra token START or END."""
         for text in texts:
-            if not 1 <= len(text) <= self.length or not all(0 <= one < self.symbols for one in text):
+            if not 1 <= len(text) <= self.length or not all(0 <= symbol < self.symbols for symbol in text):
                 raise RefusalError(
                     f"This model reads 1 to {self.length} symbols from 0 to {self.symbols - 1}: build a larger one."
                 )
         rows = torch.tensor([list(text) for text in texts])
-        other = torch.full((len(rows), 1), self.symbols)
-        return torch.cat([other, rows] if self.program.starts else [rows, other], dim=1)
+        extra = torch.full((len(rows), 1), self.symbols)
+        return torch.cat([extra, rows] if self.program.starts else [rows, extra], dim=1)
 
 
 def program(name: str, *, symbols: int = 4, length: int = 6, seed: int = 0) -> Built:
-    """The program of this name for texts of up to `length` of so many symbols; selectors are compressed first."""
+    """Build the program of this name for texts of up to `length` symbols; selectors are compressed first."""
     if name not in PROGRAMS:
         raise RefusalError(f"There is no program called '{name}'.{nearest(name, PROGRAMS)}")
     chosen = PROGRAMS[name]
@@ -95,8 +95,8 @@ def program(name: str, *, symbols: int = 4, length: int = 6, seed: int = 0) -> B
         raise RefusalError("A program reads at least 2 symbols and texts of at least 1: give more.")
     texts = Texts(symbols, length)
     heads = {
-        what: compress(selector.chosen, margin=selector.margin, seed=seed)
-        for what, selector in chosen.selectors(texts).items()
+        key: compress(selector.chosen, margin=selector.margin, seed=seed)
+        for key, selector in chosen.selectors(texts).items()
     }
-    model = chosen.build(texts, {what: one.head for what, one in heads.items()})
+    model = chosen.build(texts, {key: compressed.head for key, compressed in heads.items()})
     return Built(chosen, model.eval(), symbols, length, heads)

@@ -1,22 +1,26 @@
-"""The references that attnscope knows: `references.json`, papers by arXiv number, and works that have none.
+"""The references of attnscope: `references.json` holds papers by arXiv number, and works without one.
 
-Each was looked up. A paper whose authors could not be verified has an empty list of authors and no author in BibTeX;
-one that is not in the file at all is cited by its number alone.
+Each was looked up. A paper whose authors could not be verified has an empty list of authors and no author in BibTeX. A
+paper that is not in the file is cited by its number alone.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from attnscope import __version__
 
-# One entry of a bibliography, as BibTeX and as data.
+NAME = "attnscope"
+AUTHORS = ("The attnscope contributors",)
+TITLE = "attnscope: what attention in a transformer does, and whether depth is destroying it"
+LICENSE = "Apache-2.0"
+SAYS = "this software"  # the citation of methods that are attnscope's own
 
-# BibTeX reads bytes: letters outside ASCII are written as LaTeX has them, so that sorting and old styles work.
+# BibTeX reads bytes: letters outside ASCII are written in LaTeX, so that sorting and old styles work.
 _LETTERS = {
     **{"á": r"{\'a}", "à": r"{\`a}", "ä": r"{\"a}", "ç": r"{\c c}", "é": r"{\'e}", "è": r"{\`e}", "í": r"{\'i}"},
     **{"ł": r"{\l}", "ñ": r"{\~n}", "ó": r"{\'o}", "ö": r"{\"o}", "ø": r"{\o}", "š": r"{\v s}", "ß": r"{\ss}"},
@@ -27,7 +31,7 @@ _LETTERS = {
 
 @dataclass(frozen=True)
 class Entry:
-    """Authors are `Last, First`, or a name without a comma for a group; none where they could not be verified."""
+    """Authors are `Last, First`, or a name without a comma for a group; empty if they could not be verified."""
 
     key: str
     title: str
@@ -50,8 +54,8 @@ class Entry:
 
     def bibtex(self) -> str:
         fields = {
-            "title": f"{{{_latex(self.title)}}}",  # twice in braces: styles change capitals, and names are no words
-            "author": " and ".join(_latex(one) if "," in one else f"{{{_latex(one)}}}" for one in self.authors),
+            "title": f"{{{_latex(self.title)}}}",  # two braces: styles change capitals, which names must keep
+            "author": " and ".join(_latex(name) if "," in name else f"{{{_latex(name)}}}" for name in self.authors),
             "booktitle": _latex(self.booktitle),
             "journal": _latex(self.journal),
             "year": "" if self.year is None else str(self.year),
@@ -66,21 +70,10 @@ class Entry:
         return "\n".join([f"@{self.kind}{{{self.key},", *lines, "}"])
 
     def to_json(self) -> dict[str, Any]:
-        said = {
-            "key": self.key,
-            "type": self.kind,
-            "title": self.title,
-            "authors": list(self.authors),
-            "year": self.year,
-            "booktitle": self.booktitle,
-            "journal": self.journal,
-            "version": self.version,
-            "howpublished": self.howpublished,
-            "note": self.note,
-            "eprint": self.eprint,
-            "url": self.url,
-        }
-        return {name: value for name, value in said.items() if value is not None}
+        words = asdict(self)
+        first = {"key": words.pop("key"), "type": self.kind, "title": words.pop("title")}
+        fields = {**first, **words, "authors": list(self.authors), "url": self.url}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 def _latex(text: str | None) -> str:
@@ -89,48 +82,38 @@ def _latex(text: str | None) -> str:
 
 @cache
 def papers() -> dict[str, Entry]:
-    """By arXiv number."""
-    return {number: _entry(said, eprint=number) for number, said in _read()["arxiv"].items()}
+    """Return the papers by arXiv number."""
+    return {number: _entry(fields, eprint=number) for number, fields in _read()["arxiv"].items()}
 
 
 @cache
 def works() -> dict[str, Entry]:
-    """By the words with which cards name them."""
-    return {said["says"]: _entry({k: v for k, v in said.items() if k != "says"}) for said in _read()["works"]}
+    """Return the works by the words that cards use for them."""
+    return {fields["says"]: _entry({k: v for k, v in fields.items() if k != "says"}) for fields in _read()["works"]}
 
 
 def paper(number: str) -> Entry:
-    """The entry of a paper that a card cites. A number that nobody has looked up yet is still an answer."""
+    """Return the entry of a paper; a number that is not in the file gives an entry with only the number."""
     return papers().get(number) or Entry(key=f"arxiv{number.replace('.', '')}", title=f"arXiv:{number}", eprint=number)
 
 
 @cache
 def _read() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(files("attnscope.papers").joinpath("references.json").read_text("utf-8"))
-    return found
+    content: dict[str, Any] = json.loads(files("attnscope.papers").joinpath("references.json").read_text("utf-8"))
+    return content
 
 
-def _entry(said: dict[str, Any], eprint: str | None = None) -> Entry:
-    return Entry(**{**said, "authors": tuple(said["authors"]), "eprint": eprint})
-
-
-# How attnscope itself is cited: the one place. `tools/citation_file.py` writes CITATION.cff from here.
-
-NAME = "attnscope"
-AUTHORS = ("The attnscope contributors",)
-TITLE = "attnscope: what attention in a transformer does, and whether depth is destroying it"
-LICENSE = "Apache-2.0"
-# What cards say where the method is attnscope's own.
-SAYS = "this software"
+def _entry(fields: dict[str, Any], eprint: str | None = None) -> Entry:
+    return Entry(**{**fields, "authors": tuple(fields["authors"]), "eprint": eprint})
 
 
 def software() -> Entry:
-    # No year: versions are what differ, and none of them carries a date.
+    """Return how attnscope itself is cited. No year: versions differ, and they carry no date."""
     return Entry(key=NAME, title=TITLE, authors=AUTHORS, version=__version__, howpublished="Computer software")
 
 
 def citation_file() -> str:
-    """CITATION.cff (Citation File Format 1.2.0), which code hosts and reference managers read. JSON is YAML."""
+    """Return CITATION.cff (Citation File Format 1.2.0), written by `tools/citation_file.py`. JSON is YAML."""
     entry = software()
     lines = [
         "cff-version: 1.2.0",

@@ -1,11 +1,11 @@
-"""Run a paper's claims again: `reproduce("dong2021", out="folder")` gives verdicts, numbers, charts and a page.
+"""Re-run a paper's claims: `reproduce("dong2021", out="folder")` gives verdicts, numbers, charts and a page.
 
-    attnscope.reproduce()                          every paper that can be run, with its claims
+    attnscope.reproduce()                          all experiments with their claims
     attnscope.reproduce("dong2021")                quick, in memory
     attnscope.reproduce("dong2021", preset="paper", seeds=5, out="dong2021", resume=True)
 
-A claim that does not hold is a result like any other. What stops a run (Ctrl-C, a full disk) leaves the checkpoint, and
-`resume=True` goes on from there to the same numbers.
+A claim that does not hold is a result like any other. An interrupted run (Ctrl-C, a full disk) leaves a checkpoint, and
+`resume=True` continues from it to the same numbers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def reproduce(
     resume: bool = False,
     progress: Advance = silent,
 ) -> Reproduction | tuple[Experiment, ...]:
-    """Run the claims of one paper; without a paper, say which there are. `seeds` is how many, or which."""
+    """Run the claims of one paper; without a paper, return all experiments. `seeds` is a number or a list."""
     if paper is None:
         return tuple(experiments().values())
     chosen = experiment_named(paper)
@@ -77,7 +77,7 @@ def reproduce(
         result = chosen.run(params, which, session)
     done = recorded(chosen, preset, which, result, session.seconds)
     if folder is not None:
-        done.save(folder / RESULTS)  # data first: whatever happens while charts are drawn, the numbers are there
+        done.save(folder / RESULTS)  # before the charts: if drawing fails, the numbers are saved
         progress("drawing", 0, 0)
         draw(done, folder)
         session.clear()
@@ -85,7 +85,7 @@ def reproduce(
 
 
 def recorded(chosen: Experiment, preset: str, seeds: tuple[int, ...], result: Result, seconds: float) -> Reproduction:
-    """What an experiment gave back, as a record: plain data, judged by the experiment's claims."""
+    """Return the result of an experiment as a record: plain data with verdicts."""
     measured = {
         name: tuple(math.nan if value is None else float(value) for value in values)
         for name, values in result.measured.items()
@@ -110,7 +110,7 @@ def recorded(chosen: Experiment, preset: str, seeds: tuple[int, ...], result: Re
 
 
 def draw(done: Reproduction, folder: Path) -> None:
-    """Every figure as a file, and last the page."""
+    """Save every figure, then the page."""
     from attnscope.reports.export import save
 
     for figure in done.figures:
@@ -122,9 +122,9 @@ def draw(done: Reproduction, folder: Path) -> None:
 
 
 def experiment_named(paper: str) -> Experiment:
-    """By name, or by the number of its paper where that is one experiment's alone."""
+    """Find an experiment by name, or by arXiv number if only one experiment has it."""
     known = experiments()
-    return known[card_named(paper, {name: one.card for name, one in known.items()}).name]
+    return known[card_named(paper, {name: experiment.card for name, experiment in known.items()}).name]
 
 
 def seeds_of(seeds: int | Sequence[int]) -> tuple[int, ...]:
@@ -133,13 +133,13 @@ def seeds_of(seeds: int | Sequence[int]) -> tuple[int, ...]:
     except TypeError:
         raise RefusalError("Every seed is a whole number: say how many, or which in a list.") from None
     if not which or len(set(which)) < len(which) or min(which) < 0:
-        raise RefusalError("An experiment needs at least one seed, each once and none negative: try --seeds 3.")
+        raise RefusalError("An experiment needs at least one seed, each once and not negative: try --seeds 3.")
     return which
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Inside, torch adds in one order however many cores there are; these models are too small to gain from more."""
+    """Use one thread inside, so that sums have one order on every machine; these models are too small to lose time."""
     import torch
 
     before = torch.get_num_threads()

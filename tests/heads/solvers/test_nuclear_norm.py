@@ -7,8 +7,7 @@ import torch
 
 from attnscope.core.errors import RefusalError
 from attnscope.heads.solvers.nuclear_norm import Problem, shrunk, solve
-from attnscope.papers.models.bilinear_heads import convex_twin
-from attnscope.papers.trials.convex_floor import data, gates_of, oracle
+from attnscope.papers.trials.convex_floor import convex_twin, data, gates_of, oracle
 
 EXACT = torch.float64
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnscope.commands.reproduce.words import measured_words
-from attnscope.core.experiment import PRESETS, VERDICTS, Bound, Claim, experiment, median
+from attnscope.core.experiment import PRESETS, VERDICTS, Bound, Claim, claims, experiment, median
 from attnscope.core.registry import experiments
 
 CLAIM = Claim("c", "0000.00000", "x is large", "at least 1", (Bound("x", ">=", 1.0),), (Bound("x", "<=", 0.1),))
@@ -41,7 +41,7 @@ def test_a_claim_whose_number_is_missing_was_not_run() -> None:
     assert two.judged({"x": [1.0], "y": [0.0]}).verdict == "not reproduced"
 
 
-def test_without_what_it_takes_as_given_a_claim_is_not_judged() -> None:
+def test_claim_with_an_unmet_given_bound_is_not_judged() -> None:
     """A ratio to nothing, or a comparison of models that learned nothing, says nothing either way."""
     stands = replace(CLAIM, given=(Bound("learned", ">", 0.2),))
     assert stands.judged({"x": [2.0]}).verdict == "not run"
@@ -111,6 +111,40 @@ def _inside(claim: Claim, quantity: str) -> float:
     if low:
         return max(low) + 1e-9
     return min(high) - 1e-12 if high else 0.0
+
+
+def test_claims_are_read_from_text() -> None:
+    first, second = claims(
+        "0000.00000",
+        """
+        learns: It learns: always,
+                on every seed.
+            expected: at least .9;
+                contradicted at chance
+            holds: accuracy >= 0.9, loss < 1e-3; fails: accuracy <= 0.1
+            given: baseline > 0.5
+        """,
+        "other [1111.11111]: S.\n    expected: e\n    holds: x <= -2",
+    )
+    statement, expected = "It learns: always, on every seed.", "at least .9; contradicted at chance"
+    holds = (Bound("accuracy", ">=", 0.9), Bound("loss", "<", 1e-3))
+    fails, given = (Bound("accuracy", "<=", 0.1),), (Bound("baseline", ">", 0.5),)
+    assert first == Claim("learns", "0000.00000", statement, expected, holds, fails, given)
+    assert second == Claim("other", "1111.11111", "S.", "e", (Bound("x", "<=", -2.0),))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name without a colon",
+        "a: No rule.\n    expected: e",
+        "a: S.\n    holds: x > 1",
+        "a: S.\n  expected: e; holds: x = 1",
+    ],
+)
+def test_text_that_is_not_a_claim_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a"):
+        claims("0000.00000", text)
 
 
 def test_presets_must_all_be_there() -> None:

@@ -25,7 +25,7 @@ TINY = replace(
 )
 
 
-def test_what_cvxpy_does_not_vouch_for_is_said_and_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsolved_cvxpy_problem_is_reported_and_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnscope.papers.trials.convex_floor.oracle", lambda problem: (None, "optimal_inaccurate"))
     monkeypatch.setattr("attnscope.papers.experiments.convex2022.digits_at_hand", lambda: False)
     found = convex2022.run(TINY, (0,), UnsavedSession())

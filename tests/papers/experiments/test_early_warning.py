@@ -16,7 +16,7 @@ TINY = replace(
 OF_ALL_SEEDS = "share$|in_ten$"
 
 
-def test_the_loss_shows_it_when_it_is_a_fifth_above_its_lowest_or_no_number() -> None:
+def test_loss_shows_a_failure_at_nan_or_a_fifth_above_its_lowest() -> None:
     assert shown({"losses": [3.0, 2.0, 2.3, 2.41]}) == 4
     assert shown({"losses": [3.0, float("nan")]}) == 2
     assert shown({"losses": [3.0, 2.9, 3.0]}) is None
@@ -24,14 +24,14 @@ def test_the_loss_shows_it_when_it_is_a_fifth_above_its_lowest_or_no_number() ->
     assert shown({"losses": [2.0, 1.0, None]}) == 3  # as a run that is resumed reads what was no number
 
 
-def test_runs_that_are_made_to_fail_ring_into_their_record_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_alarms_of_failing_runs_go_only_to_their_record(caplog: pytest.LogCaptureFixture) -> None:
     with unheard():
         LOG.critical("a made failure")
     LOG.critical("a real one")
     assert [record.message for record in caplog.records] == ["a real one"]
 
 
-def test_an_alarm_counts_only_before_the_loss_shows_it_and_not_as_information() -> None:
+def test_only_warnings_before_the_loss_shows_it_count() -> None:
     def run(way: str, losses: list[float], *alarms: tuple[int, str]) -> dict[str, object]:
         told = [{"step": s, "severity": v, "rule": "r", "ended": False, "sentence": "It rings."} for s, v in alarms]
         return {"way": way, "seed": 0, "losses": losses, "looks": [{"alarms": told}]}

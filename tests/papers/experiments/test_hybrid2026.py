@@ -35,8 +35,8 @@ TINY = replace(
 )
 
 
-def test_what_a_memory_holds_is_what_its_formulas_say() -> None:
-    """Two thousand independent values: a mean square is known to 1 / sqrt(1000) of itself, and 12 keys share each."""
+def test_memory_errors_match_their_formulas() -> None:
+    """Two thousand independent values: a mean square is known to a share of 1 / sqrt(1000), and 12 keys share each."""
     for pairs in (4, 8, 12, 18, 40):
         found = recall(8, pairs, 2000, seed=0)
         for name in ("delta", "sum", "least"):

@@ -31,7 +31,7 @@ TINY = replace(
 
 
 @pytest.mark.parametrize("eta", [0.0, 0.3, 0.9, 1.0])
-def test_weights_have_the_eta_and_the_size_that_they_are_given(eta: float) -> None:
+def test_weights_have_the_requested_eta_and_size(eta: float) -> None:
     weight = weight_of(12, eta, 2.0, torch.Generator().manual_seed(0))
     _, _, found = qk_spectrum(weight, torch.eye(12, dtype=weight.dtype))
     assert float(found) == pytest.approx(eta, abs=1e-12)
@@ -44,7 +44,7 @@ def test_the_identity_keeps_tokens_to_themselves() -> None:
     assert one_layer(32, 64, 0.0, 1.0, seed=0, depth=1)["own"] < 0.2
 
 
-def test_the_penalty_is_what_its_formula_says() -> None:
+def test_penalty_equals_its_formula() -> None:
     model = Decoder(Shape(vocabulary=5, width=8, heads=2, layers=1, hidden=8), seed=0)
     (layer,) = attentions(model)
     wanted = []

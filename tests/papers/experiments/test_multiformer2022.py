@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attnscope.core.experiment import UnsavedSession
-from attnscope.papers.experiments.multiformer2022 import multiformer2022
-from attnscope.papers.trials.head_kinds import ARCHITECTURES
+from attnscope.papers.experiments.multiformer2022 import ARCHITECTURES, multiformer2022
 from attnscope.papers.trials.trained_alike import Training
 
 TINY = replace(

@@ -26,7 +26,7 @@ TINY = replace(
 NOT_RUN = {claim.name for claim in oversmoothing2022.claims if claim.name.endswith("model") or "_model_" in claim.name}
 
 
-def test_a_curve_for_every_gain_and_none_for_a_model_that_is_not_there() -> None:
+def test_every_gain_has_a_curve_and_a_missing_model_has_none() -> None:
     found = oversmoothing2022.run(TINY, (0,), UnsavedSession())
     random, trained, _ = found.figures
     assert len({row.series for row in random.rows}) == len(TINY.gains)

@@ -38,7 +38,7 @@ def test_every_number_that_a_claim_asks_for_is_measured(twice: tuple[str, Result
         assert (claim.verdict == "not run") == (not measured or bool(claim.missing)), claim.name
 
 
-def test_a_seed_gives_the_same_numbers_beside_others_and_alone(twice: tuple[str, Result, Result]) -> None:
+def test_numbers_of_a_seed_do_not_depend_on_other_seeds(twice: tuple[str, Result, Result]) -> None:
     name, both, one = twice
     of_all: str = getattr(its_test(name), "OF_ALL_SEEDS", "^$")  # intervals and ends: these names, and no others
     for quantity, values in one.measured.items():
@@ -64,6 +64,6 @@ def test_results_are_plain(twice: tuple[str, Result, Result]) -> None:
             assert row.series
 
 
-def test_figures_have_names_of_their_own(twice: tuple[str, Result, Result]) -> None:
+def test_figure_names_are_unique(twice: tuple[str, Result, Result]) -> None:
     _, both, _ = twice
     assert len({figure.name for figure in both.figures}) == len(both.figures)

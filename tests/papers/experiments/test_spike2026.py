@@ -76,7 +76,7 @@ def test_a_limit_that_is_not_the_papers_says_so() -> None:
     assert PLAIN in REMEDIES
 
 
-def test_whether_there_is_anything_to_compare_is_asked_of_other_runs(found: Result) -> None:
+def test_sinks_and_spikes_must_grow_in_other_seeds(found: Result) -> None:
     """A condition on the control that is compared keeps the runs in which it was large by chance."""
     compared = [claim for claim in CLAIMS if any("_of_other_seeds" in bound.quantity for bound in claim.given)]
     assert len(compared) == 7
@@ -92,7 +92,7 @@ def test_whether_there_is_anything_to_compare_is_asked_of_other_runs(found: Resu
     assert other_seeds((0, 7, 3), 2) == [8, 9, 10, 11, 12, 13]
 
 
-def test_one_seed_against_it_is_enough_to_miss_a_claim() -> None:
+def test_one_opposite_seed_misses_a_claim_on_the_sign() -> None:
     claim = next(claim for claim in CLAIMS if claim.name == "dynamic_tanh_has_more_sinks")
     name = "sink_rate_added_by_dynamictanh"
     stands = {bound.quantity: [bound.limit] for bound in claim.given}

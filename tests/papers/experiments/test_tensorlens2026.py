@@ -56,7 +56,7 @@ def test_rows_are_those_of_the_operators_maps() -> None:
         torch.testing.assert_close(rows[kind], torch.tensor(op.map(kind).row(-1)), atol=1e-5, rtol=1e-4)
 
 
-def test_a_bar_for_every_method_and_none_for_a_model_that_is_not_there() -> None:
+def test_every_method_has_a_bar_and_a_missing_model_has_none() -> None:
     found = tensorlens2026.run(TINY, (0,), UnsavedSession())
     bars, table = found.figures
     assert {row.series for row in bars.rows} == {"the classifier"}
@@ -66,7 +66,7 @@ def test_a_bar_for_every_method_and_none_for_a_model_that_is_not_there() -> None
     assert median(found.measured["classifier_untouched_float64"]) <= 1e-10
 
 
-def test_the_operator_is_held_against_a_model_that_nothing_was_done_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operator_is_compared_with_the_unmodified_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that gives something else when it is simply called is not called reproduced."""
     model = trained_classifier(WORDS, 8, 1, Recipe(steps=2, rate=1e-2), 0, UnsavedSession())
     (run,) = classifier_runs(model, WORDS, 1, 0)
@@ -78,7 +78,7 @@ def test_the_operator_is_held_against_a_model_that_nothing_was_done_to(monkeypat
     assert operator_rows.checked(run, 2, 0)["untouched_float32"] == pytest.approx(0.01 / 1.01, rel=1e-2)
 
 
-def test_of_maps_that_differ_by_chance_none_is_called_truer() -> None:
+def test_maps_that_differ_by_chance_are_not_called_more_faithful() -> None:
     """Eighteen comparisons one at a time call one of them real in every other run of noise."""
     claims = [claim for claim in tensorlens2026.claims if "truer" in claim.name]
     draw = np.random.default_rng(0)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnscope.papers.models.bilinear_heads import BilinearHeads, convex_twin, heads_of
-from attnscope.papers.trials.convex_floor import data, gates_of
+from attnscope.papers.trials.convex_floor import BilinearHeads, convex_twin, data, gates_of, heads_of
 
 EXACT = torch.float64
 
@@ -21,7 +20,7 @@ def some_heads(gates: int, pooled: bool) -> tuple[BilinearHeads, torch.Tensor, t
 
 
 @pytest.mark.parametrize("gates", [0, 2])
-def test_heads_are_what_loops_say(gates: int) -> None:
+def test_heads_equal_loops(gates: int) -> None:
     model, x, _ = some_heads(gates, False)
     for tokens, found in zip(x, model(x), strict=True):
         wanted = torch.zeros(4, 2, dtype=EXACT)
@@ -36,7 +35,7 @@ def test_heads_are_what_loops_say(gates: int) -> None:
 
 @pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("gates", [0, 2])
-def test_the_twin_predicts_what_the_heads_do(gates: int, pooled: bool) -> None:
+def test_convex_twin_predicts_the_heads(gates: int, pooled: bool) -> None:
     model, x, y = some_heads(gates, pooled)
     answers = y.mean(1, keepdim=True) if pooled else y
     twin = convex_twin(x, answers, 1.0, model.gates, pooled)

@@ -86,7 +86,7 @@ def test_a_network_of_heads_can_be_scanned() -> None:
     assert sum(1 for key in survey.cells if key.measure == "entropy") == 2  # two layers of heads
 
 
-def test_what_cannot_be_a_head_is_refused() -> None:
+def test_impossible_heads_are_refused() -> None:
     one = torch.ones(1, dtype=EXACT)
     for steps, beta, high in ((0, 1.0, one), (4, 0.0, one), (4, 1.0, -one)):
         with pytest.raises(RefusalError, match="at least 1 step"):

@@ -20,7 +20,7 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_answers_are_those_of_a_loop() -> None:
+def test_answers_equal_a_loop() -> None:
     asked = Composition(3, 7, 5).draw(4, rng())
     for row in range(4):
         for place in range(5):
@@ -73,7 +73,7 @@ def test_attention_of_a_lookup_can_be_scanned() -> None:
     assert float(survey.values("entropy")[1, 0]) <= 0.5 * math.log(16) + 1e-4
 
 
-def test_memories_are_the_loops_that_they_stand_for() -> None:
+def test_memories_equal_their_loops() -> None:
     query, key, value = (torch.randn(2, 9, 4, generator=rng(seed), dtype=torch.float64) for seed in range(3))
     key = F.normalize(key, dim=-1)
     key[:, 3] *= 0.5
@@ -92,7 +92,7 @@ def test_memories_are_the_loops_that_they_stand_for() -> None:
     torch.testing.assert_close(delta_memory(query, key, value, past), torch.stack(deltas, 1), atol=1e-12, rtol=0)
 
 
-def test_a_window_sees_so_many_tokens() -> None:
+def test_window_limits_visible_tokens() -> None:
     query, key, value = (torch.randn(1, 1, 6, 3, generator=rng(seed)) for seed in range(3))
     past = torch.ones(6, 6, dtype=torch.bool).tril()[None, None]
     said = window(1)(query, key, value, past, 1.0)
@@ -101,7 +101,7 @@ def test_a_window_sees_so_many_tokens() -> None:
     torch.testing.assert_close(wide_enough, F.scaled_dot_product_attention(query, key, value, past, scale=1.0))
 
 
-def test_what_cannot_be_built_is_refused() -> None:
+def test_impossible_models_are_refused() -> None:
     task = Composition(3, 4)
     with pytest.raises(RefusalError, match="power of 2"):
         shortcut(task)

@@ -14,7 +14,7 @@ TASK = CopyTask(symbols=12, triggers=3, back=2, tokens=30)
 
 
 @pytest.mark.parametrize("bos", [True, False])
-def test_behind_a_trigger_stands_what_stood_before_it(bos: bool) -> None:
+def test_token_after_a_trigger_is_copied(bos: bool) -> None:
     task = CopyTask(12, 3, back=2, tokens=30, bos=bos)
     text = copying(task, 40, 0)
     assert text.ids.shape == (40, 31)

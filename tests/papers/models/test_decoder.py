@@ -19,7 +19,7 @@ IDS = torch.randint(0, 11, (2, 9), generator=torch.Generator().manual_seed(0))
 PATTERNS = [name for name, one in variants().items() if one.card.kind == "pattern" and one.card.causal]
 
 
-def test_with_pockets_weights_it_answers_what_pocket_answers() -> None:
+def test_decoder_with_pocket_weights_equals_pocket() -> None:
     ours, stream = pocket_decoder()
     ids = F.pad(stream[None, :40], (1, 0))
     with torch.no_grad():
@@ -42,7 +42,7 @@ def test_every_part_changes_the_answer_and_none_sees_the_future(shape: Shape) ->
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_every_pattern_trains_and_what_is_observed_is_what_is_answered(name: str) -> None:
+def test_every_pattern_trains_and_observe_equals_forward(name: str) -> None:
     model = Decoder(replace(SHAPE, pattern=name))
     answers = model(IDS)
     F.cross_entropy(answers.flatten(0, 1), IDS.flatten()).backward()

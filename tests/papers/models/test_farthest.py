@@ -26,7 +26,7 @@ def test_one_head_of_full_rank_is_as_near_as_its_bound() -> None:
         assert bool((wrong <= bound + beta * 2.0**-49).all())
 
 
-def test_heads_are_what_loops_say() -> None:
+def test_heads_equal_loops() -> None:
     model = RankHeads(width=6, heads=3, rank=2, seed=0).double()
     x = unit_vectors(2, 5, 6, torch.Generator().manual_seed(1)).double()
     wanted = torch.zeros_like(x)

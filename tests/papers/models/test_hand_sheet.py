@@ -20,7 +20,7 @@ def test_a_staircase_looks_up_and_cleans() -> None:
         torch.testing.assert_close(said, values[:, 0], atol=1e-5, rtol=0)
 
 
-def test_the_nearest_number_is_said() -> None:
+def test_nearest_number_is_the_answer() -> None:
     sheet = Sheet({"y": 1}, 5, 1, 1, [1], 1, 4)
     sheet.embed("y", torch.tensor([[0.4], [0.6], [1.9], [2.6], [9.0]]))
     with torch.no_grad():

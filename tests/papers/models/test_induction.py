@@ -23,7 +23,7 @@ def shaken(window: int = 4, seed: int = 0) -> InductionNetwork:
     return network
 
 
-def test_attention_is_the_definition_and_the_short_way() -> None:
+def test_attention_equals_the_definition_and_the_counted_form() -> None:
     network, text = shaken(), Chains(tokens=20).draw(5, seed=1)
     x = F.one_hot(text.ids[:, :-1], 3).double()
     weights, share = network.lag_weights, network.shares
@@ -92,7 +92,7 @@ def test_both_layers_can_be_scanned() -> None:
     assert float(started) == pytest.approx(math.exp(3) / (math.exp(3) + 4 * math.exp(0.1)))
 
 
-def test_what_is_no_network_or_chain_is_refused() -> None:
+def test_impossible_networks_and_chains_are_refused() -> None:
     with pytest.raises(RefusalError, match="as many heads as lags"):
         InductionNetwork(3, 4, 3)
     with pytest.raises(RefusalError, match="parents at least 1"):

@@ -78,7 +78,7 @@ def written_out(model: Nano, stream: Tensor, causal: bool) -> Tensor:
         {"head_width": 5, "causal": True, "skip": False, "initial": 0.02},
     ],
 )
-def test_the_forward_pass_is_its_equations(settings: dict[str, Any]) -> None:
+def test_forward_pass_equals_its_equations(settings: dict[str, Any]) -> None:
     model = Nano(small(**settings), seed=3).double()
     with torch.no_grad():
         for parameter in model.parameters():  # fresh biases are zero and fresh gains one: mistakes would hide
@@ -101,7 +101,7 @@ def test_vectors_go_through_a_perceptron() -> None:
     torch.testing.assert_close(model(vectors=points[:, order]), model(vectors=points)[:, order])  # no positions
 
 
-def test_weights_follow_from_the_seed_and_touch_no_other_chance() -> None:
+def test_weights_depend_on_the_seed_and_not_on_the_global_generator() -> None:
     before = torch.get_rng_state()
     one, again, other = Nano(small(), seed=1), Nano(small(), seed=1), Nano(small(), seed=2)
     assert torch.equal(torch.get_rng_state(), before)

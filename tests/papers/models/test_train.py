@@ -55,7 +55,7 @@ def test_the_seed_decides_everything() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 7, 12])
-def test_going_on_equals_never_stopping_bit_for_bit(tmp_path: Path, step: int) -> None:
+def test_resumed_training_equals_unbroken_training_bit_for_bit(tmp_path: Path, step: int) -> None:
     unbroken, broken, resumed = model(), model(), model(seed=9)
     losses = train(unbroken, copying, RECIPE)
     with pytest.raises(Stop):
@@ -107,7 +107,7 @@ def test_the_rate_rises_and_falls() -> None:
     assert 0 < rates[-1] < 0.01
 
 
-def test_a_loss_that_is_no_number_is_refused() -> None:
+def test_nan_loss_is_refused() -> None:
     def broken(one: nn.Module, rng: torch.Generator) -> Tensor:
         return copying(one, rng) * torch.nan
 
@@ -115,7 +115,7 @@ def test_a_loss_that_is_no_number_is_refused() -> None:
         train(model(), broken, RECIPE)
 
 
-def test_recipes_that_cannot_be() -> None:
+def test_impossible_recipes_are_refused() -> None:
     with pytest.raises(RefusalError, match="steps"):
         Recipe(steps=0, rate=1.0)
     with pytest.raises(RefusalError, match="rate"):
@@ -123,7 +123,7 @@ def test_recipes_that_cannot_be() -> None:
 
 
 @pytest.mark.parametrize("broken", ["loss", "gradient"])
-def test_the_last_weights_that_gave_a_number_are_kept(broken: str, tmp_path: Path) -> None:
+def test_last_finite_weights_are_kept(broken: str, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     model = nn.Linear(2, 1, bias=False)

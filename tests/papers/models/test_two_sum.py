@@ -52,7 +52,7 @@ def test_it_can_be_scanned() -> None:
     assert float(survey.values("entropy")[0, 0]) < 1e-3  # every token has one place to look at
 
 
-def test_what_cannot_be_asked_is_refused() -> None:
+def test_impossible_two_sums_are_refused() -> None:
     with pytest.raises(RefusalError, match="odd modulus"):
         draw_sums(1, 16, 128, rng())
     with pytest.raises(RefusalError, match="together or neither"):

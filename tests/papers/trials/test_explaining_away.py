@@ -35,7 +35,7 @@ def test_the_bound_holds_where_softmax_breaks_it() -> None:
     assert least["softmax"] < 1e-20
 
 
-def test_the_hated_key_is_lower_by_what_was_said() -> None:
+def test_disliked_key_is_lower_by_the_requested_amount() -> None:
     query, key = disliked(8, 4, 0, by=30.0)
     logits = (query @ key.mT)[0, 0]
     others = query[..., 1:] @ key[..., 1:].mT
@@ -59,7 +59,7 @@ def test_clusters_that_have_centres_keep_them(kind: str) -> None:
     assert max(far[-1][:2]) < 0.5
 
 
-def test_a_key_that_nobody_looks_at_is_counted_and_uniform_attention_loses_none() -> None:
+def test_unattended_key_is_counted_and_uniform_attention_loses_no_key() -> None:
     past = torch.ones(2, 1, 4, 4, dtype=torch.float64).tril()
     assert explained_away(past / past.sum(-1, keepdim=True)) == 0
     lost = torch.full((1, 1, 4, 4), (1 - 1e-9) / 3, dtype=torch.float64)
@@ -75,7 +75,7 @@ def test_a_key_that_few_queries_see_is_not_counted() -> None:
     assert explained_away(past) == pytest.approx(2 / 3)
 
 
-def test_the_mass_is_that_of_the_hated_key() -> None:
+def test_mass_is_that_of_the_disliked_key() -> None:
     """Not of the smallest: doubly normalised another key has less, and dislike that all share changes nothing."""
     query, key = disliked(16, 8, 0)
     masses = key_mass(pattern_of("doubly_normalised", query, key, 1.0))[0, 0]

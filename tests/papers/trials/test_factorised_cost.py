@@ -1,4 +1,4 @@
-"""Costs of factorised attention are counted rightly, and what is said of its kernels is so."""
+"""Costs of factorised attention are counted right, and its kernels have the derived bounds."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_least_kernel_is_that_of_the_polynomial() -> None:
     assert least_kernel("softmax", 24, 20, 0) < 0.1
 
 
-def test_the_needle_has_the_weight_derived() -> None:
+def test_needle_weight_matches_the_derivation() -> None:
     """E f over 255 others has a relative error of some 10% for one needle, and little over the mean of 256."""
     f = 1 + math.sqrt(32) + 16
     assert needle_weight("fastmax2", 256, 32, 0) == pytest.approx(f / (f + 255 * 1.5), rel=0.1)

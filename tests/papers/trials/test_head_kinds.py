@@ -8,10 +8,9 @@ from itertools import permutations
 import pytest
 import torch
 
-from attnscope.papers.experiments.multiformer2022 import multiformer2022
+from attnscope.papers.experiments.multiformer2022 import contributions, evenness, frames_task, multiformer2022
 from attnscope.papers.models.nano import Config, Nano
 from attnscope.papers.trials.curves import rank_correlation
-from attnscope.papers.trials.head_kinds import contributions, evenness, frames_task
 from attnscope.papers.trials.trained_alike import Core
 from attnscope.variants.mixed_heads import mixed_heads
 

@@ -29,7 +29,7 @@ SMALL = Learned(2, 2, 8, (12, 6), steps=3, batch=4, rate=1e-3)
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_all_lengths_together_are_the_model(name: str) -> None:
+def test_paths_of_all_lengths_sum_to_the_model(name: str) -> None:
     task, config = task_and_shape(name, SMALL, seed=0)
     model = Nano(config, 1)
     exact = exact_accuracies(model, task)
@@ -56,7 +56,7 @@ def test_paths_of_a_length_are_equally_likely() -> None:
     assert max(counts.values()) < 1.3 * min(counts.values())
 
 
-def test_what_the_claims_read() -> None:
+def test_numbers_for_the_claims() -> None:
     record = {"task": "sort", "accuracy": 0.9, "ceiling": 1.0, "majority": 0.1, "up_to": [0.1, 0.5, 0.8, 0.85, 0.9]}
     record |= {"without": [0.9, 0.2, 0.8, 0.7, 0.6], "sampled_20": [0.2, 0.4, 0.3, 0.2, 0.15]}
     numbers = learned_numbers([record])

@@ -51,7 +51,7 @@ def test_the_gradient_of_a_product_has_the_norm_of_a_kronecker_product() -> None
 
 
 @pytest.mark.parametrize(("layer", "edge"), [(1, 27 / 4), (2, 3125 / 256)])
-def test_the_law_of_what_is_kept(layer: int, edge: float) -> None:
+def test_kept_rank_follows_its_law(layer: int, edge: float) -> None:
     """Fuss-Catalan numbers: the square of the largest of k factors is (k+1)^(k+1)/k^k, the mean fourth power k + 1."""
     assert kept_rank(1000, layer) == pytest.approx(1000 * (2 * layer + 1) / edge**2)
 

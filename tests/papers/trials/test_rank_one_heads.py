@@ -18,7 +18,7 @@ from attnscope.papers.trials.rank_one_heads import (
 
 
 @pytest.mark.parametrize("width", [2, 3, 8])
-def test_formulas_are_what_votes_count(width: int) -> None:
+def test_formulas_match_counted_votes(width: int) -> None:
     found = formula_against_draws(heads=6, width=width, draws=20_000, seed=3)
     # "chance" is what the largest of independent shares reaches on the average; twice that is out of its reach.
     assert found["agreement"] < 2 * found["chance"]
@@ -35,7 +35,7 @@ def test_in_the_plane_the_integral_is_elementary() -> None:
         assert float(right(u, w)) == pytest.approx(wanted, abs=1e-7)
 
 
-def test_a_head_turned_round_is_wrong_as_often_as_it_was_right() -> None:
+def test_reversed_head_is_wrong_as_often_as_it_was_right() -> None:
     rng = torch.Generator().manual_seed(0)
     u, w = random_units(20, 5, rng), random_units(20, 5, rng)
     torch.testing.assert_close(right(u, w) + right(u, -w), torch.ones(20, dtype=EXACT), atol=1e-14, rtol=0)

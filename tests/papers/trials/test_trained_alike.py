@@ -1,4 +1,4 @@
-"""What is said of models that were trained alike, by hand."""
+"""Numbers of models that were trained alike, checked by hand."""
 
 from __future__ import annotations
 

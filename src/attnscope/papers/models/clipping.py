@@ -8,11 +8,11 @@ With y = w.x + t the logit of anchor k is 2ky - k (L_k + L_0). Since L_k^2 - L_0
 
     -(y - L_k)^2 / D  =  -(y - L_0)^2 / D  +  2ky - k (L_k + L_0),
 
-so that up to a constant of the row, which softmax ignores, attention goes to the anchors nearest to y: to the nearest
-one alone as beta grows, which is wrong by at most D / 2 = (b - a) / (2p), and to the last one for y beyond the ends.
+so up to a constant of the row, which softmax ignores, attention goes to the anchors nearest to y: only to the nearest
+one as beta grows, with an error of at most D / 2 = (b - a) / (2p), and to the last one for y beyond the ends.
 
-    relu(y) = clip(y, 0, b) where y <= b:  a layer of a ReLU network is one layer of such heads, one head for each unit,
-    and a linear map behind it (the output projection).
+    relu(y) = clip(y, 0, b) where y <= b:  a layer of a ReLU network is one layer of such heads, one head per unit, and
+    a linear map behind it (the output projection).
 
 The keys are fixed, not computed from tokens: this is cross-attention to p + 1 constant vectors, by torch's own kernel.
 """
@@ -31,7 +31,7 @@ from attnscope.core.errors import RefusalError
 
 
 class ClippingHeads(nn.Module):
-    """Head i gives clip(weight_i . x + shift_i, low_i, high_i) of every token, up to half the step between anchors."""
+    """Head i returns clip(weight_i . x + shift_i, low_i, high_i) of every token, up to half a step between anchors."""
 
     keys: Tensor
     anchors: Tensor
@@ -62,29 +62,23 @@ class ClippingHeads(nn.Module):
 
     @property
     def half_step(self) -> Float[Tensor, " head"]:
-        """(b - a) / (2p): the largest error of each head as beta grows."""
+        """Return (b - a) / (2p), the largest error of each head as beta grows."""
         return (self.anchors[:, 1] - self.anchors[:, 0]) / 2
 
     def forward(self, x: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch token head"]:
-        batch, _, _ = x.shape
-        query = torch.cat([x, -torch.ones_like(x[..., :1])], dim=-1)
-        heads = len(self.keys)
-        answer = F.scaled_dot_product_attention(
-            query[:, None].expand(-1, heads, -1, -1),
-            self.keys.expand(batch, -1, -1, -1),
-            self.anchors[..., None].expand(batch, -1, -1, -1),
-            scale=self.beta,
-        )
+        query = torch.cat([x, -torch.ones_like(x[..., :1])], dim=-1)[:, None].expand(-1, len(self.keys), -1, -1)
+        keys, anchors = (some.expand(len(x), -1, -1, -1) for some in (self.keys, self.anchors[..., None]))
+        answer = F.scaled_dot_product_attention(query, keys, anchors, scale=self.beta)
         return answer[..., 0].transpose(1, 2)
 
     def logits(self, x: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch head token anchor"]:
-        """Before softmax, without beta: for those who want to look at them."""
+        """Return the logits before softmax, without beta."""
         query = torch.cat([x, -torch.ones_like(x[..., :1])], dim=-1)
         return query[:, None] @ self.keys.mT
 
 
 class AttentionNetwork(nn.Module):
-    """Layers of clipping heads, each followed by the next layer's linear map, which the next heads hold already."""
+    """Layers of clipping heads; the linear map of the next layer is part of the next heads."""
 
     def __init__(self, layers: Sequence[ClippingHeads], last: nn.Linear) -> None:
         super().__init__()
@@ -102,13 +96,13 @@ class AttentionNetwork(nn.Module):
 def attention_network(
     linears: Sequence[nn.Linear], seen: Float[Tensor, "batch token width"], steps: int, beta: float
 ) -> AttentionNetwork:
-    """The ReLU network `linears` (ReLU between them), as attention, for inputs like those `seen`.
+    """Return the ReLU network `linears` (ReLU between them) as attention, for inputs like those in `seen`.
 
-    Heads clip at 0 and at the largest value a unit takes on what was seen: beyond it they saturate where ReLU goes on.
-    `beta` is that of a head whose step is 1: heads differ in their range, and are made equally sharp.
+    Heads clip at 0 and at the largest value of a unit on `seen`: beyond it they saturate and ReLU does not. `beta` is
+    that of a head with step 1: heads have different ranges and are made equally sharp.
     """
     if len(linears) < 2:
-        raise RefusalError("A ReLU network has at least two linear maps with a ReLU between: give both.")
+        raise RefusalError("A ReLU network has at least two linear maps with a ReLU between them: give both.")
     layers = []
     for linear in linears[:-1]:
         with torch.no_grad():
@@ -120,7 +114,7 @@ def attention_network(
 
 
 def _evenly_sharp(linear: nn.Linear, high: Float[Tensor, " head"], steps: int, beta: float) -> ClippingHeads:
-    """Units divided by their step, so that all anchors are 1 apart, and values multiplied by it again."""
+    """Divide units by their step, so that all anchors are 1 apart, and multiply values by it."""
     step = high / steps
     weight, shift = linear.weight / step[:, None], linear.bias / step
     heads = ClippingHeads(weight, shift, torch.zeros_like(step), torch.full_like(step, steps), steps, beta)
@@ -131,10 +125,10 @@ def _evenly_sharp(linear: nn.Linear, high: Float[Tensor, " head"], steps: int, b
 def error_bound(
     network: AttentionNetwork, linears: Sequence[nn.Linear], heads_wrong_by: float = 1.0
 ) -> Float[Tensor, " out"]:
-    """How far the answer can be from the ReLU network's, if each head is wrong by so many half steps at most.
+    """Bound the distance to the ReLU network's answer, if each head is wrong by at most so many half steps.
 
     e_1 = half steps of layer 1;  e_(l+1) = |W_(l+1)| e_l + half steps of layer l+1 (clipping does not enlarge a
-    difference);  the answer is wrong by |W_last| e. In exact arithmetic.
+    difference);  the error of the answer is |W_last| e. In exact arithmetic.
     """
     layers: list[ClippingHeads] = list(network.layers)  # type: ignore[arg-type]
     wrong = heads_wrong_by * layers[0].half_step
@@ -146,7 +140,7 @@ def error_bound(
 
 
 def interpolating(knots: Float[Tensor, " knot"], values: Float[Tensor, " knot"]) -> tuple[nn.Linear, nn.Linear]:
-    """The ReLU network that is linear between the knots of a function of one variable: a unit for each knot."""
+    """Return the ReLU network that is linear between the knots of a function of one variable, one unit per knot."""
     slope = values.diff() / knots.diff()
     turn = torch.cat([slope[:1], slope.diff()])
     first, last = nn.Linear(1, len(turn), dtype=knots.dtype), nn.Linear(len(turn), 1, dtype=knots.dtype)

@@ -1,29 +1,35 @@
-"""Nano models that compose functions, with weights written by hand: one lookup in each layer (arXiv:2602.01763).
+"""Nano models that compose functions, with weights written by hand: one lookup in each block (arXiv:2602.01763).
 
-One lookup. The key of an entry says which it is, (l, a); the query says which is wanted, (l, what I hold); the value is
-what the entry holds, f_l(a). Symbols are codes of +1 and -1, one for each binary digit, folds are one-hot: a logit is
-the number of digits for the entry that is wanted, plus 2, and at least 2 less for every other (a digit that differs
-costs 2, another fold 2). Times `sharp`, all n others together have at most n e^(-2 sharp) of the weight: less than
-float32 can show. Widths are of the order of folds + layers x log(arguments).
+One lookup. The key of an entry is its name (l, a); the query names the wanted entry (l, current symbol); the value is
+the content of the entry, f_l(a). Symbols are codes of +1 and -1, one for each binary digit, folds are one-hot: the
+logit of the wanted entry is the number of digits plus 2, and at least 2 less for every other (a different digit costs
+2, another fold 2). Times `sharp`, all n others together have at most n e^(-2 sharp) of the weight: less than float32
+resolves. Widths are of the order of folds + blocks x log(arguments).
 
-    composer    layer l asks for (l, answer of layer l - 1): as many layers as functions, for causal models.
+    composer    block l asks for (l, answer of block l - 1): as many blocks as functions, for causal models.
     shortcut    every entry looks ahead. (l, a) holds f_l(a) and asks for (l + 1, f_l(a)); what it then holds is
-                f_(l+1) f_l (a), and it asks for l + 2, then l + 4. After log2(folds) layers the entries of f_1 hold the
-                whole composition, and the queries ask for theirs. It needs to see tables that come later in the text:
-                only models that look both ways have it, which is why bounds on depth are about causal ones
-                (arXiv:2412.02975). Entries for which there is nothing ahead fetch something that nobody asks for.
-    wide        a lookup that a memory of fixed size can do as well: keys are given vectors, one for each symbol, and
-                what is held is one-hot, so that a query is the key itself, W times what is held. Layer l gives keys to
-                the entries of f_l alone, and keys of zero to all others: a memory has nothing to store but one table.
+                f_(l+1) f_l (a), and it asks for l + 2, then l + 4. After log2(folds) blocks the entries of f_1 hold the
+                whole composition, and the queries ask for theirs. It must see tables that come later in the text, so
+                only models that look both ways can do it: bounds on depth are about causal ones (arXiv:2412.02975).
+                Entries with nothing ahead fetch something that no query uses.
+    wide        a lookup that a memory of fixed size can do as well: keys are fixed vectors, one for each symbol, and
+                contents are one-hot, so a query is the key itself, W times the content. Block l gives keys to the
+                entries of f_l only, and zero keys to all others: a memory stores just one table.
 
-Each layer writes into channels of its own. Nothing is normed and there is no MLP: these are `Nano` models, which the
-tap, `scan` and `paths` take as any other.
+Each block writes into its own channels. There are no norms and no MLP: these are `Nano` models, which the tap, `scan`
+and `paths` accept.
+
+`CORES` are attentions cheaper than full attention: a memory of fixed size, or a window. All have the same weights
+around them, so hybrids of any kinds have as many weights as full attention. Keys of a memory are at most 1 long;
+queries are multiplied only by the block's own scale. Memories are read in the order of the tokens: they are for causal
+models.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -33,15 +39,6 @@ from attnscope.core.errors import RefusalError
 from attnscope.matrix.linear_attention import bounded, delta_memory, sum_memory
 from attnscope.papers.models.nano import Attend, Block, Config, Nano, scaled_dot_product
 from attnscope.papers.models.tasks import Composition
-
-# Cores of one nano layer that are cheaper than full attention: a memory of fixed size, or a window.
-#
-#     for block, core in zip(model.blocks, ("full", "delta")):
-#         block.attention.attend = CORES[core]
-#
-# All have the same weights around them, so that hybrids of any kinds have as many numbers as full attention. Keys of a
-# memory are made at most 1 long; queries are divided by nothing but the layer's own scale. Memories are read in the
-# order of the tokens: they are for causal models.
 
 Heads = Float[Tensor, "batch head token dim"]
 Mask = Bool[Tensor, "#batch 1 #query key"] | None
@@ -56,7 +53,7 @@ def delta(query: Heads, key: Heads, value: Heads, mask: Mask, scale: float) -> H
 
 
 def window(tokens: int) -> Attend:
-    """Full attention to the last so many tokens, the own one included."""
+    """Return full attention to the last `tokens` tokens, including the token itself."""
 
     def core(query: Heads, key: Heads, value: Heads, mask: Mask, scale: float) -> Heads:
         places = torch.arange(query.shape[2], device=query.device)
@@ -70,31 +67,31 @@ CORES: Mapping[str, Attend] = {"full": scaled_dot_product, "linear": linear, "de
 
 
 def hybrid(model: Nano, kinds: Sequence[str | Attend]) -> Nano:
-    """Give every layer its kind, in place: a name of `CORES`, or a core itself."""
+    """Give every block its kind, in place: a name of `CORES`, or a core itself."""
     if len(kinds) != len(model.blocks):
-        raise RefusalError(f"The model has {len(model.blocks)} layers and {len(kinds)} kinds were given: give as many.")
+        raise RefusalError(f"The model has {len(model.blocks)} blocks, not {len(kinds)}: give one kind per block.")
     if not model.config.causal:
         raise RefusalError("Memories are written from left to right: make the model with causal=True.")
     for block, kind in zip(model.blocks, kinds, strict=True):
         assert isinstance(block, Block)
         if isinstance(kind, str) and kind not in CORES:
-            raise RefusalError(f"No layer is called {kind}: choose one of {', '.join(CORES)}.")
+            raise RefusalError(f"There is no kind of block called {kind}: choose one of {', '.join(CORES)}.")
         core: Callable[..., Tensor] = CORES[kind] if isinstance(kind, str) else kind
         block.attention.attend = core
     return model
 
 
-SHARP = 16.0  # e^-32 of the weight for an entry that is next to right: 4096 of them have 5e-11, a float32 has 6e-8
+SHARP = 16.0  # the second best entry has e^-32 of the weight: 4096 of them have 5e-11, and float32 resolves 6e-8
 
 
 def digits(symbols: int) -> Float[Tensor, "symbol digit"]:
-    """A code of +1 and -1 for every symbol, one for each binary digit."""
+    """Return a code of +1 and -1 for every symbol, one for each binary digit."""
     count = max(1, math.ceil(math.log2(symbols)))
     return 2.0 * (torch.arange(symbols)[:, None] >> torch.arange(count) & 1) - 1
 
 
 def composer(task: Composition, lookups: int | None = None, sharp: float = SHARP) -> Nano:
-    """As many lookups as functions, or as said: with fewer the answer is that of the last function that was reached."""
+    """Return a model with one lookup per function, or with fewer, which then answers with an earlier function."""
     layers = task.folds if lookups is None else lookups
     if not 1 <= layers <= task.folds:
         raise RefusalError(f"A composition of {task.folds} functions has 1 to {task.folds} lookups: choose among them.")
@@ -107,10 +104,10 @@ def composer(task: Composition, lookups: int | None = None, sharp: float = SHARP
 
 
 def shortcut(task: Composition, sharp: float = SHARP) -> Nano:
-    """log2(folds) layers in which entries look ahead, and one for the queries; `folds` is a power of 2."""
+    """Return log2(folds) blocks in which entries look ahead, and one for the queries; `folds` is a power of 2."""
     rounds = task.folds.bit_length() - 1
     if 2**rounds != task.folds:
-        raise RefusalError(f"Looking ahead doubles with every layer: give a power of 2 of functions, not {task.folds}.")
+        raise RefusalError(f"Looking ahead doubles with every block: give a power of 2 of functions, not {task.folds}.")
     model, place = _empty(task, rounds + 1, causal=False)
     for number, block in enumerate(_blocks(model)):
         if number < rounds:
@@ -126,10 +123,10 @@ def shortcut(task: Composition, sharp: float = SHARP) -> Nano:
 def wide(
     task: Composition, keys: Float[Tensor, "symbol dim"], kinds: Sequence[str | Attend], sharp: float = SHARP
 ) -> Nano:
-    """One lookup in each layer by the given keys of unit length; layers of the given kinds."""
+    """Return one lookup in each block with these keys of unit length, in blocks of these kinds."""
     symbols, entries, dim = task.arguments, task.entries, keys.shape[1]
     if len(keys) != symbols or len(kinds) != task.folds:
-        raise RefusalError(f"This composition needs {symbols} keys and {task.folds} kinds of layers: give as many.")
+        raise RefusalError(f"This composition needs {symbols} keys and {task.folds} kinds of blocks: give as many.")
     width = entries + symbols * (task.folds + 1)
     model = Nano(_config(task, task.folds, width, max(dim, symbols), causal=True))
     with torch.no_grad():
@@ -149,22 +146,15 @@ def wide(
 
 
 def _config(task: Composition, layers: int, width: int, dim: int, causal: bool) -> Config:
-    return Config(
-        width=width,
-        heads=1,
-        head_width=dim,
-        layers=layers,
-        inputs=task.inputs,
-        out=task.arguments,
-        norm="none",
-        positions="none",
-        causal=causal,
-        biases=True,
-    )
+    config = Config(width, 1, layers, head_width=dim, inputs=task.inputs, out=task.arguments, causal=causal)
+    return replace(config, norm="none", positions="none")
 
 
 def _empty(task: Composition, layers: int, causal: bool) -> tuple[Nano, slice]:
-    """Channels: fold, argument, what is held, then one register for every layer. The place of the argument's code."""
+    """Return a model without lookups, and the channels of the argument's code.
+
+    Channels: fold, argument, content, then one register for every block.
+    """
     code = digits(task.arguments)
     size = code.shape[1]
     width = task.folds + size * (layers + 2)
@@ -195,8 +185,10 @@ def _lookup(
     writes: int,
     sharp: float,
 ) -> None:
-    """One layer: `asks` is the fold that is wanted (of the own fold, or the same for all) and the register with the
-    symbol; `holds` the register whose content entries give; `writes` the one that the answer goes to."""
+    """Write one lookup. `asks` is the wanted fold (by the own fold, or one for all) and the register of the symbol.
+
+    `holds` is the register that entries return, `writes` the register of the answer.
+    """
     layer, size, folds = block.attention, place.stop - place.start, task.folds
 
     def register(number: int) -> slice:
@@ -217,10 +209,10 @@ def _lookup(
 
 
 def _clear(block: Block) -> None:
-    for one in block.attention.children():
-        if isinstance(one, nn.Linear):
-            nn.init.zeros_(one.weight)
-            nn.init.zeros_(one.bias)
+    for linear in block.attention.children():
+        if isinstance(linear, nn.Linear):
+            nn.init.zeros_(linear.weight)
+            nn.init.zeros_(linear.bias)
 
 
 def _blocks(model: Nano) -> list[Block]:

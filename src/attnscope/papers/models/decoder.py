@@ -1,14 +1,13 @@
-"""A decoder of pocket's kind (RMSNorm, rotary positions, SwiGLU, tied embeddings) whose parts are exchanged by name.
+"""A decoder like pocket (RMSNorm, rotary positions, SwiGLU, tied embeddings) whose parts are exchanged by name.
 
     model = Decoder(Shape(vocabulary=70, width=64, heads=4, layers=4, hidden=160))
     model = Decoder(replace(shape, pattern="softpick"))                     # any causal variant of kind pattern
     model = Decoder(replace(shape, parts=("sandwich_norm", "qk_norm")))     # those of arXiv:2603.05498
     seen = model.observe(ids)                                               # patterns, and the stream after every write
 
-One block, f being attention and then the MLP:  x <- x + f(norm(x)). With `sandwich_norm` what f gives is normed too,
-with `dynamic_tanh` no norm is left (a bounded function of every coordinate stands for each), with `conditional_gate`
-what attention writes is gated by what it read. Variants are the functions of the room `variants`, with the tensors that
-their cards name as parameters of the block.
+One block, f being attention and then the MLP:  x <- x + f(norm(x)). `sandwich_norm` also norms the output of f,
+`dynamic_tanh` replaces every norm by a bounded function of each coordinate, `conditional_gate` gates what attention
+writes by what it read. Variants are the functions in `attnscope.variants`; their tensors are parameters of the block.
 """
 
 from __future__ import annotations
@@ -33,27 +32,27 @@ INITIAL = 0.02  # standard deviation of fresh weights, as in Llama
 
 @dataclass(frozen=True)
 class Shape:
-    """What a decoder is made of. `pattern` is `softmax` or a variant's name, `parts` are of `PARTS`."""
+    """Sizes and parts of a decoder. `pattern` is `softmax` or a variant's name, `parts` are of `PARTS`."""
 
     vocabulary: int
     width: int = 64
     heads: int = 4
     layers: int = 4
     hidden: int = 160
-    head_width: int | None = None  # width // heads where nothing is said
+    head_width: int | None = None  # default: width // heads
     pattern: str = SOFTMAX
     parts: tuple[str, ...] = ()
     settings: tuple[tuple[str, Any], ...] = ()  # of the pattern: (("window", 8),)
-    starts: tuple[tuple[str, float], ...] = ()  # of its tensors, where not from the start of its card
+    starts: tuple[tuple[str, float], ...] = ()  # of its tensors, instead of the start on its card
     base: float = 10000.0  # of the rotary angles
 
     def __post_init__(self) -> None:
         if self.dim % 2:
-            raise RefusalError(f"Rotary positions turn pairs of coordinates: give a head width other than {self.dim}.")
+            raise RefusalError(f"Rotary positions turn pairs of coordinates: give an even head width, not {self.dim}.")
         if strange := set(self.parts) - set(PARTS):
             raise RefusalError(f"A decoder has no part called {sorted(strange)[0]}: it has {', '.join(PARTS)}.")
         if self.pattern != SOFTMAX and "qk_norm" in self.parts:
-            raise RefusalError("qk_norm is a softmax of its own: leave pattern as it is where qk_norm is a part.")
+            raise RefusalError("qk_norm has its own softmax: do not set pattern together with it.")
 
     @property
     def dim(self) -> int:
@@ -62,15 +61,15 @@ class Shape:
 
 @dataclass(frozen=True)
 class Seen:
-    """One forward pass: patterns as `[batch, head, query, key]`, the stream after every half block, the answers."""
+    """One forward pass: patterns as `[batch, head, query, key]`, the stream after every half block, the logits."""
 
-    patterns: tuple[Tensor | None, ...]  # None where columns are no tokens
-    streams: tuple[Float[Tensor, "batch token width"], ...]  # the embedding first, then two for each layer
+    patterns: tuple[Tensor | None, ...]  # None if columns are not tokens
+    streams: tuple[Float[Tensor, "batch token width"], ...]  # the embedding first, then two for each block
     logits: Float[Tensor, "batch token vocabulary"]
 
 
 class Exchanged(nn.Module):
-    """A variant with the tensors that it begins with: those that are drawn stay as they are, the others are trained."""
+    """A variant with its starting tensors: drawn ones stay fixed, the others are trained."""
 
     def __init__(self, name: str, size: Size, seed: int, shape: Shape | None = None) -> None:
         super().__init__()
@@ -78,8 +77,8 @@ class Exchanged(nn.Module):
         self.settings = {} if shape is None else dict(shape.settings)
         starts = {} if shape is None else dict(shape.starts)
         drawn = {*self.variant.card.drawn, *(f"{k}_{one}" for k, v in variants().items() for one in v.card.drawn)}
-        begun = self.variant.start(size, **({"seed": seed} if name == "performer" else {}))
-        for own, tensor in begun.items():
+        tensors = self.variant.start(size, **({"seed": seed} if name == "performer" else {}))
+        for own, tensor in tensors.items():
             if own in starts:
                 tensor.fill_(starts[own])
             if own in drawn:
@@ -90,13 +89,13 @@ class Exchanged(nn.Module):
     def own(self) -> dict[str, Any]:
         return {**self._parameters, **self._buffers, **self.settings}
 
-    def forward(self, *given: Tensor, **call: Any) -> Tensor:
-        changed: Tensor = self.variant(*given, **call, **self.own())
-        return changed
+    def forward(self, *inputs: Tensor, **call: Any) -> Tensor:
+        output: Tensor = self.variant(*inputs, **call, **self.own())
+        return output
 
 
 class Norm(nn.Module):
-    """RMSNorm, or `dynamic_tanh` in its place."""
+    """RMSNorm, or `dynamic_tanh` instead."""
 
     def __init__(self, shape: Shape, size: Size, seed: int) -> None:
         super().__init__()
@@ -125,7 +124,7 @@ class Attention(nn.Module):
         return self.output(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def pattern(self, read: Tensor, angles: tuple[Tensor, Tensor]) -> Float[Tensor, "batch head query key"] | None:
-        """The weights written out; None where columns are not tokens or heads are of several kinds."""
+        """Return the attention weights; None if columns are not tokens or heads are of several kinds."""
         query, key, _ = self._projected(read, angles)
         if self.core is None:
             return softmax_pattern(query, key, **self._call)
@@ -141,10 +140,10 @@ class Attention(nn.Module):
 
     def _projected(self, read: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = (
-            one(read).unflatten(-1, (self.shape.heads, self.shape.dim)).transpose(1, 2)
-            for one in (self.query, self.key, self.value)
+            linear(read).unflatten(-1, (self.shape.heads, self.shape.dim)).transpose(1, 2)
+            for linear in (self.query, self.key, self.value)
         )
-        return turned(query, angles), turned(key, angles), value
+        return rotated(query, angles), rotated(key, angles), value
 
 
 class Block(nn.Module):
@@ -167,7 +166,7 @@ class Block(nn.Module):
         joined: Tensor = stream + (write if self.behind is None else self.behind[0](write))
         return joined
 
-    def think(self, stream: Tensor) -> Tensor:
+    def transform(self, stream: Tensor) -> Tensor:
         """SwiGLU: W_down (silu(W_gate x) * W_up x)."""
         read = self.mlp_norm(stream)
         write = self.down(F.silu(self.gate(read)) * self.up(read))
@@ -176,7 +175,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Weights depend on `shape` and `seed` alone; torch's own generator is left alone."""
+    """Weights depend only on `shape` and `seed`; torch's global generator is not used."""
 
     def __init__(self, shape: Shape, seed: int = 0) -> None:
         super().__init__()
@@ -191,49 +190,49 @@ class Decoder(nn.Module):
             self.last_norm = Norm(shape, Size(shape.heads, shape.dim, shape.width), seed)
             for name, module in self.named_modules():
                 if isinstance(module, nn.Linear | nn.Embedding):
-                    # so that all writes together start as large as one
+                    # Scale writes so that their sum over blocks starts as large as one.
                     writes = name.endswith(("attention.output", "down"))
                     nn.init.normal_(module.weight, std=INITIAL * ((2 * shape.layers) ** -0.5 if writes else 1.0))
 
     def forward(self, ids: Int[Tensor, "batch token"]) -> Float[Tensor, "batch token vocabulary"]:
-        stream, angles = self._begun(ids)
+        stream, angles = self._start(ids)
         for block in self.blocks:
             assert isinstance(block, Block)
-            stream = block.think(block.attend(stream, angles))
+            stream = block.transform(block.attend(stream, angles))
         return F.linear(self.last_norm(stream), self.embedding.weight)
 
     @torch.no_grad()
     def observe(self, ids: Int[Tensor, "batch token"]) -> Seen:
-        stream, angles = self._begun(ids)
+        stream, angles = self._start(ids)
         patterns: list[Tensor | None] = []
         streams = [stream]
         for block in self.blocks:
             assert isinstance(block, Block)
             patterns.append(block.attention.pattern(block.attention_norm(stream), angles))
             middle = block.attend(stream, angles)
-            stream = block.think(middle)
+            stream = block.transform(middle)
             streams += [middle, stream]
         return Seen(tuple(patterns), tuple(streams), F.linear(self.last_norm(stream), self.embedding.weight))
 
-    def _begun(self, ids: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def _start(self, ids: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         stream = self.embedding(ids)
         if "dynamic_tanh" in self.shape.parts:
-            # No norm brings a small embedding up to size: arXiv:2503.10622 multiplies it by the root of the width.
+            # Without a norm a small embedding stays small: arXiv:2503.10622 multiplies it by the root of the width.
             stream = stream * self.shape.width**0.5
         return stream, rotary_angles(ids.shape[1], self.shape.dim, self.shape.base, stream.dtype)
 
 
 def rotary_angles(tokens: int, dim: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of place times base^(-2i/dim), one angle for each pair of coordinates (arXiv:2104.09864)."""
+    """Return cosine and sine of position times base^(-2i/dim), one angle per pair of coordinates (arXiv:2104.09864)."""
     speed = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     angle = torch.arange(tokens, dtype=torch.float64)[:, None] * speed
     return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
-def turned(
+def rotated(
     heads: Float[Tensor, "batch head token dim"], angles: tuple[Tensor, Tensor]
 ) -> Float[Tensor, "batch head token dim"]:
-    """Coordinate i and i + dim/2 turned together."""
+    """Rotate coordinates i and i + dim/2 together."""
     cosine, sine = angles
-    one, other = heads.chunk(2, -1)
-    return torch.cat([one * cosine - other * sine, one * sine + other * cosine], -1)
+    first, second = heads.chunk(2, -1)
+    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], -1)

@@ -1,7 +1,7 @@
-"""A nano model of zeros whose weights are then written by hand, channel by channel, for `models.programs`.
+"""A nano model of zeros whose weights are written by hand, channel by channel, for `models.programs`.
 
 sheet = Sheet({"symbol": 1, "code": 2, "answer": 1}, tokens=5, places=7, layers=1, heads=[2], hidden=8, out=4)
-sheet.embed("symbol", numbers)                  # what the embedding writes, for every token
+sheet.embed("symbol", numbers)                  # the embedding of every token
 sheet.head(0, 0, query=["code"], key=["code"], value="symbol", write="answer")
 sheet.staircase(0, {"answer": 1.0}, nodes, {"answer": values})
 model = sheet.say("answer", 4)
@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from attnscope.papers.models.nano import Block, Config, Nano
 
-PROBE = 7  # tokens on which the tap looks a model over: a shorter table of places would refuse them
+PROBE = 7  # tokens with which the tap inspects a model; the position table must be as long
 
 
 class Sheet:
-    """Sizes of the channels, of tokens and places, widths of the heads of one layer, hidden units, answers."""
+    """Sizes of channels, tokens and positions, widths of the heads of one block, hidden units, answers."""
 
     def __init__(
         self, channels: Mapping[str, int], tokens: int, places: int, layers: int, heads: Sequence[int], hidden: int,
@@ -63,8 +63,10 @@ class Sheet:
         self, layer: int, index: int, *, query: Sequence[str] = (), always: Tensor | None = None, key: Sequence[str],
         value: str, write: str, key_weight: Tensor | None = None, key_bias: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """`query` and `key` are channels side by side, queries without the root that attention divides by; `always` is
-        a query that all share, `key_weight` what the key channels are multiplied with."""
+        """Write one head. `query` and `key` are adjacent channels; the scale of attention is taken out of queries.
+
+        `always` is a query that all tokens share; `key_weight` multiplies the key channels.
+        """
         layer_of = self._block(layer).attention
         first = index * layer_of.dim
         start = first
@@ -89,7 +91,7 @@ class Sheet:
         self, layer: int, reads: Mapping[str, float], nodes: Float[Tensor, " node"],
         writes: Mapping[str, Float[Tensor, "node some"]], shift: float = 0.0,
     ) -> None:  # fmt: skip
-        """Look x = shift + sum of channels times numbers up among rising nodes, and write what stands there."""
+        """Look up x = shift + sum of channels times factors among rising nodes, and write the values there."""
         mlp = self._block(layer).mlp
         assert isinstance(mlp, nn.Sequential)
         up, down = mlp[0], mlp[2]
@@ -109,7 +111,7 @@ class Sheet:
                 self.used[layer] += 1
 
     def say(self, name: str, answers: int) -> Nano:
-        """Answer o where the number is nearest to o."""
+        """Answer o if the number is nearest to o."""
         numbers = torch.arange(float(answers))
         self.model.output.weight.data[:, self.at[name]] = 2 * numbers[:, None]
         self.model.output.bias.data[:] = -numbers.square()

@@ -1,17 +1,22 @@
-"""Two layers of attention that learn to look up what followed the same context before (arXiv:2409.10559).
+"""Two blocks of attention that learn to look up what followed the same context before (arXiv:2409.10559).
 
-    layer 1    head h looks back by places alone: v^h_l = sum_j softmax(w^h)_j x_(l-j), j = 1..window, made 1 long
+    block 1    head h looks back by position only: v^h_l = sum_j softmax(w^h)_j x_(l-j), j = 1..window, of unit length
     kernel     K(l) = sum_S c_S^2 prod_{h in S} <v^h_l, v^h_(n+1)> / sum_S c_S^2, over sets S of at most `degree` heads
-    layer 2    y = sum_l softmax(a K)_l x_l
+    block 2    y = sum_l softmax(a K)_l x_l
 
-Trained, the heads of layer 1 fetch the parents, the kernel multiplies them (a product of one-hot likenesses is 1 where
-all parents are the same), and layer 2 copies what followed: an induction head for contexts of several tokens.
+After training, the heads of block 1 fetch the parents, the kernel multiplies them (a product of one-hot similarities is
+1 if all parents are the same), and block 2 copies what followed: an induction head for contexts of several tokens.
 
-As attention. Layer 1 is softmax over logits that depend on the distance alone, a bias with queries and keys of zero.
-A product of inner products is the inner product of outer products, <u, u'><v, v'> = <u (x) v, u' (x) v'>, so that
-K(l) is phi_l . phi_(n+1) with the parts c_S / |c| (x)_{h in S} v^h_l in a row: layer 2 is plain dot-product attention
-of one query, scale a. `forward` runs both in torch's kernel, where the tap finds them. Training uses a shorter way with
+As attention. Block 1 is softmax over logits that depend only on the distance, a bias with queries and keys of zero. A
+product of inner products is the inner product of outer products, <u, u'><v, v'> = <u (x) v, u' (x) v'>, so K(l) is
+phi_l . phi_(n+1) with the parts c_S / |c| (x)_{h in S} v^h_l in a row: block 2 is plain dot-product attention of one
+query with scale a. `forward` runs both in torch's kernel, where the tap finds them. Training uses a shorter way with
 the same numbers (`papers/trials/induction_training.py`).
+
+Texts (`Chains`). Every next symbol depends on a few before it, by a rule that differs from text to text, drawn from
+Dirichlet(alpha). With alpha = 0.1 most rows of a rule are nearly certain: counting what followed the same parents
+predicts well, and ignoring the parents does not. With `others` below 1 the rule is a mixture: that of all parents has
+weight `others`, that of the first parent alone the rest.
 """
 
 from __future__ import annotations
@@ -27,29 +32,18 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 
-# Texts in which every next symbol depends on a few before it, by a rule that is another one in every text.
-#
-#     chains = Chains(parents=(1, 2), symbols=3, tokens=100)
-#     text = chains.draw(rows=9000, seed=0)
-#     text.ids        [row, tokens + 1]: a model reads all but the last and answers the last
-#     text.rules      [row, symbol of the first parent, ..., next symbol]: rows ~ Dirichlet(alpha)
-#
-# With `others` below 1 a rule is that of the first parent alone, and of all of them in so large a part: the others are
-# parents still, but tell little.
-#
-# With alpha = 0.1 most rows of a rule are nearly certain, so that who counts what followed the same parents before
-# foretells well, and who does not look at the parents does not (the data of arXiv:2409.10559).
-
 
 @dataclass(frozen=True)
 class ChainText:
+    """A model reads all ids but the last and predicts the last; `rules` is `[row, first parent, ..., next symbol]`."""
+
     ids: Int[Tensor, "row token"]
     rules: Float[Tensor, "row ..."]
 
 
 @dataclass(frozen=True)
 class Chains:
-    """`parents` are how many places before: 1 is the symbol just before."""
+    """`parents` are distances: 1 is the symbol just before."""
 
     parents: tuple[int, ...] = (1, 2)
     symbols: int = 3
@@ -77,7 +71,7 @@ class Chains:
         return (1 - self.others) * spread + self.others * of_all
 
     def draw(self, rows: int, seed: int) -> ChainText:
-        """The first symbols, which have no parents, are uniform."""
+        """Draw texts; the first symbols, which have no parents, are uniform."""
         rules, rng = self.rules(rows, seed), np.random.default_rng((seed, 1))
         ends = rules.cumsum(-1)
         chance = torch.from_numpy(rng.random((rows, self.tokens + 1)))
@@ -92,7 +86,7 @@ class Chains:
 
 
 class InductionNetwork(nn.Module):
-    """Begins as in the paper: head h leans to lag h by `lean` over `rest`, all sets alike, a small."""
+    """Starts as in the paper: head h prefers lag h by `lean` over `rest`, all sets are equal, a is small."""
 
     def __init__(
         self,
@@ -118,17 +112,17 @@ class InductionNetwork(nn.Module):
         self.sharpness = nn.Parameter(torch.tensor(start))
 
     def forward(self, input_ids: Int[Tensor, "batch token"]) -> Float[Tensor, "batch symbol"]:
-        """What comes after the last token: shares of the symbols."""
+        """Predict the symbol after the last token, as shares."""
         x = F.one_hot(input_ids, self.symbols).to(self.lags)
         looked = F.normalize(self.look_back(x), dim=-1)
-        features = self.features(looked)[:, self.window - 1 :]  # of places that have a whole window before them
+        features = self.features(looked)[:, self.window - 1 :]  # of places with a whole window before them
         mixed: Tensor = F.scaled_dot_product_attention(
             (self.sharpness * features[:, -1:])[:, None], features[:, None, :-1], x[:, None, self.window :], scale=1.0
         )
         return mixed[:, 0, 0]
 
     def look_back(self, x: Float[Tensor, "batch token symbol"]) -> Float[Tensor, "batch head token symbol"]:
-        """Layer 1 for the place behind every token, whose lag 1 is the token itself; over what there is in front."""
+        """Run block 1 for the place behind every token; its lag 1 is the token itself."""
         batch, tokens, _ = x.shape
         heads = len(self.lags)
         back = torch.arange(tokens)[:, None] - torch.arange(tokens)  # 0 is lag 1
@@ -139,7 +133,7 @@ class InductionNetwork(nn.Module):
         return F.scaled_dot_product_attention(rest, rest, value, attn_mask=bias[None], scale=1.0)
 
     def features(self, looked: Float[Tensor, "batch head place symbol"]) -> Float[Tensor, "batch place feature"]:
-        """phi: for every set the outer product of what its heads fetched, times c_S / |c|."""
+        """Return phi: for every set the outer product of what its heads fetched, times c_S / |c|."""
         weight = self.sets_weight / self.sets_weight.norm()
         parts = []
         for own, heads in zip(weight, self.sets, strict=True):
@@ -159,7 +153,7 @@ class InductionNetwork(nn.Module):
         return self.lags.detach().softmax(-1)
 
     def kernel(self, looked: Float[Tensor, "head place symbol"]) -> Float[Tensor, "place place"]:
-        """K between any two of the given contexts, by its definition; `looked` is made 1 long."""
+        """Return K between any two contexts, by its definition; `looked` has unit length."""
         like = looked @ looked.mT
         share = self.sets_weight.square() / self.sets_weight.square().sum()
         products = [like[list(heads)].prod(0) if heads else torch.ones_like(like[0]) for heads in self.sets]

@@ -1,18 +1,18 @@
-"""A transformer small enough to read in one sitting, with every part that the experiments change as a setting.
+"""A small readable transformer in which every part that the experiments change is a setting.
 
     config = Config(vocab_size=64, width=48, heads=2, layers=6, causal=True)
     model = Nano(config, seed=0)                    # or Nano(config, seed=0).double()
     logits = model(input_ids)                       # [batch, token, out]
 
-One block, for the three places a norm can stand (s is `skip`, b is `branch`, f is attention, then the MLP):
+One block, for the three places of the norm (s is `skip`, b is `branch`, f is attention, then the MLP):
 
-    pre    x <- s x + b f(norm(x))          a last norm stands before the output
+    pre    x <- s x + b f(norm(x))          with a last norm before the output
     post   x <- norm(s x + b f(x))          as in "Attention is all you need"
     none   x <- s x + b f(x)
 
-`skip=0` cuts the residual stream, `mlp=None` leaves attention alone: with both, and whatever norm, this is the
-self-attention network whose rank collapses with depth (arXiv:2103.03404). Attention itself is a plain function of
-queries, keys and values and can be exchanged: `Nano(config, attention=my_function)`.
+`skip=0` cuts the residual stream, `mlp=None` leaves only attention: with both, and any norm, this is the self-attention
+network whose rank collapses with depth (arXiv:2103.03404). Attention is a plain function of queries, keys and values
+and can be exchanged: `Nano(config, attention=my_function)`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.core.variant import Variant
 
-# The parts of a nano block: attention with an exchangeable core, norms, two-layer perceptrons.
-
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
-"""`attend(query, key, value, mask, scale) -> mixed`: all `[batch, head, token, dim]`, mask True where a key is seen."""
+"""`attend(query, key, value, mask, scale) -> mixed`: all `[batch, head, token, dim]`, mask True for visible keys."""
 
 
 def scaled_dot_product(
@@ -47,7 +45,7 @@ def scaled_dot_product(
 
 
 def exchanged(variant: Variant, **own: Any) -> Attend:
-    """A variant of kind pattern or logits as a core for `Nano(config, attention=...)`, with what it is called with."""
+    """Return a variant of kind pattern or logits, with its settings, for `Nano(config, attention=...)`."""
 
     def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
         mixed: Tensor = variant(query, key, value, visible=mask, causal=False, scale=scale, **own)
@@ -57,7 +55,7 @@ def exchanged(variant: Variant, **own: Any) -> Attend:
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention. `attend` mixes values; everything else is four linear maps."""
+    """Multi-head self-attention: four linear maps, and `attend`, which mixes values."""
 
     def __init__(self, width: int, heads: int, dim: int, biases: bool, attend: Attend = scaled_dot_product) -> None:
         super().__init__()
@@ -89,7 +87,7 @@ def norm_of(width: int, place: str, kind: str) -> nn.Module:
 
 
 def perceptron(inputs: int, hidden: int | None, outputs: int, activation: str, biases: bool) -> nn.Module:
-    """Linear, activation, linear; without hidden units one linear map."""
+    """Return linear, activation, linear; without hidden units one linear map."""
     if hidden is None:
         return nn.Linear(inputs, outputs, bias=biases)
     gate = {"gelu": nn.GELU, "relu": nn.ReLU, "silu": nn.SiLU}[activation]
@@ -98,34 +96,34 @@ def perceptron(inputs: int, hidden: int | None, outputs: int, activation: str, b
 
 @dataclass(frozen=True)
 class Config:
-    """What a nano model is made of. Exactly one of `vocab_size` (tokens) and `inputs` (vectors that wide) is given."""
+    """Sizes and parts of a nano model. Give either `vocab_size` (tokens) or `inputs` (vectors of that width)."""
 
     width: int
     heads: int
     layers: int
     vocab_size: int | None = None
     inputs: int | None = None
-    inputs_hidden: int | None = None  # vectors are embedded by two layers with this many units between
-    out: int | None = None  # classes or coordinates for each token; the vocabulary where nothing is said
-    head_width: int | None = None  # width // heads where nothing is said
+    inputs_hidden: int | None = None  # hidden units of the embedding of vectors
+    out: int | None = None  # classes or coordinates for each token; default: the vocabulary
+    head_width: int | None = None  # default: width // heads
     mlp: int | None = None  # hidden units; None: attention only
     norm: Literal["pre", "post", "none"] = "pre"
     norm_kind: Literal["layer", "rms"] = "layer"
-    skip: float | int = 1.0  # weight of the stream that goes past attention (True and False will do)
-    mlp_skip: float | int | None = None  # past the MLP; as `skip` where nothing is said
+    skip: float | int = 1.0  # weight of the stream past attention; booleans are allowed
+    mlp_skip: float | int | None = None  # past the MLP; default: as `skip`
     branch: float | int = 1.0  # weight of what attention and MLP write: 1/sqrt(layers) of arXiv:2206.03126
     positions: Literal["learned", "none"] = "learned"
     max_tokens: int = 256  # rows of the position table
     causal: bool = False
     activation: Literal["gelu", "relu", "silu"] = "gelu"
     biases: bool = True
-    initial: float | None = None  # standard deviation of fresh weights; 1/sqrt(inputs) where nothing is said
+    initial: float | None = None  # standard deviation of fresh weights; default: 1/sqrt(inputs)
 
     def __post_init__(self) -> None:
         if (self.vocab_size is None) == (self.inputs is None):
             raise RefusalError("A nano model reads tokens or vectors: give either vocab_size or inputs.")
         if self.vocab_size is None and self.out is None:
-            raise RefusalError("A nano model that reads vectors cannot guess what to answer: give out, a number.")
+            raise RefusalError("A nano model that reads vectors needs its number of outputs: give out.")
         if self.head_width is None and self.width % self.heads:
             raise RefusalError(f"A width of {self.width} has no {self.heads} equal heads: give head_width as well.")
         for name in ("width", "heads", "layers", "vocab_size", "inputs", "out", "head_width", "mlp", "max_tokens"):
@@ -144,12 +142,12 @@ class Config:
 
     @property
     def max_position_embeddings(self) -> int | None:
-        """The longest sequence, by the name that configurations of transformers use; None: any length."""
+        """The longest sequence, under the name used by transformers; None: any length."""
         return self.max_tokens if self.positions == "learned" else None
 
 
 class Nano(nn.Module):
-    """Embedding, blocks, output. Weights depend on `config` and `seed` alone; torch's own generator is left alone."""
+    """Embedding, blocks, output. Weights depend only on `config` and `seed`; torch's global generator is not used."""
 
     def __init__(self, config: Config, seed: int = 0, attention: Attend = scaled_dot_product) -> None:
         super().__init__()
@@ -179,11 +177,11 @@ class Nano(nn.Module):
         vectors: Float[Tensor, "batch token inputs"] | None = None,
         attention_mask: Int[Tensor, "batch token"] | Bool[Tensor, "batch token"] | None = None,
     ) -> Float[Tensor, "batch token out"]:
-        """Logits of every token. `attention_mask` is 0 where a token is padding, which nobody then attends to."""
-        given = input_ids if self.config.inputs is None else vectors
-        if given is None:
+        """Return the logits of every token. `attention_mask` is 0 for padding, which is not attended to."""
+        inputs = input_ids if self.config.inputs is None else vectors
+        if inputs is None:
             raise RefusalError(f"This nano model reads {self.main_input_name}: give them, and nothing else.")
-        stream = self.embedding(given)
+        stream = self.embedding(inputs)
         tokens = stream.shape[1]
         if self.positions is not None:
             if tokens > self.config.max_tokens:
@@ -208,7 +206,7 @@ class Nano(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then (perhaps) an MLP, each with its skip and its norm."""
+    """Attention, then an optional MLP, each with its skip and its norm."""
 
     def __init__(self, config: Config, attention: Attend) -> None:
         super().__init__()
@@ -246,12 +244,12 @@ def visible_keys(
     real: Int[Tensor, "batch token"] | Bool[Tensor, "batch token"] | None,
     device: torch.device,
 ) -> Bool[Tensor, "#batch 1 #query key"] | None:
-    """Which keys each query may see: real tokens, up to itself where `causal`. None: all of them."""
+    """Return which keys each query may see: real tokens, up to itself if `causal`. None: all of them."""
     mask = None if real is None or bool(real.all()) else real.bool()[:, None, None, :]
     if causal:
         past = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()[None, None]
         mask = past if mask is None else mask & past
-        # Padding on the left would see nothing at all, and softmax of nothing is not a number: it sees itself.
+        # Padding on the left would see no key, and softmax would be NaN: let it see itself.
         blind = ~mask.any(-1, keepdim=True)
         mask = mask | (blind & torch.eye(tokens, dtype=torch.bool, device=device))
     return mask

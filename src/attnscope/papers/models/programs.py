@@ -8,8 +8,8 @@
 
 A compiler of programs into weights (arXiv:2301.05062) holds every variable as a one-hot vector and gives a head one
 coordinate for each value that its keys can have. Here variables are numbers in one channel each, and a head compares
-*codes*: row v of W_Q and row w of W_K of a factorised selector (`commands.compile.compress`), in which the selected keys of
-every query lie `margin` above all others. So all other keys of n have n e^-margin of the weight at most.
+*codes*: row v of W_Q and row w of W_K of a factorised selector (`commands.compile.compress`), in which the selected
+keys of every query lie `margin` above all others. So n other keys have at most n e^-margin of the weight.
 
 Four moves are enough:
 
@@ -56,11 +56,11 @@ from attnscope.heads.head import Head
 from attnscope.papers.models.hand_sheet import Sheet
 from attnscope.papers.models.nano import Nano
 
-MARGIN = 24.0  # all other keys of n have n e^-24 of the weight: less than float32 can show up to thousands
+MARGIN = 24.0  # n other keys have n e^-24 of the weight: less than float32 resolves for thousands of keys
 
 
 class Selector(NamedTuple):
-    """Which keys a query selects, how far above all others, and how many coordinates the head has beside the codes."""
+    """The keys that a query selects, their margin, and the number of coordinates of the head besides the codes."""
 
     chosen: Bool[np.ndarray, "row key"]
     margin: float = MARGIN
@@ -68,7 +68,7 @@ class Selector(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """What a model is built for: texts of up to `length` of so many symbols."""
+    """Texts of up to `length` symbols."""
 
     symbols: int
     length: int
@@ -79,18 +79,18 @@ Selectors = dict[str, Selector]
 
 @dataclass(frozen=True)
 class Program:
-    """`answers` says by an obvious loop what the model must say at every place of a text of symbols."""
+    """`answers` computes by an obvious loop what the model must answer at every place of a text."""
 
     name: str
     selectors: Callable[[Texts], Selectors]
     build: Callable[[Texts, Mapping[str, Head]], Nano]
     answers: Callable[[Sequence[int]], list[int]]
-    starts: bool = False  # the token that is no symbol stands first, not last
+    starts: bool = False  # the extra token is START, not END
     symbols: int | None = None  # fixed by the program
 
 
 def _codes(head: Head) -> tuple[Float[Tensor, "row width"], Float[Tensor, "key width"]]:
-    """Queries whose products with keys are logits: without the root of the width that a head carries."""
+    """Return queries and keys whose products are logits: the scale of the head is in the queries."""
     return head.queries.float() * head.scale, head.keys.float()
 
 
@@ -99,7 +99,7 @@ def _one(values: Sequence[float | int]) -> Float[Tensor, "some 1"]:
 
 
 def _shares(length: int) -> Float[Tensor, " node"]:
-    """1 / (c + 1) for c = length .. 0, rising."""
+    """Return 1 / (c + 1) for c = length .. 0, rising."""
     return 1 / torch.arange(length + 1.0, 0, -1)
 
 
@@ -199,7 +199,7 @@ def _match(texts: Texts, heads: Mapping[str, Head]) -> Nano:
     ):
         sheet.head(0, index, always=codes_of[0][0], key=[name], value="is start", write=share)
         sheet.staircase(0, {share: 1.0}, _shares(length), {"depth": sign * count})
-    # Depths from -length to length, and before them those for whom this is not: far below, so that they get the first.
+    # Depths from -length to length; tokens to which this does not apply are far below and get the first value.
     depths, away = torch.arange(-length - 1.0, length + 1), -4.0 * length - 4
     sheet.staircase(1, {"depth": 1.0, "no (": away}, depths, {"here": torch.cat([none[None], key[:-1]])})
     gap = (length + 1) * MARGIN
@@ -214,23 +214,23 @@ def _match(texts: Texts, heads: Mapping[str, Head]) -> Nano:
 
 
 def _partners(text: Sequence[int]) -> list[int]:
-    """Places count from 1; 0 is nobody."""
+    """Return the place of each partner, from 1; 0 is no partner."""
     waiting: list[int] = []
-    said = []
-    for place, one in enumerate(text, start=1):
-        said.append(waiting.pop() if one and waiting else 0)
-        if not one:
+    partners = []
+    for place, closes in enumerate(text, start=1):
+        partners.append(waiting.pop() if closes and waiting else 0)
+        if not closes:
             waiting.append(place)
-    return said
+    return partners
 
 
 def _whether_balanced(text: Sequence[int]) -> list[int]:
-    depth, fine, said = 0, True, []
-    for one in text:
-        depth += 1 - 2 * one
+    depth, fine, answers = 0, True, []
+    for closes in text:
+        depth += 1 - 2 * closes
         fine = fine and depth >= 0
-        said.append(int(fine and depth == 0))
-    return said
+        answers.append(int(fine and depth == 0))
+    return answers
 
 
 def _chosen(keys: int, *which: int) -> Selector:
@@ -242,7 +242,7 @@ def _same(rows: int, keys: int, margin: float = MARGIN, beside: int = 0) -> Sele
 
 
 def _of_match(texts: Texts) -> Selectors:
-    """The last key is that of tokens that are no (."""
+    """The last key is that of tokens other than (."""
     depths = 2 * texts.length + 1
     last = _same(depths, depths + 1, margin=2 * (texts.length + 1) * MARGIN, beside=2)
     return {"( or START": _chosen(3, 0, 2), ") or START": _chosen(3, 1, 2), "( at depth d + 1": last}
@@ -254,8 +254,8 @@ def _of_sort(texts: Texts) -> Selectors:
 
 
 PROGRAMS: dict[str, Program] = {
-    one.name: one
-    for one in (
+    program.name: program
+    for program in (
         Program(
             "reverse",
             lambda of: {
@@ -269,7 +269,7 @@ PROGRAMS: dict[str, Program] = {
             "histogram",
             lambda of: {"same symbol": _same(of.symbols, of.symbols, beside=1)},
             _histogram,
-            lambda text: [list(text).count(one) for one in text],
+            lambda text: [list(text).count(symbol) for symbol in text],
         ),
         Program("sort", _of_sort, _sort, sorted),
         Program(

@@ -1,11 +1,22 @@
-"""The three tasks on which arXiv:2103.03404 (section 4.2) asks what paths of each length can do.
+"""Tasks for small models. Data depend only on sizes and seed.
 
     sort           8 tokens of 10 symbols, with repeats; label i is the i-th smallest
     hull           10 points, uniform in a square and shifted together; is each one a corner of the convex hull?
-    memorisation   sequences of tokens, a random bit for each; evaluated on what it was trained on
+    memorisation   sequences of tokens with a random bit each; evaluated on the training data
+    copying        random tokens, and triggers after which an earlier token comes again
+    composition    f_L(...f_1(q)), each function given as a table in the text (arXiv:2602.01763, 2412.02975)
 
-Data depend on sizes and seed alone. Memorisation is done without positions, so equal tokens of one sequence cannot be
-told apart and share an answer: the best possible accuracy is below one, and is computed (`ceiling`).
+The first three are those of arXiv:2103.03404 (section 4.2). Memorisation has no positions, so equal tokens of one
+sequence share an answer: the best possible accuracy is below one, and is computed (`ceiling`).
+
+Copying is the bigram-backcopy task of arXiv:2410.13835 with a flat bigram. A head that copies has something to say
+after a trigger and nothing elsewhere, but softmax makes it attend to something: here attention sinks appear in the
+smallest models. If earlier tokens predicted the next one, resting on the own token would do as little harm as resting
+on the first.
+
+The text of a composition has one token for each entry (l, a, f_l(a)), all of f_1 first, then the queries. A causal
+model meets every table before the one whose answers say where to look in it, so it cannot look ahead. `vectors` gives
+tokens as one-hot parts: the entry (fold and argument), and the content, which for a query is q.
 """
 
 from __future__ import annotations
@@ -23,7 +34,7 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.data.read import read
 
-IGNORED = -100  # the label of padding, which torch's cross entropy leaves out
+IGNORED = -100  # the label of padding, ignored by torch's cross entropy
 
 
 @dataclass(frozen=True)
@@ -43,7 +54,7 @@ class Task:
 
     @property
     def test(self) -> slice:
-        """What is evaluated: rows that training does not see, or all of them where there are no others."""
+        """The rows to evaluate: held-out rows, or all rows if there are none."""
         return slice(self.train, None) if self.train < self.rows else slice(0, None)
 
     def batch(self, rows: slice | Tensor) -> dict[str, Tensor]:
@@ -58,21 +69,23 @@ class Task:
 
     @property
     def best_guess(self) -> float:
-        """The accuracy of giving at each place the label that is most frequent there: the best without a look at the
-        inputs. Sorted symbols are mostly small in front and large behind, so that there it is far above `majority`."""
+        """The accuracy of the most frequent label at each place: the best without looking at the inputs.
+
+        Sorted symbols are mostly small in front and large behind, so for sorting it is far above `majority`.
+        """
         known = self.labels[self.test]
         right = [torch.bincount(some[some != IGNORED], minlength=self.classes).max() for some in known.T]
         return float(torch.stack(right).sum() / (known != IGNORED).sum())
 
 
 def loss_on(task: Task, model: nn.Module, rng: torch.Generator, batch: int) -> Tensor:
-    """Cross entropy of `batch` rows drawn from the training part."""
+    """Return the cross entropy of `batch` rows drawn from the training part."""
     rows = torch.randint(0, task.train, (batch,), generator=rng)
     return F.cross_entropy(model(**task.batch(rows)).flatten(0, 1), task.labels[rows].flatten(), ignore_index=IGNORED)
 
 
 def hits(answer: Tensor, labels: Int[Tensor, "row token"]) -> tuple[int, int]:
-    """How many tokens have the right class as their largest, of how many."""
+    """Return how many tokens are predicted right, of how many."""
     known = labels != IGNORED
     return int(((answer.argmax(-1) == labels) & known).sum()), int(known.sum())
 
@@ -84,7 +97,7 @@ def sort_task(train: int, test: int, seed: int, *, tokens: int = 8, symbols: int
 
 
 def hull_task(train: int, test: int, seed: int, *, points: int = 10) -> Task:
-    """Points U[0, 10]^2 and a shift N(0, 3.3^2) for each set; then all are scaled to about one."""
+    """Draw points U[0, 10]^2 and a shift N(0, 3.3^2) for each set, then scale all to about one."""
     rng = np.random.default_rng(seed)
     shape = (train + test, points, 2)
     places = rng.uniform(0, 10, shape) + rng.normal(0, 3.3, (train + test, 1, 2))
@@ -102,9 +115,9 @@ def on_hull(points: np.ndarray) -> Bool[np.ndarray, " point"]:
 
 
 def memorisation_task(sequences: int, longest: int, seed: int, *, words: int = 4000) -> Task:
-    """Words as frequent as in language, the r-th as 1 / (r + 2.7) (Zipf's law with Mandelbrot's shift); a bit for each.
+    """Draw words as frequent as in language, the r-th as 1 / (r + 2.7) (Zipf-Mandelbrot), with a bit each.
 
-    Half to full length, like sentences that were cut at `longest`.
+    Sequences have half to full length, like sentences cut at `longest`.
     """
     rng = np.random.default_rng(seed)
     share = 1 / (np.arange(1, words + 1) + 2.7)
@@ -124,7 +137,7 @@ def memorisation_task(sequences: int, longest: int, seed: int, *, words: int = 4
 def ceiling_of(
     ids: Int[np.ndarray, "row token"], bits: Int[np.ndarray, "row token"], real: Bool[np.ndarray, "row token"]
 ) -> float:
-    """Share of tokens that are right when equal tokens of a sequence all answer what most of them want."""
+    """Return the share of right tokens if equal tokens of a sequence give the answer of their majority."""
     right = 0
     for tokens, wanted, here in zip(ids, bits, real, strict=True):
         _, group = np.unique(tokens[here], return_inverse=True)
@@ -133,23 +146,12 @@ def ceiling_of(
     return right / int(real.sum())
 
 
-# Tokens that nobody can foretell, and triggers after which an earlier token comes again: heads that mostly rest.
-#
-# A head that copies has something to say behind a trigger and nothing anywhere else, and softmax makes it attend to
-# something all the same. So this is where attention sinks appear in the smallest models. It is the bigram-backcopy task
-# of arXiv:2410.13835 with a flat bigram: where the tokens before say something about the next one, resting on the own
-# token does as little harm as resting on the first.
-#
-#     text = copying(CopyTask(), rows=4096, seed=0)
-#     text.ids        [row, token + 1], a model reads all but the last and answers all but the first
-#     text.floor      nats per token that no model can go below: what was drawn had this surprise
-
 BOS = 0
 
 
 @dataclass(frozen=True)
 class CopyTask:
-    """Symbols 1 to `triggers` are triggers; behind one stands what stood `back` places before it."""
+    """Symbols 1 to `triggers` are triggers; after one comes the token `back` places before it."""
 
     symbols: int = 32
     triggers: int = 4
@@ -164,7 +166,7 @@ class CopyTask:
 
 @dataclass(frozen=True)
 class Text:
-    """Rows to learn from or to be judged on; `floor` is 0 where the least possible loss is not known."""
+    """Rows of token ids; `floor` is the least possible loss in nats per token, or 0 if it is unknown."""
 
     ids: Int[Tensor, "row token"]
     vocabulary: int
@@ -172,9 +174,9 @@ class Text:
 
 
 def copying(task: CopyTask, rows: int, seed: int) -> Text:
-    """A trigger is never copied: it would start a copy of its own, and two of them would go on for ever."""
+    """Draw rows. A trigger is never copied: it would start another copy, without end."""
     rng = torch.Generator().manual_seed(seed)
-    shape = (rows, task.tokens + 1)  # as many are answered with BOS in front as without
+    shape = (rows, task.tokens + 1)  # as many predictions with BOS as without
     drawn = torch.randint(1, task.symbols + 1, shape, generator=rng)
     ids = torch.full(shape, BOS)
     surprise = torch.full(shape, math.log(task.symbols), dtype=torch.float64)
@@ -194,8 +196,10 @@ def copying(task: CopyTask, rows: int, seed: int) -> Text:
 def characters(
     tokens: int, rows: int, seed: int, *, bos: bool = True, held_out: bool = False, half: int | None = None
 ) -> Text:
-    """Windows of the embedded book, letter by letter; the last tenth of it is held out. `half` 0 or 1: only that half
-    of what is taken, so that what was chosen on the one can be judged on the other."""
+    """Draw windows of the embedded book, letter by letter; its last tenth is held out.
+
+    `half` 0 or 1 takes only that half, so that a choice made on one half can be judged on the other.
+    """
     book = "".join(read().documents)
     letters = {letter: place for place, letter in enumerate(sorted(set(book)), start=1)}
     stream = torch.tensor([letters[letter] for letter in book])
@@ -209,20 +213,10 @@ def characters(
     return Text(torch.nn.functional.pad(ids, (1, 0), value=BOS) if bos else ids, len(letters) + 1)
 
 
-# Functions one after the other, each given as a table in the text: f_L(...f_1(q)) (arXiv:2602.01763, 2412.02975).
-#
-#     task = Composition(folds=3, arguments=16, queries=8)
-#     asked = task.draw(rows=32, rng)
-#     asked.tables        [row, fold, argument]  f_l(a)
-#     asked.answers       [row, query, fold]     f_1(q), f_2(f_1(q)), ...
-#
-# A text is one token for each entry (l, a, f_l(a)), all of f_1 first, then the queries: a causal model meets every
-# table before the one whose answers say where to look in it, so that it cannot look ahead. `vectors` gives tokens as
-# three one-hot parts: which entry (fold and argument), and what the token holds, which for a query is q.
-
-
 @dataclass(frozen=True)
-class Asked:
+class ComposedText:
+    """`tables` are f_l(a); `answers` are f_1(q), f_2(f_1(q)), ..."""
+
     tables: Int[Tensor, "row fold argument"]
     queries: Int[Tensor, "row query"]
     answers: Int[Tensor, "row query fold"]
@@ -250,26 +244,26 @@ class Composition:
 
     @property
     def inputs(self) -> int:
-        """How wide the vectors are: fold and argument of an entry together, and what is held."""
+        """The width of the vectors: entries (fold and argument) plus contents."""
         return self.entries + self.arguments
 
-    def draw(self, rows: int, rng: torch.Generator) -> Asked:
+    def draw(self, rows: int, rng: torch.Generator) -> ComposedText:
         tables = torch.randint(self.arguments, (rows, self.folds, self.arguments), generator=rng)
         queries = torch.randint(self.arguments, (rows, self.queries), generator=rng)
-        return Asked(tables, queries, composed(tables, queries))
+        return ComposedText(tables, queries, composed(tables, queries))
 
-    def vectors(self, asked: Asked) -> Float[Tensor, "row token inputs"]:
-        held = torch.cat([asked.tables.flatten(1), asked.queries], dim=1)
-        entry = F.pad(torch.eye(self.entries), (0, 0, 0, self.queries))  # queries are no entry
+    def vectors(self, text: ComposedText) -> Float[Tensor, "row token inputs"]:
+        held = torch.cat([text.tables.flatten(1), text.queries], dim=1)
+        entry = F.pad(torch.eye(self.entries), (0, 0, 0, self.queries))  # queries are not entries
         return torch.cat([entry.expand(len(held), -1, -1), F.one_hot(held, self.arguments).float()], dim=-1)
 
 
 def composed(
     tables: Int[Tensor, "row fold argument"], queries: Int[Tensor, "row query"]
 ) -> Int[Tensor, "row query fold"]:
-    """The answers after every function, by looking them up."""
-    found, answers = queries, []
+    """Return the answers after every function, by lookup."""
+    current, answers = queries, []
     for table in tables.unbind(1):
-        found = table.gather(1, found)
-        answers.append(found)
+        current = table.gather(1, current)
+        answers.append(current)
     return torch.stack(answers, dim=-1)

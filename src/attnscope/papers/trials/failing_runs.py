@@ -1,14 +1,14 @@
-"""Small language models driven into instability in known ways, under a watch, beside ones that train well.
+"""Small language models driven into instability in known ways, under a watch, and healthy ones.
 
     run = failing_run(WAYS["rate too high"], Size(), seed)
     run["losses"], run["looks"]
 
-rate too high    the rate climbs in a straight line far beyond what training bears, queries and keys are not normed:
-                 logits grow until attention is one-hot (arXiv:2309.14322, arXiv:2303.06296)
-no warm-up       norms behind the sums, full rate from the first step: tokens become alike and gradients of queries and
-                 keys vanish (arXiv:2002.04745, arXiv:2206.03126); with a warm-up the same model learns
-float16          the rate of the MLPs doubles every 20 steps: what they write is a spike that grows until float16, which
-                 ends at 65,504, does not hold it (arXiv:2402.17762)
+rate too high    the rate rises linearly far beyond what training can bear, queries and keys have no norm: logits grow
+                 until attention is one-hot (arXiv:2309.14322, arXiv:2303.06296)
+no warm-up       post-norm, full rate from the first step: tokens become alike and gradients of queries and keys vanish
+                 (arXiv:2002.04745, arXiv:2206.03126); with a warm-up the same model learns
+float16          the rate of the MLPs doubles every 20 steps: they write a spike that grows until float16, which ends at
+                 65,504, overflows (arXiv:2402.17762)
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from attnscope.commands.watch.telling import unheard
 from attnscope.data.read import read
 from attnscope.papers.models.nano import Config, Nano
 
-RISEN = 1.2  # the loss shows it: 20% above its lowest value so far
+RISEN = 1.2  # a loss 20% above its lowest value so far shows a failure
 
 
 @dataclass(frozen=True)
 class Size:
-    """What every run is made of."""
+    """Sizes of every run."""
 
     layers: int = 4
     width: int = 48
@@ -50,7 +50,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Way:
-    """How a run is driven. `rate(step)` is the learning rate; MLPs learn `mlp(step)` times as fast."""
+    """How a run is trained. `rate(step)` is the learning rate; MLPs learn `mlp(step)` times as fast."""
 
     name: str
     rate: Callable[[int], float]
@@ -77,7 +77,7 @@ HEALTHY = {
 
 @cache
 def characters() -> tuple[Int[Tensor, " character"], int]:
-    """The embedded book, one number a character, and how many characters there are."""
+    """Return the embedded book as character ids, and the number of different characters."""
     text = "".join(read().documents)
     known = {letter: number for number, letter in enumerate(sorted(set(text)))}
     return torch.tensor([known[letter] for letter in text]), len(known)
@@ -86,27 +86,16 @@ def characters() -> tuple[Int[Tensor, " character"], int]:
 def failing_run(
     way: Way, size: Size, seed: int, *, folder: Path | None = None, advance: Callable[[int], None] = lambda _: None
 ) -> dict[str, Any]:
-    """The loss of every step, and every look as its line in the record has it. A run ends when its loss
-    shows that it fails."""
+    """Return the loss of every step and all looks as JSON. A run ends when its loss shows that it fails."""
     data, vocabulary = characters()
-    model = Nano(
-        Config(
-            width=size.width,
-            heads=size.heads,
-            layers=size.layers + way.deeper,
-            vocab_size=vocabulary,
-            mlp=4 * size.width,
-            norm=way.norm,
-            causal=True,
-            max_tokens=size.tokens,
-        ),
-        seed,
-    ).train()
+    sizes: dict[str, Any] = {"width": size.width, "heads": size.heads, "layers": size.layers + way.deeper}
+    sizes |= {"vocab_size": vocabulary, "mlp": 4 * size.width, "max_tokens": size.tokens}
+    model = Nano(Config(**sizes, norm=way.norm, causal=True), seed).train()
     optimiser = _optimiser(model)
     losses: list[float] = []
-    with tempfile.TemporaryDirectory() as there:
-        place = Path(there) / "run" if folder is None else folder
-        with unheard(), watch(model, place, every=size.every) as watching:
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "run" if folder is None else folder
+        with unheard(), watch(model, path, every=size.every) as watching:
             for step in range(size.steps):
                 for group in optimiser.param_groups:
                     group["lr"] = way.rate(step) * (way.mlp(step) if group["mlp"] else 1.0)
@@ -119,7 +108,7 @@ def failing_run(
                 advance(step + 1)
                 if shown({"losses": losses}) is not None:
                     break
-        looks = [look.to_json() for look in read_run(place).looks]
+        looks = [look.to_json() for look in read_run(path).looks]
     return {"way": way.name, "seed": seed, "losses": losses, "looks": looks}
 
 
@@ -140,11 +129,13 @@ def _loss(model: nn.Module, data: Tensor, size: Size, way: Way, seed: int) -> Te
 
 
 def shown(run: Mapping[str, Any], control: Mapping[str, Any] | None = None) -> int | None:
-    """The step at which the loss shows it: no number, or 20% above its lowest so far. Where that never happens because
-    nothing was ever learned, 20% above the lowest that the `control` had reached by then; None: it never shows."""
+    """Return the step at which the loss shows a failure, or None: NaN, or 20% above its lowest value so far.
+
+    If the run never learned anything, 20% above the lowest loss that `control` had reached by then.
+    """
     lowest = math.inf
     for step, loss in enumerate(run["losses"], start=1):
-        if loss is None or not math.isfinite(loss) or loss > RISEN * lowest:  # a file keeps what is no number as None
+        if loss is None or not math.isfinite(loss) or loss > RISEN * lowest:  # JSON stores NaN as null
             return step
         lowest = min(lowest, loss)
     lowest = math.inf
@@ -156,6 +147,6 @@ def shown(run: Mapping[str, Any], control: Mapping[str, Any] | None = None) -> i
 
 
 def first_alarm(run: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The first alarm of severity warning or more."""
-    told = (alarm for look in run["looks"] for alarm in look["alarms"])
-    return next((one for one in told if not one["ended"] and one["severity"] != "note"), None)
+    """Return the first alarm of severity warning or more."""
+    alarms = (alarm for look in run["looks"] for alarm in look["alarms"])
+    return next((alarm for alarm in alarms if not alarm["ended"] and alarm["severity"] != "note"), None)
