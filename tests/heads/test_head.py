@@ -92,7 +92,7 @@ def test_one_module_serves_every_pattern_of_its_size() -> None:
     torch.testing.assert_close(module(other.module().X), other.attention(), atol=2e-6, rtol=0)
 
 
-def test_it_is_saved_whole_and_trained_not_at_all() -> None:
+def test_module_state_is_saved_and_has_no_parameters() -> None:
     module = a_head().module()
     assert list(module.parameters()) == []
     inputs, to_queries, to_keys = (torch.zeros_like(module.state_dict()[name]) for name in ("X", "W_Q", "W_K"))

@@ -86,7 +86,7 @@ def test_the_order_of_keys_is_found_again(seed: int) -> None:
     assert (np.diff(found.pattern.columns.reshape(20, 2), axis=1) == 1).all()
 
 
-def test_what_cannot_be_reduced_is_left_as_it_is() -> None:
+def test_irreducible_patterns_stay_as_they_are() -> None:
     pattern = union_of_permutations(30, 3, 0)
     assert reduced(pattern, LEAK).pattern is pattern
     causal = window(16, 2, causal=True)
@@ -104,7 +104,7 @@ def test_a_path_a_cycle_and_a_key_of_its_own() -> None:
     assert found == (Chain((0, 3, 1), False), Chain((6,), False), Chain((7,), False), Chain((2, 4, 5), True))
 
 
-def test_a_pair_asked_for_twice_is_a_path() -> None:
+def test_a_pair_in_two_rows_is_a_path() -> None:
     assert chains(pairs((0, 1), (1, 0), n_keys=2)) == (Chain((0, 1), False),)
 
 

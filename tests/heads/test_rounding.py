@@ -147,7 +147,7 @@ PATTERNS = (
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("width", [16, 21])
-def test_what_passes_is_certified(pattern: Pattern, dtype: Dtype, width: int) -> None:
+def test_rows_that_pass_the_quick_check_are_certified(pattern: Pattern, dtype: Dtype, width: int) -> None:
     accuracy, rows = Accuracy(dtype=dtype), Rows.of([pattern])
     keys = torus(64, width, np.random.default_rng(0))
     support, weights, real = pattern.padded()
@@ -165,7 +165,7 @@ def test_what_passes_is_certified(pattern: Pattern, dtype: Dtype, width: int) ->
     assert passed >= 0.5 * total > 0
 
 
-def test_what_is_no_number_never_passes() -> None:
+def test_nan_and_infinity_never_pass_the_quick_check() -> None:
     pattern, keys = union_of_permutations(8, 1, seed=0), torch.eye(8)
     queries = torch.full((8, 8), torch.nan)
     assert not surely_certified(queries, keys, Rows.of([pattern]), Accuracy()).any()
