@@ -85,7 +85,7 @@ def test_a_seed_decides_everything(build: Construction) -> None:
 
 
 @every_construction
-def test_the_pattern_is_left_as_it_was(build: Construction) -> None:
+def test_the_pattern_is_not_changed(build: Construction) -> None:
     pattern = union_of_permutations(N, K, 3)
     before = [array.copy() for array in (pattern.starts, pattern.columns, pattern.weights)]
     run(build, pattern, widths(build, pattern)[0])
@@ -109,7 +109,7 @@ def test_the_card_is_complete(build: Construction) -> None:
 
 
 @every_construction
-def test_progress_is_told_within_its_total(build: Construction) -> None:
+def test_progress_is_reported_within_its_total(build: Construction) -> None:
     told: list[tuple[str, int, int]] = []
     build(
         PATTERNS[0],

@@ -44,7 +44,7 @@ def test_ratios_are_exact_and_the_row_has_its_offset(k: int, seed: int, causal: 
     assert spread.max() <= 1e-10 * max(1.0, np.linalg.norm(factors.queries, axis=1).max() / 100)
 
 
-def test_the_offset_is_the_smallest_that_leaks_no_more_than_half_of_what_was_asked() -> None:
+def test_the_offset_is_the_smallest_that_leaks_half_of_the_limit() -> None:
     pattern = union_of_permutations(128, 3, seed=0)
     factors = built(pattern, 64)
     assert factors.notes["leaking"] == 0
@@ -76,7 +76,7 @@ def test_keys_are_the_same_bits_for_every_pattern_and_reported() -> None:
     np.testing.assert_array_equal(factors[0].queries, built(patterns[0], 20, seed=1).queries)
 
 
-def test_orthonormal_keys_leak_nothing_they_need_not() -> None:
+def test_orthonormal_keys_give_zero_logits_off_the_support() -> None:
     pattern = union_of_permutations(16, 4, seed=0)
     factors = built(pattern, 16)
     logits = factors.queries @ factors.keys.T
@@ -85,7 +85,7 @@ def test_orthonormal_keys_leak_nothing_they_need_not() -> None:
     np.testing.assert_allclose(logits[off], 0, atol=1e-9)
 
 
-def test_rows_that_leak_whatever_the_scale_are_named_and_sit_at_their_best_scale() -> None:
+def test_rows_that_leak_at_any_scale_are_listed_at_their_best_scale() -> None:
     pattern = union_of_permutations(96, 4, seed=0)
     factors = built(pattern, 10)
     assert factors.notes["leaking"] > 48

@@ -209,7 +209,7 @@ def test_a_width_too_small_is_answered_with_a_best_effort() -> None:
     assert np.isfinite(factors.queries).all()
 
 
-def test_it_says_how_far_it_is() -> None:
+def test_joint_reports_progress() -> None:
     said: list[tuple[str, int, int]] = []
     joint(union_of_permutations(32, 2, 0), 4, Accuracy(), np.random.default_rng(0), lambda *words: said.append(words))
     assert said

@@ -115,7 +115,7 @@ def test_a_width_too_small_for_the_ratios_is_refused() -> None:
         built(union_of_permutations(32, 8, seed=0), 6)
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     told: list[tuple[str, int, int]] = []
     margin(window(32, 2), 8, Accuracy(), np.random.default_rng(0), lambda *said: told.append(said))
     assert told[-1] == ("queries", 32, 32)

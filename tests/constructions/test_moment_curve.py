@@ -103,7 +103,7 @@ def test_wider_heads_than_needed_work_and_narrower_ones_are_refused() -> None:
         moment_curve(pattern, 3, Accuracy(), np.random.default_rng(0))
 
 
-def test_a_pattern_without_zeros_needs_nothing() -> None:
+def test_a_pattern_without_zeros_needs_no_polynomial() -> None:
     rows, columns = np.ones((3, 2)).nonzero()
     pattern = Pattern.of(rows, columns, np.array([0.3, 0.7] * 3), n=3, n_keys=2)
     assert certified(pattern).reached

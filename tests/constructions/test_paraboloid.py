@@ -55,7 +55,7 @@ def test_many_short_chains_fill_a_square() -> None:
     assert np.ptp(places, axis=0).max() <= 2 * 32 + 2
 
 
-def test_leaks_are_what_they_were_aimed_at() -> None:
+def test_leaks_equal_the_goal() -> None:
     pattern = window(40, 2, weights="random")
     for leak in (0.1, 1e-4):
         accuracy = Accuracy(leak=leak)
@@ -63,7 +63,7 @@ def test_leaks_are_what_they_were_aimed_at() -> None:
         assert 0.4 * leak < found.leak < 0.6 * leak or found.leak < leak / 2  # half of what is asked, where it binds
 
 
-def test_what_it_is_not_for_is_refused() -> None:
+def test_other_patterns_are_refused() -> None:
     with pytest.raises(RefusalError, match="width 3, not 2"):
         paraboloid(window(8, 2), 2, Accuracy(), NOBODY)
     with pytest.raises(RefusalError, match="one or two keys"):

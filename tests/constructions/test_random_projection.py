@@ -59,7 +59,7 @@ def test_the_split_multiplies_back_and_keeps_its_norms(pattern) -> None:
     assert max((queries**2).sum(axis=1).max(), (keys**2).sum(axis=1).max()) <= norm * (1 + 1e-9)
 
 
-def test_parts_that_share_nothing_are_decomposed_apart() -> None:
+def test_disconnected_parts_are_decomposed_separately() -> None:
     blocks = paper._blocks(target(generate("block", 12, 4), Accuracy()).logits)
     assert sorted((len(rows), len(columns)) for rows, columns in blocks) == [(4, 4)] * 3
     assert len(paper._blocks(target(union_of_permutations(50, 1, 0), Accuracy()).logits)) == 50
@@ -129,7 +129,7 @@ def test_widths_beyond_n_are_drawn_small_and_returned_whole() -> None:
     assert factors.notes["passed"]
 
 
-def test_what_cannot_be_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsuitable_patterns_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pattern, rng = union_of_permutations(8, 2, 0), np.random.default_rng(0)
     with pytest.raises(RefusalError, match="GB: ask for a width of at most 33554432"):
         random_projection_rows(pattern, 10**9, Accuracy(), rng)

@@ -137,7 +137,7 @@ def test_keys_for_all_supports_need_twice_k(k: int) -> None:
     assert (bound.width, bound.proves) == (2 * k, True)
 
 
-def test_the_universal_bound_proves_only_where_universal_keys_are_asked_for() -> None:
+def test_the_universal_bound_proves_only_for_universal_keys() -> None:
     pattern = union_of_permutations(32, 3, 0)
     assert not lower_bounds(pattern, Accuracy())["universal"].proves
     assert lower_bounds(pattern, Accuracy(), universal=True).best.width == 6
@@ -195,7 +195,7 @@ def test_typical_patterns_follow_the_closed_form() -> None:
     assert causal <= free
 
 
-def test_the_logit_floor_is_near_what_equal_keys_need() -> None:
+def test_the_logit_floor_is_near_the_need_of_simplex_keys() -> None:
     """Simplex keys, one target each: |q||k| = g n / (n - 1) times a little, and the floor says g."""
     floor = lower_bounds(union_of_permutations(64, 1, 0), Accuracy()).logit_floor
     gap = math.log(63 * 0.99 / 0.01) - math.log1p(0.1)
@@ -240,7 +240,7 @@ def test_bounds_read_as_json_and_refuse_nonsense() -> None:
 
 
 @pytest.mark.parametrize(("n", "k"), [(2, 1), (64, 8), (4096, 4096), (100_000, 3)])
-def test_supports_of_rows_of_one_size_are_counted_as_those_of_any(n: int, k: int) -> None:
+def test_log_supports_shortcut_equals_the_general_formula(n: int, k: int) -> None:
     """Both ways are right to a few units in the last place of each term."""
     visible, counts = np.full(50, n), np.full(50, k)
     terms = gammaln(np.array([n + 1.0, k + 1.0, n - k + 1.0]))

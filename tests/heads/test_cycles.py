@@ -1,4 +1,4 @@
-"""A long cycle and a row beside it need width 3; and nothing that has width 2 is called impossible."""
+"""A long cycle and a row beside it need width 3; patterns of width 2 are never refuted."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_one_cycle_does_fit_the_plane() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_random_places_in_the_plane_realise_what_is_forbidden(seed: int) -> None:
+def test_no_random_points_in_the_plane_realise_a_forbidden_pattern(seed: int) -> None:
     """Places that come as near as they can: all keys on or a little inside one circle, cycles side by side or mixed."""
     pattern, rng = cycles(7, 5), np.random.default_rng(seed)
     assert cycle_bound(pattern) == 3

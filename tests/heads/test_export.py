@@ -38,7 +38,7 @@ def made(dtype: Dtype = "float32", *, n: int = 12, n_keys: int = 12, causal: boo
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_is_saved_comes_back(dtype: Dtype, tmp_path: Path) -> None:
+def test_a_saved_head_is_read_back_equal(dtype: Dtype, tmp_path: Path) -> None:
     head, pattern = made(dtype, causal=True)
     certificate = certify(head, pattern, Accuracy(dtype=dtype))
     path = save_head(tmp_path / "head.safetensors", head, certificate.to_json(), pattern)

@@ -91,7 +91,7 @@ def test_tokens_as_a_tokenizer_gives_them() -> None:
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=20))
-def test_induction_is_what_its_definition_says(tokens: list[int]) -> None:
+def test_induction_equals_its_definition(tokens: list[int]) -> None:
     slow = [[j + 1 for j in range(i) if tokens[j] == tokens[i]] or [0] for i in range(len(tokens))]
     assert keys(induction(tokens, causal=True)) == slow
 

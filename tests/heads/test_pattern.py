@@ -1,4 +1,4 @@
-"""A pattern is checked once, when it is made, and then is what its entries say, in whatever order they came."""
+"""Patterns: checks of the entries, independence of their order, and derived properties."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_padded_rectangles_repeat_a_rows_first_key() -> None:
     assert real.tolist() == [[True, False], [True, True], [True, True]]
 
 
-def test_what_queries_may_see_and_when_nothing_can_leak() -> None:
+def test_visible_keys_and_patterns_that_cannot_leak() -> None:
     lower = made([(0, 0, 1), (1, 0, 0.5), (1, 1, 0.5)], 2, causal=True)
     assert lower.visible.tolist() == [1, 2]
     assert lower.free
@@ -107,7 +107,7 @@ def test_single_precision_rows_are_made_exact() -> None:
     assert pattern.weights.sum() == pytest.approx(1, abs=1e-15)
 
 
-def test_weights_at_the_ends_of_what_floats_hold() -> None:
+def test_weights_near_the_limits_of_float64() -> None:
     assert made([(0, 0, 1.5e308), (0, 1, 1.5e308)], 1, 2, normalise=True).weights.tolist() == [0.5, 0.5]
     assert made([(0, 0, 5e-324), (0, 1, 5e-324)], 1, 2, normalise=True).weights.tolist() == [0.5, 0.5]
     with pytest.raises(RefusalError, match=r"Entry \(0, 1\) is too small"):

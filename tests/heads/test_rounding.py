@@ -1,4 +1,4 @@
-"""Rounding: exact where it can be, never worse than to nearest in half precision, and no overflow."""
+"""Rounding: ratios, corners, overflow, short queries; certifying in one step; the quick check is never kinder."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from attnscope.heads.accuracy import DTYPES, Accuracy, Dtype, Factors, with_exact_ratios
-from attnscope.heads.certificate import certify
-from attnscope.heads.generate import union_of_permutations
-from attnscope.heads.head import Head
+from attnscope.heads.certificate import certified_rows, certify
+from attnscope.heads.generate import sink_window, union_of_permutations, window
+from attnscope.heads.head import Head, Rows
 from attnscope.heads.pattern import Pattern
-from attnscope.heads.rounding import _other_neighbour, rounded
+from attnscope.heads.rounding import _other_neighbour, certified, rounded, surely_certified
+from attnscope.heads.solvers.keys import torus
 
 HALVES: tuple[Dtype, ...] = ("bfloat16", "float16")
 
@@ -118,3 +119,54 @@ def test_the_other_neighbour_lies_on_the_other_side(dtype: Dtype) -> None:
 def test_the_largest_number_has_no_neighbour_beyond_it() -> None:
     largest = torch.tensor([[torch.finfo(torch.float16).max]], dtype=torch.float64)
     assert bool(_other_neighbour(largest + 1, largest.half()).isfinite().all())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_certificate_is_of_the_rounded_head(dtype: Dtype) -> None:
+    pattern, accuracy = union_of_permutations(12, 2, 0), Accuracy(dtype=dtype)
+    queries = np.zeros((12, 12))
+    queries[pattern.rows, pattern.columns] = 12.0
+    factors = Factors(queries, np.eye(12), {"draws": 3})
+    head, certificate = certified(factors, pattern, accuracy, "basis")
+    expected = rounded(factors, pattern, dtype, "basis")
+    assert torch.equal(head.queries, expected.queries)
+    assert torch.equal(head.keys, expected.keys)
+    assert (head.method, head.dtype, head.notes) == ("basis", dtype, {"draws": 3})
+    assert certificate == certify(expected, pattern, accuracy)
+    assert certificate.reached
+
+
+PATTERNS = (
+    union_of_permutations(64, 3, seed=0),
+    window(64, 4, causal=True),
+    sink_window(64, 4, causal=True),
+    union_of_permutations(64, 1, seed=1),
+)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("width", [16, 21])
+def test_rows_that_pass_the_quick_check_are_certified(pattern: Pattern, dtype: Dtype, width: int) -> None:
+    accuracy, rows = Accuracy(dtype=dtype), Rows.of([pattern])
+    keys = torus(64, width, np.random.default_rng(0))
+    support, weights, real = pattern.padded()
+    passed = total = 0
+    for length in (2.0, 20.0, 60.0, 1e4, 1e6):  # from leaking over good to spoiled by rounding
+        pull = np.einsum("rk,rkd->rd", real * (1 + np.log(weights) / length), keys[support])
+        head = rounded(Factors(length * pull, keys), pattern, dtype, "here")
+        quick, whole = (
+            surely_certified(head.queries, head.keys, rows, accuracy),
+            certified_rows(head, pattern, accuracy),
+        )
+        assert not (quick & ~whole).any()
+        assert int((~whole).sum()) == certify(head, pattern, accuracy).failing
+        passed, total = passed + int(quick.sum()), total + int(whole.sum())
+    assert passed >= 0.5 * total > 0
+
+
+def test_nan_and_infinity_never_pass_the_quick_check() -> None:
+    pattern, keys = union_of_permutations(8, 1, seed=0), torch.eye(8)
+    queries = torch.full((8, 8), torch.nan)
+    assert not surely_certified(queries, keys, Rows.of([pattern]), Accuracy()).any()
+    assert not certified_rows(Head(queries, keys, False, "here"), pattern, Accuracy()).any()

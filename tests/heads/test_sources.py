@@ -1,4 +1,4 @@
-"""Every place a pattern may come from gives the same pattern, and every fault in it one sentence that says where."""
+"""Every source of a pattern gives the same pattern, and every fault a sentence that says where it is."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_a_pattern_of_real_size_in_text(tmp_path: Path) -> None:
     same(read_pattern(written(".txt", lambda path: SQUARE_WRITERS["txt"][1](pattern, path), tmp_path)), pattern)
 
 
-def test_reading_does_not_change_what_was_given() -> None:
+def test_reading_does_not_change_the_source() -> None:
     matrix = scipy.sparse.coo_array(([2.0, 1.0, 5.0], ([1, 0, 0], [0, 1, 0])), shape=(2, 2))
     before = [array.copy() for array in (matrix.data, *matrix.coords)]
     read_pattern(matrix, normalise=True)

@@ -6,7 +6,7 @@ approximate exponential, which may be the same for every number, is added in ful
 
     a logit   is a dot product of d terms and a product with the scale: off by sqrt(d + 1) u T, where
               T_ij = scale sum_l |q_il k_jl| is more than any of its partial sums.
-    a sum     of n terms of one sign is off by sqrt(n) u of itself.
+    a sum     of n terms of one sign is off by a relative sqrt(n) u.
     exp       is good to 20 units in the last place, 40 u, in torch's fused kernel (`exp_u20`; how good it really is
               differs between processors) and to one, 2 u, elsewhere.
     lse       The errors of the logits reach it weighted by A: sqrt(d + 1) u sum_j A_ij T_ij. Its exponentials add
@@ -32,7 +32,7 @@ KERNEL_EXP, EXP = 40.0, 2.0  # units: 20 in the last place, and 1
 
 
 def relative_error(scores: Scores) -> Tensor:
-    """By how much each A_ij may be off, as a share of itself: of float32 arithmetic on a plain dot product."""
+    """Return the relative error that float32 arithmetic on a plain dot product may leave in each A_ij."""
     logits, pattern, logit = dense_logits(scores), dense_pattern(scores), logit_error(scores)
     seen = torch.isfinite(logits)
     keys = scores.key.shape[2]
@@ -69,7 +69,7 @@ def promised(scores: Scores) -> dict[str, Tensor]:
     mass = pattern * off
     worst = off.amax((-2, -1))  # of each head: in a cosine there are two of each head
     return {
-        # A times ln A: the first is off by `off` of itself, the second, taken from the logits, by as much as such.
+        # A times ln A: the first has relative error `off`, the second, from the logits, absolute error `off`.
         "row_entropy": (mass + information * (off + sums)).sum(-1),
         "row_sum_squares": (pattern.square() * (2 * off + sums)).sum(-1),
         "row_mass": (mass + pattern * sums).sum(-1),

@@ -25,7 +25,7 @@ def obvious(scores: Scores) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize(
     "rule", [{"causal": True}, {}, {"causal": True, "window": 5}, {"softcap": 2.0, "sinks": torch.ones(4)}]
 )
-def test_as_the_whole_matrix_has_it(monkeypatch, small_tiles, rule):
+def test_logit_spread_equals_that_of_the_whole_matrix(monkeypatch, small_tiles, rule):
     if small_tiles:
         monkeypatch.setattr(tiling, "TILE_BYTES", 2048)
         monkeypatch.setattr(tiling, "TILE_KEYS", 11)
@@ -51,7 +51,7 @@ def test_one_high_logit_attains_the_floor():
             torch.testing.assert_close(floor, entropy, rtol=1e-9, atol=1e-12)
 
 
-def test_no_row_and_no_descent_goes_below():
+def test_no_random_row_and_no_descent_goes_below_the_floor():
     """20,000 rows of several kinds, and entropy driven down on the sphere from 600 starts."""
     generator = torch.Generator().manual_seed(1)
     for n in (2, 3, 4, 8, 40):

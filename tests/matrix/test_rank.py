@@ -125,7 +125,7 @@ def test_padding_and_sick_neighbours_are_invisible(left: int):
     assert numerical_rank(healthy, mask).tolist() == [6, 6, 6]
 
 
-def test_the_numerical_rank_sees_what_a_gram_matrix_cannot():
+def test_the_numerical_rank_resolves_more_than_a_gram_matrix():
     tokens = torch.diag(torch.tensor([1.0, 1e-10], dtype=torch.float64))[None]
     assert numerical_rank(tokens).item() == 2
     assert numerical_rank(tokens, tolerance=1e-6).item() == 1

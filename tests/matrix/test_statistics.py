@@ -183,7 +183,7 @@ def float32_and_truth(lse_error: float = 0.0) -> tuple[Scores, dict[str, Tensor]
     return scores, fast, attention_statistics(scores, STATISTICS, route="dense", **masks)
 
 
-def test_float32_with_the_kernels_lse_keeps_what_its_arithmetic_can_promise() -> None:
+def test_float32_with_the_kernels_lse_stays_within_its_error_bound() -> None:
     """The bound follows from the logits and the length: float_error.py derives it."""
     scores, fast, truth = float32_and_truth()
     bound = promised(scores)
@@ -206,7 +206,7 @@ def test_float32s_promise_is_broken_by_a_log_sum_exp_of_half_precision(lse_error
 
 
 @pytest.mark.parametrize("name", STATISTICS)
-def test_float32s_promise_is_broken_by_one_key_too_many(name: str) -> None:
+def test_one_key_too_many_breaks_the_float32_error_bound(name: str) -> None:
     """A pattern that sees one key ahead is off by far more than float32 allows, in each statistic."""
     scores, _, truth = float32_and_truth()
     real = torch.ones(2, 200, dtype=torch.bool)
@@ -365,7 +365,7 @@ def test_nan_stays_nan_and_harms_no_other_sequence(given_lse: bool) -> None:
         torch.testing.assert_close(found[name][0], sound[name][0].float(), atol=1e-5, rtol=1e-5)
 
 
-def test_nan_in_padding_reaches_nothing() -> None:
+def test_nan_in_padding_changes_no_statistic() -> None:
     torch.manual_seed(0)
     query, key = torch.randn(1, 2, 12, 8), torch.randn(1, 2, 12, 8)
     real = torch.arange(12)[None] < 9
@@ -389,7 +389,7 @@ def test_an_unknown_statistic_is_refused_with_the_nearest_name() -> None:
         attention_statistics(scores, ["row_entropi"], query_mask=query_mask, key_mask=key_mask)
 
 
-def test_the_fused_route_refuses_what_it_cannot_do() -> None:
+def test_the_fused_route_refuses_unsupported_scores() -> None:
     scores, query_mask, key_mask = make(softcap=5.0)
     masks: dict[str, Any] = {"query_mask": query_mask, "key_mask": key_mask}
     with pytest.raises(RefusalError, match="blocked"):

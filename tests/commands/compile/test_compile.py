@@ -1,4 +1,4 @@
-"""compile: which construction is taken and why, what is said of the head, and what is kept of it."""
+"""compile: which construction is chosen and why, the sentences about the head, and the record."""
 
 from __future__ import annotations
 

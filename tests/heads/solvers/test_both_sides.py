@@ -75,7 +75,7 @@ def test_a_row_of_many_keys_fits_a_narrow_head() -> None:
     assert certified(factors, pattern, Accuracy(), "joint").certificate.reached
 
 
-def test_rounding_leaves_queries_alone_that_have_their_ratios() -> None:
+def test_rounding_leaves_queries_with_exact_ratios_alone() -> None:
     pattern = wheel(12)
     queries, keys = (array.numpy() for array in somewhere(pattern, 4))
     kept = rounded(Factors(queries, keys, as_found=True), pattern, "float64", "joint")

@@ -25,7 +25,7 @@ def test_the_rate_is_the_supremum(r: float, t: float) -> None:
     assert float(rate(np.array(r), np.array(t))) == pytest.approx(best, abs=1e-6)
 
 
-def test_what_cannot_happen_has_an_infinite_rate() -> None:
+def test_impossible_deviations_have_an_infinite_rate() -> None:
     assert np.isinf(rate(np.array(-1.0), np.array(1.5)))
 
 
@@ -42,7 +42,7 @@ def test_the_bound_holds_and_is_near(r: float) -> None:
 
 
 @pytest.mark.parametrize("pattern", [union_of_permutations(64, 2, 0), window(48, 4)], ids=lambda p: p.name)
-def test_it_is_narrower_than_the_theorem_and_keeps_its_promise(pattern) -> None:
+def test_exact_tail_width_is_narrower_than_the_theorem_and_half_of_draws_succeed(pattern) -> None:
     accuracy = Accuracy()
     split = Split(target(pattern, accuracy))
     width = exact_tail_width(*split.project(np.eye(split.rank)), math.log1p(accuracy.ratio_error) / 2)

@@ -80,7 +80,7 @@ def test_a_small_tolerance_gives_the_exact_solution(violation: float) -> None:
     assert off.max() <= ((1 - violation) ** -2 - 1) ** 0.5 * (1 + 1e-3)
 
 
-def test_lanes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_lanes_does_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = torch.from_numpy(torus(64, 8, np.random.default_rng(1)))
     rows = Rows.of([union_of_permutations(64, 2, seed=seed) for seed in range(4)])
     together, _ = directions(keys, rows, MARGIN)

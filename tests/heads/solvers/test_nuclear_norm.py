@@ -13,7 +13,7 @@ EXACT = torch.float64
 
 
 @pytest.mark.parametrize("gates", [0, 2])
-def test_it_finds_the_optimum_that_cvxpy_finds(gates: int) -> None:
+def test_solve_finds_the_optimum_of_cvxpy(gates: int) -> None:
     x, y = data(6, 3, 2, 2, seed=1)
     problem = convex_twin(x, y, 0.7, gates_of(gates, 2, 1))
     found = solve(problem)
@@ -43,7 +43,7 @@ def test_the_bound_lies_below_every_objective() -> None:
     assert max(problem.bound(point) for point in points) <= lowest * (1 + 1e-12)
 
 
-def test_a_large_penalty_leaves_nothing() -> None:
+def test_a_large_penalty_gives_zero_blocks() -> None:
     x, y = data(5, 3, 2, 2, seed=3)
     steepest = float(torch.linalg.matrix_norm(convex_twin(x, y, 1.0).adjoint(y.flatten(0, 1)), ord=2).max())
     found = solve(convex_twin(x, y, 1.01 * steepest))

@@ -129,7 +129,7 @@ def test_a_key_inside_the_polytope_is_inseparable_and_its_neighbours_are_not() -
     np.testing.assert_allclose(solution.queries[0], [9.9, -0.9], rtol=1e-9)
 
 
-def test_a_row_that_needs_too_long_a_query_says_so() -> None:
+def test_a_row_that_needs_too_long_a_query_is_reported() -> None:
     pattern = Pattern.of(np.arange(64), np.arange(64), np.ones(64), n=64)
     circle = torus(64, 2, np.random.default_rng(0))
     needed = MARGIN / (1 - np.cos(2 * np.pi / 64))

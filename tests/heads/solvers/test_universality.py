@@ -42,7 +42,7 @@ def every_row(n: int, k: int, spread: float) -> Pattern:
     ("n", "k"), [(1, 1), (2, 2), (3, 3), (4, 2), (5, 3), (7, 1), (8, 2), (9, 3), (10, 1), (10, 2), (10, 3)]
 )
 @pytest.mark.parametrize("spread", [1.0, 4.0, 1000.0])
-def test_what_is_proved_holds_for_every_support(n: int, k: int, spread: float, dtype: Dtype) -> None:
+def test_the_proof_holds_for_every_support(n: int, k: int, spread: float, dtype: Dtype) -> None:
     accuracy = Accuracy(dtype=dtype)
     proof = universality(n, k, spread, accuracy)
     assert proof.proved or dtype in ("bfloat16", "float16")  # single and double precision bear ten keys

@@ -1,8 +1,8 @@
 """The width that a construction needs on one generated pattern, measured and stored.
 
 A width is measured for one method on one pattern (a union of k random permutations with weights within a factor 4, from
-one seed) at one accuracy. It is looked up in the package's `known_widths.json` (tools/measure_capacity.py writes it), then
-in a cache on disk (one small file each, named by everything that the number depends on), and else measured.
+one seed) at one accuracy. It is looked up in the package's `known_widths.json` (tools/measure_capacity.py writes it),
+then in a cache on disk (one small file each, named by everything that the number depends on), and else measured.
 """
 
 from __future__ import annotations
