@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from attnscope.commands.watch.telling import LOG, unheard
+from attnscope.commands.watch.alarm_judge import LOG, muted_log
 from attnscope.papers.experiments.early_warning import TWIN, early_warning, judged
 from attnscope.papers.trials.failing_runs import WAYS, Size, shown
 
@@ -25,7 +25,7 @@ def test_the_loss_shows_it_when_it_is_a_fifth_above_its_lowest_or_no_number() ->
 
 
 def test_runs_that_are_made_to_fail_ring_into_their_record_alone(caplog: pytest.LogCaptureFixture) -> None:
-    with unheard():
+    with muted_log():
         LOG.critical("a made failure")
     LOG.critical("a real one")
     assert [record.message for record in caplog.records] == ["a real one"]
