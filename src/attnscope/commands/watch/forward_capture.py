@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.example import same_chance
-from attnscope.hf.seeing.restoring import Restoring, evaluating, looking_at, without_gradients
+from attnscope.hf.intercepting.restoring import Restoring, evaluating, looking_at, without_gradients
 
 Inputs = dict[str, Any]
 # A look needs no loss, no cache and no attention maps.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnscope.commands.watch.look import Look, Values
+from attnscope.core.card import leaf_decorator, undefined
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.finding import Severity
 from attnscope.core.registry import leaves
@@ -151,27 +152,17 @@ class Rule:
     citation: str
     advice: str
     thresholds: Mapping[str, float]
-    function: Callable[[History, Limits], Iterator[Ringing]]
+    function: Callable[[History, Limits], Iterator[Ringing]] = undefined
 
     def __call__(self, history: History, limits: Limits) -> Iterator[Ringing]:
         return self.function(history, limits)
 
 
-def rule(
-    *,
-    severity: Severity,
-    reads: tuple[str, ...],
-    summary: str,
-    citation: str,
-    advice: str,
-    thresholds: Mapping[str, float],
-) -> Callable[[Callable[[History, Limits], Iterator[Ringing]]], Rule]:
-    """Turn a function into a rule of the same name, which is also the name of its file."""
+def _register(card: Rule, function: Callable[[History, Limits], Iterator[Ringing]]) -> Rule:
+    return replace(card, function=function)
 
-    def register(function: Callable[[History, Limits], Iterator[Ringing]]) -> Rule:
-        return Rule(function.__name__, severity, reads, summary, citation, advice, dict(thresholds), function)
 
-    return register
+rule = leaf_decorator(Rule, _register)
 
 
 @cache

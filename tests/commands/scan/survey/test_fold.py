@@ -18,7 +18,7 @@ from attnscope.commands.scan.survey.shards import PLAN, Store, Whose, from_bytes
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
-from attnscope.core.places import place
+from attnscope.core.folders import open_folder
 from attnscope.core.registry import measures
 
 CARDS: dict[str, Card] = {
@@ -189,6 +189,6 @@ def test_many_shards_of_one_layout_are_one_sum(tmp_path: Path) -> None:
 def test_an_address_of_this_machine_is_a_folder(tmp_path: Path) -> None:
     """What fsspec writes there is seen before it is whole: a killed writer would leave half a shard as a whole one."""
     pytest.importorskip("fsspec")
-    where = place(f"file://{tmp_path / 'shards'}/")
+    where = open_folder(f"file://{tmp_path / 'shards'}/")
     assert str(where) == str(tmp_path / "shards")
-    assert where == place(tmp_path / "shards")
+    assert where == open_folder(tmp_path / "shards")

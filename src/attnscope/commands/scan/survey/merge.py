@@ -29,7 +29,7 @@ from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import named_path
-from attnscope.core.places import Place, is_address, place
+from attnscope.core.folders import Folder, is_address, open_folder
 from attnscope.core.progress import Advance, silent
 from attnscope.core.words import ranges
 
@@ -198,7 +198,7 @@ def merge(parts: Part | Iterable[Part], *, partial: bool = False, progress: Adva
     return folded(_files(shards), partial=partial, tell=progress or silent)
 
 
-def folded(files: Iterable[tuple[Place, str]], *, partial: bool = False, tell: Advance = silent) -> Survey:
+def folded(files: Iterable[tuple[Folder, str]], *, partial: bool = False, tell: Advance = silent) -> Survey:
     """The survey of these shard files, which must be of one plan, and all of them unless `partial`."""
     every = sorted(files, key=lambda one: (one[1], str(one[0])))
     if not every:
@@ -254,23 +254,23 @@ def _each_once(given: Iterable[Part]) -> Iterator[Survey]:
 
 def _holds_shards(one: str | Path) -> bool:
     if is_address(one):
-        return str(one).endswith(SUFFIX) or _is_store(place(one))
+        return str(one).endswith(SUFFIX) or _is_store(open_folder(one))
     path = Path(one).expanduser()
-    return path.name.endswith(SUFFIX) or (path.is_dir() and _is_store(place(path)))
+    return path.name.endswith(SUFFIX) or (path.is_dir() and _is_store(open_folder(path)))
 
 
-def _is_store(where: Place) -> bool:
+def _is_store(where: Folder) -> bool:
     names = where.names()
     return PLAN in names or any(name.endswith(SUFFIX) for name in names)
 
 
-def _files(given: Iterable[str | Path]) -> Iterator[tuple[Place, str]]:
+def _files(given: Iterable[str | Path]) -> Iterator[tuple[Folder, str]]:
     for one in given:
         if str(one).endswith(SUFFIX):
             folder, _, name = str(one).rpartition("/")
-            yield place(folder or "."), name
+            yield open_folder(folder or "."), name
         else:
-            where = place(one)
+            where = open_folder(one)
             yield from ((where, name) for name in where.names() if name.endswith(SUFFIX))
 
 

@@ -26,7 +26,7 @@ from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.card import Card
 from attnscope.core.decoding import FieldError, decode, encode
 from attnscope.core.errors import RefusalError
-from attnscope.core.places import Place, place
+from attnscope.core.folders import Folder, open_folder
 
 # One shard of a survey as a file: `PLAN-0000012.shard`, safetensors with arrays and one JSON document beside them.
 #
@@ -173,7 +173,7 @@ _FORMAT, _VERSION = "attnscope-shards", 1
 
 @dataclass(frozen=True)
 class Store:
-    place: Place
+    place: Folder
     plan: Mapping[str, Any]
     digest: str
     of: int
@@ -181,7 +181,7 @@ class Store:
     @classmethod
     def open(cls, where: str | Path, plan: Mapping[str, Any], digest: str, of: int) -> Store:
         """Make the folder, or go on in it; one that holds shards of another plan is refused."""
-        store = cls(place(where), plan, digest, of)
+        store = cls(open_folder(where), plan, digest, of)
         there = store.place.names()
         if PLAN in there:
             known = plan_in(store.place)
@@ -227,7 +227,7 @@ def remove_store(where: Path) -> None:
         where.rmdir()
 
 
-def plan_in(where: Place) -> dict[str, Any]:
+def plan_in(where: Folder) -> dict[str, Any]:
     try:
         known = json.loads(where.read(PLAN))
         if known["format"] != _FORMAT or known["version"] != _VERSION or not isinstance(known["plan"], dict):
