@@ -3,14 +3,14 @@ from __future__ import annotations
 import numpy as np
 
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
-from attnscope.commands.scan.survey.ledger import Ledger
+from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.core.registry import measures
 from tests.commands.scan.survey.sample import sample_provenance
 from tests.commands.scan.survey.test_diagnose import SAMPLES, only
 
 
 def survey(*layers):
-    book = Ledger({"inactive_heads": measures()["inactive_heads"].card})
+    book = SurveyBuilder({"inactive_heads": measures()["inactive_heads"].card})
     for layer, ratio in enumerate(layers):
         book.observe("inactive_heads", "value", "decoder", "self", layer, np.array([ratio, ratio]), {}, SAMPLES)
     return book.survey(sample_provenance(len(layers), heads=3, sequences=2))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
-from attnscope.commands.scan.survey.ledger import Ledger
+from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.core.registry import measures
 from tests.commands.scan.survey.sample import CARDS
 from tests.commands.scan.survey.test_diagnose import planted
@@ -12,7 +12,7 @@ BOTH = {**CARDS, "value_drain": measures()["value_drain"].card}
 
 
 def survey(mass, drain):
-    book = Ledger(BOTH)
+    book = SurveyBuilder(BOTH)
     planted("most_received", [mass], site="self", where={"key": [0] * len(mass)}, ledger=book)
     book.observe("value_drain", "value", "decoder", "self", 0, np.array([drain, drain]), {}, np.arange(2))
     return planted("entropy", [[2.0] * len(mass)], site="self", ledger=book)

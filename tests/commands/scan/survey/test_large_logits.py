@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
-from attnscope.commands.scan.survey.ledger import Ledger
+from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.core.registry import measures
 from tests.commands.scan.survey.sample import sample_provenance
 from tests.commands.scan.survey.test_diagnose import SAMPLES, only
@@ -13,7 +13,7 @@ CARDS = {"max_logit": measures()["max_logit"].card}
 
 def survey(*layers):
     """Two sequences; of each block its heads' largest logits in the one and in the other."""
-    book = Ledger(CARDS)
+    book = SurveyBuilder(CARDS)
     for layer, values in enumerate(layers):
         found = np.array(values, dtype=np.float64)
         book.observe("max_logit", "value", "decoder", "self", layer, found, {"token": np.full(found.shape, 5)}, SAMPLES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
-from attnscope.commands.scan.survey.ledger import Ledger
+from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.card import Card
 from attnscope.core.registry import measures
@@ -14,7 +14,7 @@ from tests.commands.scan.survey.sample import sample_provenance
 
 def looking(shares: list[float], even: float) -> Survey:
     card: Card = measures()["media_attention"].card
-    book = Ledger({card.name: card})
+    book = SurveyBuilder({card.name: card})
     for layer, share in enumerate(shares):
         for part, value in (("from_text", share), ("from_media", 0.5), ("from_text_if_uniform", even)):
             book.observe(card.name, part, "language", "self", layer, np.full((2, 4), value), {}, np.arange(2))
