@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from attnscope.core import amx_check as tiles
-from attnscope.core.errors import RefusalError
 from attnscope.core.amx_check import LIMIT, LIMITED_TO, announces_amx
+from attnscope.core.errors import RefusalError
 from attnscope.hf.intercepting.restoring import looking_at
 
 

@@ -26,9 +26,9 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.anatomy.example import cut_down
 from attnscope.hf.anatomy.weights import projection_parameters, training_frames
-from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.intercepting.restoring import keeping_its_modules
 from attnscope.hf.intercepting.wrappers import uncompiled
+from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.hf.tapping.verify import verify
 

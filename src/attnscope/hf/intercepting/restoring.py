@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attnscope.core.errors import RefusalError
 from attnscope.core.amx_check import LIMIT, LIMITED_TO, half_precision_crashes
+from attnscope.core.errors import RefusalError
 
 Kept = TypeVar("Kept")
 
