@@ -29,7 +29,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.progress import AdvanceReading
 from attnscope.data.batches import Batches
 from attnscope.data.read import repeated
-from attnscope.engine.crew import Hands, one
+from attnscope.engine.crew import WorkerOptions, one
 from attnscope.hf.loading.load import Loaded
 
 Task = tuple[str, Any]  # ("shard", 3) or ("texts", samples)
@@ -80,7 +80,7 @@ class _WorkerScan:
 
 def spread(
     request: ScanRequest,
-    hands: Hands,
+    options: WorkerOptions,
     store: str | Path | None,
     checkpoint: Path | None,
     *,
@@ -89,9 +89,9 @@ def spread(
     tell: AdvanceReading,
 ) -> Survey:
     """Return the survey of a request, run by workers."""
-    request = _portable(request, here=hands.engine == "local")
+    request = _portable(request, here=options.engine == "local")
     tell("starting workers", 0, 0, 0)
-    with _folder(store, checkpoint) as where, hands.crew(ScanJob(request, str(where))) as crew:
+    with _folder(store, checkpoint) as where, options.crew(ScanJob(request, str(where))) as crew:
         plan, sizes = crew.hello
         if store is None and not resume:  # only after a worker has model and corpus: a typo must cost nothing
             Checkpoint(checkpoint, plan).clear()
