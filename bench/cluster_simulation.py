@@ -228,9 +228,9 @@ def merge_cost(model: Model, shards: int = 6, sequences: int = 64, layers: int =
     """Bytes of the file of one shard, and processor seconds to read it and to add it to a sum."""
     import numpy as np
 
-    from attnscope.commands.scan.survey.ledger import Ledger, Missing
-    from attnscope.commands.scan.survey.merge import Fold
-    from attnscope.commands.scan.survey.shards import Whose, from_bytes, to_bytes
+    from attnscope.commands.scan.survey.builder import NotMeasured, SurveyBuilder
+    from attnscope.commands.scan.survey.merge import ShardMerger
+    from attnscope.commands.scan.survey.shards import ShardId, from_bytes, to_bytes
     from attnscope.core.registry import choose
 
     cards = {measure.card.name: measure.card for measure in choose(["default"]) if measure.card.scope != "weights"}
@@ -238,7 +238,7 @@ def merge_cost(model: Model, shards: int = 6, sequences: int = 64, layers: int =
     chance = np.random.default_rng(0)
     files = []
     for shard in range(shards):
-        ledger = Ledger(cards)
+        ledger = SurveyBuilder(cards)
         samples = np.arange(sequences) + shard * sequences
         for name, card in cards.items():
             for part in card.parts:
@@ -248,8 +248,8 @@ def merge_cost(model: Model, shards: int = 6, sequences: int = 64, layers: int =
                         ledger.observe(name, part, "decoder", site, layer, chance.lognormal(size=shape), {}, samples)
         corpus = {"name": "made up", "sequences": sequences, "tokens": 0}
         survey = ledger.survey({"model": {"name": model.name, "hash": "0", "stacks": []}, "corpus": corpus})
-        files.append(to_bytes(Whose({}, "0" * 64, shard, shards), survey, Missing()))
-    fold = Fold()
+        files.append(to_bytes(ShardId({}, "0" * 64, shard, shards), survey, NotMeasured()))
+    fold = ShardMerger()
     fold.add(from_bytes(files[0], "made up"))
     start = time.process_time()
     for data in files[1:]:

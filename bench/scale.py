@@ -68,13 +68,13 @@ def _shard(store: Path, digest: str, distinct: int) -> Callable[[int], bytes]:
     import numpy as np
     from safetensors.numpy import load, save
 
-    from attnscope.commands.scan.survey.ledger import Ledger, Missing
-    from attnscope.commands.scan.survey.shards import HASH, Store, Whose, content_hash, to_bytes
+    from attnscope.commands.scan.survey.builder import NotMeasured, SurveyBuilder
+    from attnscope.commands.scan.survey.shards import HASH, ShardId, Store, content_hash, to_bytes
     from attnscope.core.registry import choose
 
     chosen = [m.card for m in choose(["default"]) if m.card.scope != "weights"]
     draw = np.random.default_rng(distinct)
-    ledger = Ledger({card.name: card for card in chosen})
+    ledger = SurveyBuilder({card.name: card for card in chosen})
     for card in chosen:
         shape = (SEQUENCES,) if card.scope == "stream" else (SEQUENCES, 9)
         for layer in range(30):
@@ -85,7 +85,7 @@ def _shard(store: Path, digest: str, distinct: int) -> Callable[[int], bytes]:
     survey = ledger.survey({"model": {"hash": "h", "stacks": []}, "corpus": corpus})
     plan = {"seed": 0}
     Store.open(store, plan, digest, SHARDS)
-    arrays = load(to_bytes(Whose(plan, digest, distinct, SHARDS), survey, Missing()))
+    arrays = load(to_bytes(ShardId(plan, digest, distinct, SHARDS), survey, NotMeasured()))
     arrays.pop(HASH)
     document = json.loads(arrays["document"].tobytes())
 

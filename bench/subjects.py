@@ -13,7 +13,7 @@ import torch
 
 from attnscope.commands.scan.observer import Observer
 from attnscope.commands.scan.plan import Subject as Observed
-from attnscope.commands.scan.survey.ledger import Ledger
+from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.core.registry import choose
 from attnscope.data.batches import Batches
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
@@ -44,10 +44,10 @@ class Subject:
             for batch in self.batches:
                 self.loaded.model(**batch.inputs, **forward_options(self.loaded))
 
-    def scan(self, measures: str = "default") -> Ledger:
+    def scan(self, measures: str = "default") -> SurveyBuilder:
         """The same forward under the tap, with the measures."""
         chosen = choose(measures.split(","))
-        ledger = Ledger({m.card.name: m.card for m in chosen})
+        ledger = SurveyBuilder({m.card.name: m.card for m in chosen})
         observer = Observer(chosen, ledger, torch.float32)
         observed = Observed(self.loaded.model, self.found, forward_options(self.loaded))
         with torch.inference_mode():

@@ -16,9 +16,9 @@ from tests.checking import install
 
 install("attnscope")
 
-from attnscope.core.narrow_products import LIMIT, LIMITED_TO, narrow_products_are_deadly  # noqa: E402
+from attnscope.core.amx_check import LIMIT, LIMITED_TO, half_precision_crashes  # noqa: E402
 
-if narrow_products_are_deadly():
+if half_precision_crashes():
     os.environ[LIMIT] = LIMITED_TO  # before torch's first product, here and in every child
 
 import torch  # noqa: E402

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import attnscope
 from attnscope.cli.main import app
-from attnscope.commands.scan.survey.ledger import Ledger
+from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.core.errors import RefusalError
 from tests.commands.scan.survey.sample import CARDS, sample_provenance
 
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("surveys")
     for name, number in (("few", 4), ("some", 6), ("most", 24)):
         flat = [TOP] * number + [1.5] * (40 - number)
-        ledger = Ledger(CARDS)
+        ledger = SurveyBuilder(CARDS)
         for layer in range(10):
             row = np.array([flat[4 * layer : 4 * layer + 4]])
             ledger.observe("entropy", "value", "decoder", "self", layer, row)

@@ -12,7 +12,7 @@ import attnscope
 from attnscope.commands.compare.record import compare
 from attnscope.commands.load import opened
 from attnscope.commands.scan.diagnose import diagnose
-from attnscope.commands.scan.survey.ledger import Ledger
+from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.errors import RefusalError
 from tests.commands.scan.survey.sample import CARDS, sample_provenance, sample_survey
@@ -20,7 +20,7 @@ from tests.reports.charts.test_charts import rows_of
 
 
 def entropies(means: list[list[float]], stack: str = "decoder") -> Survey:
-    ledger = Ledger(CARDS)
+    ledger = SurveyBuilder(CARDS)
     for layer, row in enumerate(means):
         ledger.observe("entropy", "value", stack, "self", layer, np.array([row]))
     return ledger.survey(sample_provenance())
@@ -49,7 +49,7 @@ def test_largest_changes_come_first() -> None:
 
 
 def test_effects_do_not_depend_on_units() -> None:
-    ledger, other = Ledger(CARDS), Ledger(CARDS)
+    ledger, other = SurveyBuilder(CARDS), SurveyBuilder(CARDS)
     for book, factor in ((ledger, 1.0), (other, 1.5)):
         for layer in range(3):
             value = np.array([factor + layer])
@@ -73,7 +73,7 @@ def test_findings_that_came_and_went() -> None:
 
 
 def series(measure: str, means: list[float]) -> Survey:
-    ledger = Ledger(CARDS)
+    ledger = SurveyBuilder(CARDS)
     for layer, mean in enumerate(means):
         ledger.observe(measure, "value", "decoder", "stream", layer, np.array([mean]))
     return ledger.survey(sample_provenance())
@@ -216,7 +216,7 @@ def test_surveys_with_nothing_in_common_are_refused(second: Survey, why: str) ->
 
 
 def test_surveys_at_other_layers_are_refused() -> None:
-    ledger = Ledger(CARDS)
+    ledger = SurveyBuilder(CARDS)
     ledger.observe("entropy", "value", "decoder", "self", 7, np.array([[1.0]]))
     with pytest.raises(RefusalError, match="no measure was taken at the same layer in both"):
         compare(entropies([[1.0]]), ledger.survey({}))

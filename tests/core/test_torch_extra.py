@@ -143,6 +143,6 @@ def test_the_cards_on_record_are_what_the_measures_say() -> None:
 def test_a_measure_that_has_changed_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     from attnscope.core import measure as room
 
-    old = {name: {**one, "title": "old", "sha256": "0" * 64} for name, one in room._written().items()}
-    monkeypatch.setattr(room, "_written", lambda: old)
+    old = {name: {**one, "title": "old", "sha256": "0" * 64} for name, one in room._stored_cards().items()}
+    monkeypatch.setattr(room, "_stored_cards", lambda: old)
     assert measure_cards()["entropy"].title == measures()["entropy"].card.title

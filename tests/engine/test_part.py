@@ -5,29 +5,29 @@ from __future__ import annotations
 import pytest
 
 from attnscope.core.errors import RefusalError
-from attnscope.engine.crew import Part, part
+from attnscope.engine.crew import ArrayPart, part
 
 
 def test_parts_share_every_shard_once() -> None:
     dealt = [number for i in range(1, 6) for number in part(f"{i}/5").shards(23)]
     assert sorted(dealt) == list(range(23))
-    assert list(Part(7, 8).shards(3)) == []
+    assert list(ArrayPart(7, 8).shards(3)) == []
 
 
 @pytest.mark.parametrize(
     ("environment", "found"),
     [
-        ({"RANK": "0", "WORLD_SIZE": "4"}, Part(1, 4)),
-        ({"RANK": "3", "WORLD_SIZE": "4", "SLURM_ARRAY_TASK_ID": "9"}, Part(4, 4)),
-        ({"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "8"}, Part(8, 8)),
+        ({"RANK": "0", "WORLD_SIZE": "4"}, ArrayPart(1, 4)),
+        ({"RANK": "3", "WORLD_SIZE": "4", "SLURM_ARRAY_TASK_ID": "9"}, ArrayPart(4, 4)),
+        ({"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "8"}, ArrayPart(8, 8)),
         (
             {"SLURM_ARRAY_TASK_ID": "8", "SLURM_ARRAY_TASK_COUNT": "8", "SLURM_ARRAY_TASK_MIN": "1"},
-            Part(8, 8),
+            ArrayPart(8, 8),
         ),
-        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, Part(2, 2)),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, ArrayPart(2, 2)),
     ],
 )
-def test_the_environment_is_read_when_asked(environment: dict[str, str], found: Part) -> None:
+def test_the_environment_is_read_when_asked(environment: dict[str, str], found: ArrayPart) -> None:
     assert part("env", environment) == found
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.core.errors import RefusalError
-from attnscope.engine.crew import Hands, one
+from attnscope.engine.crew import WorkerOptions, one
 from attnscope.engine.processes import Processes, cores, environment
 from tests.engine.toy import Squares
 
@@ -94,7 +94,7 @@ def test_workers_end_when_their_driver_is_killed(tmp_path: Path) -> None:
 )
 def test_hands_that_cannot_be(asked: dict[str, object], sentence: str) -> None:
     with pytest.raises(RefusalError, match=sentence):
-        Hands(**asked)  # type: ignore[arg-type]
+        WorkerOptions(**asked)  # type: ignore[arg-type]
 
 
 def _set_threads() -> int:

@@ -13,7 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from attnscope.commands.scan.plan import Plan
+from attnscope.commands.scan.plan import ScanPlan
 from attnscope.commands.scan.shard import Checkpoint
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core import files as bounded
@@ -149,7 +149,7 @@ def test_the_survey_itself_is_sound(tmp_path: Path, survey: dict[str, Any]) -> N
 def test_a_folder_where_a_scan_keeps_what_is_done(tmp_path: Path) -> None:
     (tmp_path / "survey.partial.json").mkdir()
     assert "survey.partial.json" in refused("scan", "pocket", "--out", str(tmp_path))
-    plan = Plan("m", "c", "t", ("entropy",), 1, None, 1, 0, "float32", "cpu", "float32", "0")
+    plan = ScanPlan("m", "c", "t", ("entropy",), 1, None, 1, 0, "float32", "cpu", "float32", "0")
     keeper = Checkpoint(tmp_path / "survey.partial.json", plan)
     for ask in (keeper.clear, keeper.restore):
         with pytest.raises(RefusalError, match="is a folder"):

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnscope.core import narrow_products as tiles
+from attnscope.core import amx_check as tiles
+from attnscope.core.amx_check import LIMIT, LIMITED_TO, announces_amx
 from attnscope.core.errors import RefusalError
-from attnscope.core.narrow_products import LIMIT, LIMITED_TO, announces_tiles
 from attnscope.hf.intercepting.restoring import looking_at
 
 
 @pytest.fixture
 def deadly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(LIMIT, raising=False)
-    monkeypatch.setattr(tiles, "announces_tiles", lambda: True)
-    monkeypatch.setattr(tiles, "_a_child_dies", lambda: True)
+    monkeypatch.setattr(tiles, "announces_amx", lambda: True)
+    monkeypatch.setattr(tiles, "_child_crashes", lambda: True)
 
 
 @pytest.mark.usefixtures("deadly")
@@ -45,7 +45,7 @@ def test_who_has_set_the_limit_is_asked_nothing(monkeypatch: pytest.MonkeyPatch)
 def test_tiles_are_read_from_what_the_kernel_says(tmp_path: Path) -> None:
     told = tmp_path / "cpuinfo"
     told.write_text("flags\t\t: fpu avx512_bf16 amx_bf16 amx_tile amx_int8\n")
-    assert announces_tiles(told)
+    assert announces_amx(told)
     told.write_text("flags\t\t: fpu avx2\n")
-    assert not announces_tiles(told)
-    assert not announces_tiles(tmp_path / "nothing")
+    assert not announces_amx(told)
+    assert not announces_amx(tmp_path / "nothing")

@@ -23,7 +23,7 @@ from attnscope.commands.compare.changes import (
 from attnscope.commands.compare.record import Change, Comparison, compare
 from attnscope.commands.compare.settings import setting_notes
 from attnscope.commands.compare.words import row, sentences, verdict
-from attnscope.commands.scan.survey.ledger import Ledger
+from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.errors import RefusalError
 from attnscope.reports.terminal import print_record
@@ -34,7 +34,7 @@ TOP = math.lgamma(65) / 64  # nats: uniform attention over the 64 tokens of the 
 
 
 def entropies(means: list[list[float]], name: str = "sample model") -> Survey:
-    ledger = Ledger(CARDS)
+    ledger = SurveyBuilder(CARDS)
     for layer, line in enumerate(means):
         ledger.observe("entropy", "value", "decoder", "self", layer, np.array([line]))
     return ledger.survey(sample_provenance(len(means), len(means[0]), name=name))
@@ -85,7 +85,7 @@ def test_rows_say_heads_places_or_the_number() -> None:
     assert told["massive_activation"].startswith("Massive activation: ")
 
     def residuals(*means: float) -> Survey:
-        ledger = Ledger(CARDS)
+        ledger = SurveyBuilder(CARDS)
         for layer, mean in enumerate(means):
             ledger.observe("relative_residual", "value", "decoder", "stream", layer, np.array([mean]))
         return ledger.survey(sample_provenance())
@@ -237,7 +237,7 @@ def test_the_same_survey_twice_changes_nothing() -> None:
 
 def nudged(survey: Survey, amounts: dict[int, float]) -> Survey:
     """The entropies of head 0 moved at these layers."""
-    ledger = Ledger(survey.cards)
+    ledger = SurveyBuilder(survey.cards)
     for layer in range(4):
         moved = np.array([[2.0 + layer + amounts.get(layer, 0.0), 3.0]])
         ledger.observe("entropy", "value", "decoder", "self", layer, moved)

@@ -29,8 +29,8 @@ def test_the_page_is_what_the_cards_say() -> None:
 
 
 def test_a_variant_that_has_changed_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    old = {name: {**one, "title": "old", "sha256": "0" * 64} for name, one in cards_module._written().items()}
-    monkeypatch.setattr(cards_module, "_written", lambda: old)
+    old = {name: {**one, "title": "old", "sha256": "0" * 64} for name, one in cards_module._stored_cards().items()}
+    monkeypatch.setattr(cards_module, "_stored_cards", lambda: old)
     assert variant_cards()["local"].title == variants()["local"].card.title
 
 

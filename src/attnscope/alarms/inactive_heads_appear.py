@@ -1,10 +1,9 @@
-"""Heads that stop giving anything: what they give is far smaller than the mean of their layer's heads
-(arXiv:2504.03889), and was not when the run began.
+"""Heads that become inactive: their output is far below the mean of their block's heads (arXiv:2504.03889), and was
+not when the run began.
 
-What a head gives is what it writes into the stream where its part of the output projection is known:
-`head_contribution` is its share in what the layer writes, and a share times the number of heads stands beside the mean
-as `inactive_heads` does, which knows what heads give before the projection and is read where there is no other. A layer
-whose heads fade all together keeps its shares until they are zero.
+`head_contribution` is a head's share of what the block writes into the stream; times the number of heads it is relative
+to the mean, like `inactive_heads`. The latter measures heads before the output projection, and is read only if the
+former is missing. If all heads of a block fade together, their shares stay until they are zero.
 """
 
 from __future__ import annotations

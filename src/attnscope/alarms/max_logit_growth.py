@@ -1,8 +1,8 @@
 """Logits that grow: softmax becomes one-hot, its gradient vanishes, and the loss follows (arXiv:2309.14322).
 
-Rings above `level` where that is `rise` times what the head began with: a model that came with large logits has lived
-with them, and they differ from batch to batch. Rings above `floor` too, where the largest logit of a head grew by
-`growth` times within a window; one that was below 1 counts as 1 there.
+Rings above `level` if that is `rise` times the first value of the head: a model that starts with large logits works
+with them, and they vary between batches. Also rings above `floor` if the largest logit of a head grew `growth` times
+within a window, where values below 1 count as 1.
 """
 
 from __future__ import annotations

@@ -27,12 +27,12 @@ _TRAINING = ("gradient_norm",)
 def nonfinite(history: History, limits: Limits) -> Iterator[Ringing]:
     lost = history.lost(history.looks[-1])
     broken_loss = history.loss is not None and not math.isfinite(history.loss)
-    if not lost and not broken_loss and history.broken is None:
+    if not lost and not broken_loss and history.origin is None:
         return
     forward = [pair for pair in lost if pair[0].measure not in _TRAINING]
     nowhere: NDArray[np.bool_] = np.ones(0, dtype=bool)
     which, where = (forward or lost)[0] if lost else (None, nowhere)
-    what = "NaN or infinity" + (f" ({history.broken})" if history.broken else "" if lost else " in the loss")
+    what = "NaN or infinity" + (f" ({history.origin})" if history.origin else "" if lost else " in the loss")
     place = ("", "") if which is None else (which.stack, which.site)
     only_gradient = bool(lost) and not forward and not broken_loss
     yield Ringing(

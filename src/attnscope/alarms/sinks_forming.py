@@ -1,5 +1,7 @@
-"""Heads that come to rest on the first token. Every good language model learns it (arXiv:2410.10781), so it is a note
-and never a warning: of heads that passed `level` in this run, and when."""
+"""Heads that become sinks on the first token. Every good language model learns it (arXiv:2410.10781), so it is a note.
+
+Rings for heads that passed `level` in this run.
+"""
 
 from __future__ import annotations
 

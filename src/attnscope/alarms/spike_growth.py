@@ -1,8 +1,8 @@
-"""A spike in the residual stream that grows: massive activations form in good runs too, but slowly and to a size that
-the number format holds (arXiv:2402.17762). float16 ends at 65,504.
+"""A growing spike in the residual stream. Massive activations form in good runs too, but slowly and to a size that the
+number format holds (arXiv:2402.17762). float16 ends at 65,504.
 
-Rings where the largest entry is so large, and grew so fast within a window, that another window like it ends above
-`end`; or where it is above `floor` and grew by `growth` times within a window.
+Rings if the largest entry grew so fast within a window that another such window ends above `end`, or if it is above
+`floor` and grew `growth` times within a window.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ def _refuse_before_loading(text: str | Path, beside: str | Path | None, generate
 
 def _check_labels(corpus: str, labels: str | None) -> None:
     """Refuse a corpus that lacks the field of classes."""
-    from attnscope.core.places import is_address
+    from attnscope.core.folders import is_address
 
     if labels is not None and corpus != "-" and not is_address(corpus):
         from attnscope.data.prompts import labelled

@@ -40,7 +40,7 @@ def check_model(model: str, loading: Loading = Loading(), *, shapes: bool = Fals
 
 def check_corpus(corpus: str | None, *, drawn: bool = False) -> None:
     """Refuse a corpus that is not there. `drawn` allows 'repeated', which needs no file."""
-    from attnscope.core.places import is_address
+    from attnscope.core.folders import is_address
     from attnscope.data.read import corpus_path, repeated
 
     if corpus is not None and corpus != "-" and not is_address(corpus) and not (drawn and repeated(corpus)):

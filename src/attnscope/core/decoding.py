@@ -1,8 +1,7 @@
-"""Typed values to JSON and back. A field of another type, a missing one and an unknown one are refused by name.
+"""Convert typed values to JSON and back. A wrong type, a missing and an unknown field raise `FieldError` by name.
 
-Numbers: JSON has neither NaN nor infinities, so NaN travels as null and infinities as the texts "inf" and "-inf"; where
-a number belongs all three are read back as what they were, and nothing else is. Texts are never taken for numbers,
-numbers never for truth values, and a text is no list of letters.
+JSON has neither NaN nor infinities, so NaN is written as null and infinities as "inf" and "-inf"; all three are read
+back where a number is expected. Nothing else is converted: not text to numbers, numbers to booleans, or text to lists.
 """
 
 from __future__ import annotations
@@ -19,68 +18,66 @@ import cattrs
 import numpy as np
 from cattrs.errors import ClassValidationError, IterableValidationError
 
-# The plain JSON form of things: what every file and every `--json` is made of.
 
-
-def plain(thing: Any) -> Any:
-    """The JSON form of a thing: tuples become lists, numpy scalars numbers, NaN and infinity None, others text."""
-    if isinstance(thing, Mapping):
-        return {str(k): plain(v) for k, v in thing.items()}
-    if isinstance(thing, np.generic | np.ndarray):
-        return plain(thing.tolist())
-    if isinstance(thing, list | tuple):
-        return [plain(v) for v in thing]
-    if isinstance(thing, set | frozenset):
-        return sorted((plain(v) for v in thing), key=lambda one: json.dumps(one, sort_keys=True))
-    if isinstance(thing, float):
-        return thing if math.isfinite(thing) else None
-    return thing if thing is None or isinstance(thing, str | int) else str(thing)
+def plain(value: Any) -> Any:
+    """Return any value as JSON: tuples become lists, numpy scalars numbers, NaN and infinity None, others text."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, np.generic | np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, set | frozenset):
+        return sorted((plain(v) for v in value), key=lambda entry: json.dumps(entry, sort_keys=True))
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)
 
 
 _INFINITE = MappingProxyType({"inf": math.inf, "-inf": -math.inf})
 _LARGEST = 2**63
 
 Count = NewType("Count", int)
-"""How many, of any size that a float can hold: thirty layers of nine heads have 1e30 paths. Other whole numbers in
-files are below 2^63."""
+"""A count of any size that a float can hold: thirty blocks of nine heads have 1e30 paths. Other integers in files are
+below 2^63."""
 
 
 class FieldError(ValueError):
-    """What is wrong with which field: `curves['san'].mean[3]: a number is needed, not text`."""
+    """Names the field and the problem: `curves['san'].mean[3]: a number is needed, not text`."""
 
 
-def encode(thing: Any) -> Any:
-    """The JSON form of a typed value."""
-    if is_dataclass(thing) and not isinstance(thing, type):
-        return {one.name: encode(getattr(thing, one.name)) for one in fields(thing)}
-    if isinstance(thing, Mapping):
-        return {str(name): encode(value) for name, value in thing.items()}
-    if isinstance(thing, np.generic | np.ndarray):
-        return encode(thing.tolist())
-    if isinstance(thing, list | tuple):
-        return [encode(one) for one in thing]
-    if isinstance(thing, float) and not math.isfinite(thing):
-        return None if math.isnan(thing) else str(thing)
-    return thing
+def encode(value: Any) -> Any:
+    """Return a typed value as JSON that `decode` reads."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: encode(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): encode(entry) for name, entry in value.items()}
+    if isinstance(value, np.generic | np.ndarray):
+        return encode(value.tolist())
+    if isinstance(value, list | tuple):
+        return [encode(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
 
 
 def decode(kind: Any, data: Any) -> Any:
-    """The value of type `kind` that parsed JSON stands for, or a `FieldError` that names the first bad field."""
+    """Return parsed JSON as a value of type `kind`, or raise `FieldError` with the first bad field."""
     try:
         return _converter().structure(data, kind)
-    except Exception as error:  # cattrs wraps what its hooks raise in groups of its own; all of it is about the data
+    except Exception as error:  # cattrs wraps errors of its hooks in its own groups
         raise FieldError(_first(error, "")) from error
 
 
 @cache
 def _converter() -> cattrs.Converter:
-    made = cattrs.Converter(forbid_extra_keys=True)
+    converter = cattrs.Converter(forbid_extra_keys=True)
     for kind, hook in ((float, _float), (int, _int), (Count, _count), (str, _str), (bool, _bool)):
-        made.register_structure_hook(kind, hook)
-    made.register_structure_hook_func(lambda kind: kind == float | int | str, _place)
-    made.register_structure_hook_factory(_is_sequence, _sequence_hook)
-    made.register_structure_hook_factory(_is_mapping, _mapping_hook)
-    return made
+        converter.register_structure_hook(kind, hook)
+    converter.register_structure_hook_func(lambda kind: kind == float | int | str, _axis_position)
+    converter.register_structure_hook_factory(_is_sequence, _sequence_hook)
+    converter.register_structure_hook_factory(_is_mapping, _mapping_hook)
+    return converter
 
 
 def _float(value: Any, _: Any) -> float:
@@ -111,8 +108,8 @@ def _str(value: Any, _: Any) -> str:
     return value
 
 
-def _place(value: Any, _: Any) -> float | int | str:
-    """Where something stands: a number on an axis, whole or not, or a name."""
+def _axis_position(value: Any, _: Any) -> float | int | str:
+    """A position on an axis: a number or a name."""
     if isinstance(value, str) and value not in _INFINITE:
         return value
     return value if isinstance(value, int) and not isinstance(value, bool) else _float(value, float)
@@ -139,7 +136,7 @@ def _sequence_hook(kind: Any, converter: cattrs.Converter) -> Callable[[Any, Any
             raise FieldError(f"a list of {len(inner)} is needed, not of {len(value)}")
         kinds = inner if fixed else [inner[0]] * len(value)
         return origin(
-            _at(f"[{n}]", converter, one, kind) for n, (one, kind) in enumerate(zip(value, kinds, strict=True))
+            _at(f"[{n}]", converter, entry, kind) for n, (entry, kind) in enumerate(zip(value, kinds, strict=True))
         )
 
     return structure
@@ -155,36 +152,36 @@ def _mapping_hook(kind: Any, converter: cattrs.Converter) -> Callable[[Any, Any]
     def structure(value: Any, _: Any) -> Any:
         if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
             raise FieldError(f"an object with named fields is needed, not {_named(value)}")
-        return {name: _at(f"['{name}']", converter, one, inner) for name, one in value.items()}
+        return {name: _at(f"['{name}']", converter, entry, inner) for name, entry in value.items()}
 
     return structure
 
 
-def _at(place: str, converter: cattrs.Converter, value: Any, kind: Any) -> Any:
+def _at(path: str, converter: cattrs.Converter, value: Any, kind: Any) -> Any:
     if kind is Any:
         return value
     try:
         return converter.structure(value, kind)
     except Exception as error:
-        raise FieldError(_first(error, place)) from error
+        raise FieldError(_first(error, path)) from error
 
 
-def _first(error: BaseException, place: str) -> str:
-    """The first thing wrong, with the way to it. Groups of cattrs know the field; our own errors know the rest."""
+def _first(error: BaseException, path: str) -> str:
+    """Return the first problem and the path to it. Groups of cattrs know the field, our own errors the rest."""
     while isinstance(error, ClassValidationError | IterableValidationError):
         inner = error.exceptions[0]
         note = next((note for note in getattr(inner, "__notes__", []) if hasattr(note, "name")), None)
-        place += f".{note.name}" if note is not None and hasattr(note, "name") else ""
+        path += f".{note.name}" if note is not None and hasattr(note, "name") else ""
         error = inner
     text = str(error)
-    if isinstance(error, AttributeError | TypeError):  # a list or a number where fields were looked for
+    if isinstance(error, AttributeError | TypeError):  # a list or a number instead of an object
         text = "an object with named fields is needed"
     if isinstance(error, KeyError):
-        return f"{place or 'the record'}: missing".lstrip(".")
+        return f"{path or 'the record'}: missing".lstrip(".")
     if "extra fields" in text.lower():
         text = text.replace("Extra fields in constructor for", "unknown fields in")
-    separator = "" if text.startswith(("[", ".")) else ": " if place else ""
-    return f"{place}{separator}{text}".lstrip(".")
+    separator = "" if text.startswith(("[", ".")) else ": " if path else ""
+    return f"{path}{separator}{text}".lstrip(".")
 
 
 def _named(value: Any) -> str:

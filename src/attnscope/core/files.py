@@ -1,4 +1,9 @@
-"""Files are written whole or not at all, and read with a sentence where they cannot be."""
+"""Read and write files: atomic writes, bounded reads, refusals in sentences, and the cache folder.
+
+A file is written to a draft beside it, which is renamed when it is complete. A draft is called
+`.NAME.HOST-PID-TOKEN.part`. Host and process identify its writer, so the next writer of NAME can remove the draft of a
+killed one, and never that of a living one.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +25,22 @@ from typing import Any, Protocol, runtime_checkable
 from attnscope.core.errors import RefusalError, meant
 from attnscope.core.words import parsed
 
-# Reading with a bound: a device has no end, and a megabyte of gzip can unpack to gigabytes.
-
 LARGEST = 1 << 30  # bytes of a corpus or a survey: both are held in memory, several times over
 _PIECE = 1 << 20
+ABANDONED = 3600.0  # seconds after which a draft is removed: writing one takes a moment
+_LONGEST = 150  # bytes of NAME: with the rest, less than the 255 that a file name may have
+_SUFFIX = re.compile(r"(?:([0-9a-f]{8})-(\d+)-)?[0-9a-f]{16}\.part")
+_NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR)
+_SHOWN = 80
 
 
 @runtime_checkable
 class Readable(Protocol):
-    """A file, a pipe, or what unpacks one."""
-
     def read(self, size: int, /) -> bytes: ...
 
 
 def read_all(stream: Readable, name: str, most: int | None = None) -> bytes:
-    """Everything up to the end of `stream`, or a refusal where that is too far."""
+    """Read to the end, or refuse after `most` bytes: a device has no end, and gzip can unpack to gigabytes."""
     most = LARGEST if most is None else most
     pieces, length = [], 0
     while piece := stream.read(min(_PIECE, most + 1 - length)):
@@ -46,7 +52,7 @@ def read_all(stream: Readable, name: str, most: int | None = None) -> bytes:
 
 
 def unpacked(data: bytes, name: str) -> bytes:
-    """What gzip packed. Raises what `gzip` does where the data are damaged."""
+    """Unpack gzip data; damaged data raise the errors of `gzip`."""
     with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
         return read_all(stream, name)
 
@@ -56,47 +62,37 @@ def too_large(name: str, most: int) -> str:
     return f"{name} holds more than {size}, which is more than is read: give a part of it."
 
 
-# Drafts: a file is written beside its place, under a name of its own, and moved there when it is whole.
-#
-# A draft is called `.NAME.HOST-PID-TOKEN.part`. Host and process say who writes it, so that the next writer of NAME can
-# take away what a killed one left behind, and never what a living one is at.
-
-ABANDONED = 3600.0  # seconds: a draft is written in one go, from memory, whoever does it
-_LONGEST = 150  # bytes of NAME: with the rest, less than the 255 that a file name may have
-_SUFFIX = re.compile(r"(?:([0-9a-f]{8})-(\d+)-)?[0-9a-f]{16}\.part")
-
-
 def draft_of(path: Path) -> Path:
     return path.with_name(f"{_prefix(path)}{_host()}-{os.getpid()}-{secrets.token_hex(8)}.part")
 
 
 def open_draft(draft: Path, path: Path) -> int:
-    """A file descriptor for the draft, readable by those who may read what it replaces, and by nobody else."""
+    """Open a draft with the owner and mode of the file that it replaces, and return its descriptor."""
     before = replaced(path)
     mode = 0o666 if before is None else stat.S_IMODE(before.st_mode)
     number = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     if before is not None:
-        with contextlib.suppress(OSError):  # only root may give files away
+        with contextlib.suppress(OSError):  # only root may change the owner
             os.fchown(number, before.st_uid, before.st_gid)
-        with contextlib.suppress(OSError):  # after the owner, and whatever the umask took away
+        with contextlib.suppress(OSError):  # the umask, and fchown, may have removed bits
             os.fchmod(number, mode)
     return number
 
 
 def replaced(path: Path) -> os.stat_result | None:
-    """What is at a place where a file should go: a file, nothing, or a refusal. Devices and pipes are not replaced."""
+    """Return the stat of the file at a path, or None. Refuse folders, devices and pipes."""
     try:
-        found = path.stat()
+        status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if not stat.S_ISREG(found.st_mode):
-        kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a device, a pipe or a socket"
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a device, a pipe or a socket"
         raise RefusalError(f"{path} could not be written, because it is {kind}: choose another place.")
-    return found
+    return status
 
 
 def clear_abandoned(path: Path) -> None:
-    """Take away the drafts of `path` that nobody writes any more. What cannot be taken away stays."""
+    """Remove the drafts of `path` whose writer is dead. Errors are ignored."""
     prefix = _prefix(path)
     with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
         for entry in entries:
@@ -112,7 +108,7 @@ def clear_abandoned(path: Path) -> None:
 
 
 def _prefix(path: Path) -> str:
-    """Cut between characters: a name of 80 letters can have 320 bytes."""
+    """Cut the name at a character boundary: 80 letters can have 320 bytes."""
     name = os.fsencode(path.name)[:_LONGEST].decode("utf-8", errors="ignore")
     return f".{name}."
 
@@ -126,22 +122,17 @@ def _lives(process: int) -> bool:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:  # somebody else's, and alive
-        return True
+    except OSError:  # alive, and of another user
+        pass
     return True
 
 
-# Paths that people type: everything that cannot be a place in the file system is one sentence, whoever asks.
-#
-# Looking at a path can fail in more ways than that nothing is there: a name of 300 characters, a zero byte, a folder
-# that may not be searched, a link to itself, a home of nobody. `Path.is_dir` passes most of these on as an OSError.
-
-_NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR)
-_SHOWN = 80
-
-
 def named_path(given: str | Path, what: str = "path") -> Path:
-    """What was typed as a path, with ~ filled in, whether something is there or not; or a refusal that names it."""
+    """Return a typed path with ~ expanded, whether it exists or not, or refuse it.
+
+    Refused are a name of 300 characters, a zero byte, a folder without permission, a link to itself, an unknown home.
+    `Path.is_dir` would raise an OSError for most of these.
+    """
     text = str(given)
     if "\0" in text:
         raise RefusalError(f"The {what} '{shortened(text)}' holds a zero byte, which no file name has: leave it out.")
@@ -157,15 +148,15 @@ def named_path(given: str | Path, what: str = "path") -> Path:
     except OSError as error:
         if error.errno not in _NOTHING_THERE:
             raise RefusalError(refusal_words(error, text, what)) from None
-    except ValueError as error:  # what the encoding of this file system cannot say
+    except ValueError as error:  # not possible in the encoding of this file system
         raise RefusalError(f"The {what} '{shortened(text)}' cannot be a file name ({error}): give another.") from None
     return path
 
 
 def neighbour_meant(path: Path, *others: str) -> str:
-    """The tail of a refusal of what is not there: something beside it, or one of the `others`, may be meant."""
+    """Return `Did you mean ...?` for a missing path: a file beside it, or one of the `others`."""
     try:
-        beside = [one.name for one in path.parent.iterdir()]
+        beside = [neighbour.name for neighbour in path.parent.iterdir()]
     except OSError:
         beside = []
     folder = "" if path.parent == Path() else f"{path.parent}/"
@@ -173,7 +164,7 @@ def neighbour_meant(path: Path, *others: str) -> str:
 
 
 def refusal_words(error: OSError, text: str, what: str = "path") -> str:
-    """Why a place cannot be used, and what to do about it."""
+    """Return a sentence on why a path cannot be used."""
     shown = shortened(text)
     if error.errno == errno.ENAMETOOLONG:
         return f"The {what} '{shown}' is longer than a file name can be: give a shorter one."
@@ -185,15 +176,15 @@ def refusal_words(error: OSError, text: str, what: str = "path") -> str:
 
 
 def shortened(text: str) -> str:
-    """Long enough to be recognised, short enough for a sentence."""
+    """Cut a text to the length that fits into a sentence."""
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 def write_atomically(path: Path, content: bytes, *, make_folder: bool = False) -> None:
-    """All of the content or none of it: a draft in the same folder, forced to disk, then renamed.
+    """Write all of the content or nothing: to a draft in the same folder, forced to disk, then renamed.
 
-    A file that is replaced keeps its modes; what is no file is not replaced. Drafts of killed writers are cleared away.
-    A name that ends in .gz is compressed, without a date, so that equal content gives equal files.
+    A replaced file keeps its mode. A name that ends in .gz is compressed without a date, so that equal content gives
+    equal files.
     """
     if path.name.endswith(".gz"):
         content = gzip.compress(content, mtime=0)
@@ -216,12 +207,12 @@ def write_atomically(path: Path, content: bytes, *, make_folder: bool = False) -
         why = error.strerror or str(error)
         raise RefusalError(f"{path} could not be written ({why}): choose another place, or make room there.") from error
     finally:
-        with contextlib.suppress(OSError):  # gone already after the rename, or the folder is not there at all
+        with contextlib.suppress(OSError):  # renamed already, or the folder is missing
             draft.unlink()
 
 
 def read_document(path: Path, wanted: str = "a file that attnscope wrote") -> Any:
-    """The JSON document in a file, compressed or not; None where it is no JSON at all. `wanted` goes into refusals."""
+    """Return the JSON document in a file, compressed or not; None if it is not JSON. `wanted` goes into refusals."""
     content = _bytes(path, wanted)
     try:
         return parsed(content.decode("utf-8"))
@@ -249,24 +240,19 @@ def _bytes(path: Path, wanted: str) -> bytes:
         raise RefusalError(f"{path} is cut off or damaged (its compression ends early).") from error
 
 
-# The folder in which attnscope keeps what it would otherwise measure again: widths of heads, for `capacity`.
-#
-# It is `attnscope` in XDG_CACHE_HOME, or in ~/.cache. Nothing in it is needed: `attnscope doctor --clear-cache` empties
-# it.
-
-
 def cache_folder() -> Path:
+    """Return the folder of measured head widths, for `capacity`. `attnscope doctor --clear-cache` empties it."""
     home = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(home) if home else Path.home() / ".cache") / "attnscope"
 
 
 def cache_size() -> int:
-    """In bytes; 0 where there is none."""
+    """Return the size in bytes, 0 without a cache."""
     return sum(path.stat().st_size for path in cache_folder().rglob("*") if path.is_file())
 
 
 def clear_cache() -> int:
-    """How many bytes went away. A link in its place is taken away and not followed."""
+    """Remove the cache and return its size in bytes. A link in its place is removed and not followed."""
     folder, size = cache_folder(), cache_size()
     if folder.is_symlink():
         folder.unlink()

@@ -3,16 +3,18 @@
     @finding(order=60, reads=("sink_mass",), summary="Heads in which ...", citation="arXiv:2410.10781")
     def sink(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
 
-A kind of finding is a function that reads a survey and yields findings, one for each stack and site.
+A kind of finding is a function that reads a survey and yields findings, one for each stack and site. `TABLE` says which
+remedies answer which kind (`attnscope variants --remedies` prints it): the name of a variant, `prune`, which takes
+heads out, or `bos`, which starts sequences with the BOS token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from attnscope.core.card import names
+from attnscope.core.card import leaf_decorator, names, undefined
 from attnscope.core.errors import RefusalError, nearest
 
 Severity = Literal["note", "warning", "critical"]
@@ -46,11 +48,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class FindingKind:
-    """A registered kind of finding; its name is the `kind` of what it yields.
+    """A registered kind of finding; its name is the `kind` of the findings it yields.
 
-    `order` is its place among findings of one severity. The measures in `reads` are explained by it: where no kind
-    reads a measure, the alarm on the measure's own card speaks. A `neutral` kind says what heads do, which is neither
-    good nor bad: more of them is a change, and not worse.
+    `order` sorts findings of one severity. A measure that no kind `reads` is reported by the alarm on its own card. A
+    `neutral` kind says what heads do: more of them is a change, and not worse.
     """
 
     name: str
@@ -58,30 +59,19 @@ class FindingKind:
     reads: tuple[str, ...]
     summary: str
     citation: str
-    function: Callable[[Any, Any], Iterator[Finding]]
     neutral: bool = False
+    function: Callable[[Any, Any], Iterator[Finding]] = undefined
 
     def __call__(self, survey: Any, thresholds: Any) -> Iterator[Finding]:
         return self.function(survey, thresholds)
 
 
-def finding(
-    *, order: int, reads: tuple[str, ...], summary: str, citation: str, neutral: bool = False
-) -> Callable[[Callable[[Any, Any], Iterator[Finding]]], FindingKind]:
-    """Turn a function into a kind of finding named like the function, which is named like its file."""
-
-    def register(function: Callable[[Any, Any], Iterator[Finding]]) -> FindingKind:
-        return FindingKind(function.__name__, order, reads, summary, citation, function, neutral)
-
-    return register
+def _register(kind: FindingKind, function: Callable[[Any, Any], Iterator[Finding]]) -> FindingKind:
+    return replace(kind, function=function)
 
 
-# From a finding to a remedy: which published change answers which finding, and why. One table, visible to everyone.
-#
-#     attnscope variants --remedies        prints it
-#
-# A remedy is the name of a variant, or one of two things that are done to a model without one: `prune` takes heads out,
-# `bos` lets sequences begin with the BOS token.
+finding = leaf_decorator(FindingKind, _register)
+
 
 AUTO = "auto"
 PRUNE = "prune"
@@ -90,7 +80,7 @@ BOS = "bos"
 
 @dataclass(frozen=True)
 class Prescription:
-    """What answers a kind of finding: `remedies` from the first to try to the last."""
+    """The remedies for a kind of finding, the first to try first."""
 
     finding: str
     remedies: tuple[str, ...]
@@ -147,21 +137,21 @@ TABLE: tuple[Prescription, ...] = (
 
 
 def candidates(found: Sequence[Finding]) -> list[tuple[Prescription, str]]:
-    """Rows whose finding was made, each with its remedies one by one: the most severe finding first."""
+    """Return (row, remedy) for every remedy of the findings that were made, the most severe finding first."""
     severity: dict[str, int] = {}
-    for one in found:
-        severity[one.kind] = max(severity.get(one.kind, 0), SEVERITIES.index(one.severity))
+    for finding in found:
+        severity[finding.kind] = max(severity.get(finding.kind, 0), SEVERITIES.index(finding.severity))
     rows = sorted((row for row in TABLE if row.finding in severity), key=lambda row: -severity[row.finding])
     return [(row, remedy) for row in rows for remedy in row.remedies]
 
 
 def answered_by(remedy: str) -> tuple[str, ...]:
-    """The kinds of findings that a remedy is meant for."""
+    """Return the kinds of findings that a remedy is for."""
     return tuple(row.finding for row in TABLE if remedy in row.remedies)
 
 
 def refuse_unknown_remedy(name: str) -> None:
-    """By names alone, before anything is loaded."""
+    """Raise `RefusalError` for an unknown name, before anything is loaded."""
     known = (AUTO, PRUNE, BOS, *names("attnscope.variants"))
     if name not in known:
         raise RefusalError(f"There is no remedy called '{name}'.{nearest(name, known)}")

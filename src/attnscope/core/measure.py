@@ -3,9 +3,12 @@
     @measure(title="Entropy", unit="nats", high=12.0, scope="attention", citation="arXiv:2303.06296", ...)
     def entropy(row_entropy: Float[Tensor, "batch head query"], query_mask: ...) -> Float[Tensor, "batch head"]:
 
-One call sees one layer of one batch and returns one number per sequence: `[batch]` for stream measures,
+One call sees one block of one batch and returns one number per sequence: `[batch]` for stream measures,
 `[batch, head]` for attention, `[head]` for weights, `[]` for training (one step of it). Several numbers come back as a
-mapping from part to tensor, and a number that was found somewhere (a token, a channel, a key) comes back as `Located`.
+mapping from part to tensor. A number with a location (a token, a channel, a key) comes back as `Located`.
+
+Measures import torch, and a list of them must not. So `cards.json` in the room holds every card with the hash of its
+file (`tools/measures_table.py` writes it, `make tables`). A file that is new or changed is imported instead.
 """
 
 from __future__ import annotations
@@ -14,26 +17,29 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from attnscope.core.card import Alarm, Bound, Card, Group, Scope, digest, names
+from attnscope.core.card import Alarm, Card, Scope, digest, leaf_decorator, names
 
-_DEFAULT_SITES: Mapping[Scope, tuple[str, ...]] = {
+ROOM = "attnscope.measures"
+FILE = "cards.json"
+_SITES: Mapping[Scope, tuple[str, ...]] = {
     "stream": ("stream",),
     "attention": ("self", "cross"),
     "weights": ("self", "cross"),
     "training": ("self", "cross"),
 }
+_UNBOUNDED = {"low": -math.inf, "high": math.inf}  # left out of cards.json, because JSON has no infinity
 
 
 @dataclass(frozen=True)
 class Located:
     """A value per sequence (and head) together with where it was found: `Located(v, {"token": t})`.
 
-    `counted`, `[batch]`, is False for sequences that have no such value (no token occurs twice, say).
+    `counted`, `[batch]`, is False for sequences without such a value (no token occurs twice, for example).
     """
 
     value: Any
@@ -57,82 +63,35 @@ class Measure:
         return {part: v if isinstance(v, Located) else Located(v) for part, v in parts.items()}
 
 
-def measure(
-    *,
-    title: str,
-    summary: str,
-    unit: str,
-    citation: str,
-    scope: Scope,
-    low: float = 0.0,
-    high: float = float("inf"),
-    group: Group = "default",
-    sites: tuple[str, ...] | None = None,
-    parts: tuple[str, ...] = ("value",),
-    alarm: Alarm | None = None,
-    log: bool = False,
-    of_block: bool = False,
-    bound: Bound | None = None,
-) -> Callable[[Callable[..., Any]], Measure]:
-    """Turn a function into a measure named like the function, which is named like its file.
-
-    `low` and `high` bound what the measure can return; `log` asks charts for a logarithmic axis; `sites` says where
-    along a block it is taken (`stream` enters a block, `middle` follows the attention write; `self` and `cross` are
-    attention calls). A stream measure `of_block` compares the stream behind a block with that before it. `bound` names
-    what a sequence of n tokens bounds it by (`records.survey.baseline`).
-    """
-
-    def register(function: Callable[..., Any]) -> Measure:
-        reads = tuple(inspect.signature(function).parameters)
-        card = Card(
-            name=function.__name__,
-            title=title,
-            summary=summary,
-            unit=unit,
-            low=low,
-            high=high,
-            citation=citation,
-            scope=scope,
-            group=group,
-            sites=_DEFAULT_SITES[scope] if sites is None else sites,
-            parts=parts,
-            alarm=alarm,
-            log=log,
-            of_block=of_block,
-            bound=bound,
-        )
-        return Measure(card=card, function=function, reads=reads)
-
-    return register
+def _register(card: Card, function: Callable[..., Any]) -> Measure:
+    card = replace(card, sites=card.sites or _SITES[card.scope])
+    return Measure(card, function, tuple(inspect.signature(function).parameters))
 
 
-# What can be measured, without importing it: measures import torch, and a list of them should not.
-#
-# `cards.json`, in the room, holds the card of every measure with the hash of the file that defines it; it is written by
-# `tools/measures_table.py` (`make tables`). A file that is new or has changed since is imported and asked itself, so
-# the list is right either way, and needs no torch where nothing has changed.
-
-ROOM = "attnscope.measures"
-FILE = "cards.json"
-_WITHOUT_END = {"low": -math.inf, "high": math.inf}
-"""Bounds that are none. JSON has no word for infinity, so the file leaves them out."""
+measure = leaf_decorator(Card, _register)
 
 
 def measure_cards() -> dict[str, Card]:
-    """Every measure's card, by name."""
-    written = _written()
-    return {name: _card(name, written.get(name)) for name in names(ROOM)}
+    """Return every card by name."""
+    stored = _stored_cards()
+    return {name: _card(name, stored.get(name)) for name in names(ROOM)}
 
 
 def cards_json(measures: Mapping[str, Measure]) -> bytes:
-    """The file in the room."""
-    data = {name: {"sha256": digest(ROOM, name), **_document(one.card)} for name, one in sorted(measures.items())}
+    """Return the content of cards.json."""
+    data = {
+        name: {
+            "sha256": digest(ROOM, name),
+            **{k: v for k, v in measure.card.to_json().items() if v != _UNBOUNDED.get(k, math.nan)},
+        }
+        for name, measure in sorted(measures.items())
+    }
     return (json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def _card(name: str, written: Mapping[str, Any] | None) -> Card:
-    if written is not None and written["sha256"] == digest(ROOM, name):
-        known = {field.name: written.get(field.name, _WITHOUT_END.get(field.name)) for field in fields(Card)}
+def _card(name: str, stored: Mapping[str, Any] | None) -> Card:
+    if stored is not None and stored["sha256"] == digest(ROOM, name):
+        known = {field.name: stored.get(field.name, _UNBOUNDED.get(field.name)) for field in fields(Card)}
         alarm = None if known["alarm"] is None else Alarm(**known["alarm"])
         return Card(**{**known, "sites": tuple(known["sites"]), "parts": tuple(known["parts"]), "alarm": alarm})
     from attnscope.core.registry import measures
@@ -141,10 +100,6 @@ def _card(name: str, written: Mapping[str, Any] | None) -> Card:
 
 
 @cache
-def _written() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(files(ROOM).joinpath(FILE).read_text("utf-8"))
-    return found
-
-
-def _document(card: Card) -> dict[str, Any]:
-    return {name: said for name, said in card.to_json().items() if said != _WITHOUT_END.get(name, math.nan)}
+def _stored_cards() -> dict[str, Any]:
+    stored: dict[str, Any] = json.loads(files(ROOM).joinpath(FILE).read_text("utf-8"))
+    return stored

@@ -1,7 +1,18 @@
-"""How long work says where it is: one call, `advance(stage, done, total)`, whoever listens.
+"""Progress of long work, and its interruption by Ctrl-C and SIGTERM.
 
-A total of 0 means that nobody knows how much is left. Work that reads text can say how many tokens it has read, as a
-fourth number, from which a listener may tell its speed; `silent` and the bar of the command line take either call.
+Work reports `advance(stage, done, total)`; a total of 0 is unknown. Work that reads text adds the number of tokens,
+from which a listener can compute the speed. `silent` and the bar of the command line accept both.
+
+SIGTERM stops a process that has no keyboard (a batch system, a container, a background job of a shell, which ignores
+Ctrl-C). `Terminated` is a KeyboardInterrupt, so both are handled alike, and only the exit code differs.
+
+    stoppable()       around a whole command: SIGTERM raises Terminated, and two signals at once count as one
+    uninterrupted()   around work that must not be cut: a signal waits until the block is left
+    Stepwise          around long work: a signal waits for the next step, a later one stops at once
+
+Only signals that Python handles are touched: a signal that was ignored stays ignored, and handlers of a library's
+caller are restored when a context is left. After `leave_in_peace`, signals are ignored until the process ends.
+Importing this module changes nothing.
 """
 
 from __future__ import annotations
@@ -23,34 +34,19 @@ AdvanceReading = Callable[[str, int, int, int], None]
 
 @runtime_checkable
 class Listener(Protocol):
-    """What serves as an `Advance` and as an `AdvanceReading`."""
+    """Accepts both an `Advance` and an `AdvanceReading` call."""
 
     def __call__(self, stage: str, done: int, total: int, tokens: int | None = None, /) -> None: ...
 
 
 def silent(stage: str, done: int, total: int, tokens: int | None = None) -> None:
-    """A listener that says nothing."""
+    """Report nothing."""
 
-
-# Ctrl-C and SIGTERM: one way to stop, that waits for a whole step and never loses what is being saved.
-#
-# SIGTERM is what a process is stopped with where nobody sits at a keyboard (a batch system, a container, a shell's
-# background job, which ignores Ctrl-C). It takes the way of Ctrl-C through the program: `Terminated` is a
-# KeyboardInterrupt, so whatever keeps work for one keeps it for the other, and only the exit code tells them apart.
-#
-#     stoppable()       around a whole command: SIGTERM raises Terminated, and two signals at once count as one
-#     uninterrupted()   around what must be done whole: a signal waits until the block is left
-#     Stepwise          around long work: a signal waits for the next step, a later one stops at once
-#
-# Only signals that Python handles are touched: what was ignored when the process began stays ignored, and a library's
-# caller keeps the handlers they set. Handlers are put back when a context is left, unless `leave_in_peace` was called
-# inside: between the end of a context and the end of the process there is then no moment in which a signal can raise.
-# Nothing happens on import.
 
 Handler = Callable[[int, FrameType | None], object]
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# A second press within this many seconds is impatience, or one stop delivered twice (to the process and to its group),
-# and not the wish to throw away what the first one is about to keep.
+# A second signal within this time is impatience, or one stop delivered twice (to the process and to its group). It must
+# not destroy what the first one is about to save.
 SAME_STOP_SECONDS = 1.0
 
 
@@ -59,18 +55,18 @@ class Terminated(KeyboardInterrupt):
 
 
 class _Arrivals:
-    """What arrived in this process since a command began."""
+    """Signals since a command began."""
 
     first: int | None = None
     at: float = 0.0
 
     def note(self, number: int) -> bool:
-        """Whether this is a new wish to stop, and not the echo of one."""
+        """Return whether this signal is a new one, not the echo of another."""
         now = time.monotonic()
         echo = self.first is not None and now - self.at < SAME_STOP_SECONDS
         if self.first is None:
             self.first = number
-        if not echo:  # each wish is answered in peace, not the first alone
+        if not echo:
             self.at = now
         return not echo
 
@@ -83,12 +79,12 @@ def interruption(number: int) -> KeyboardInterrupt:
 
 
 def exit_code() -> int:
-    """128 and the signal that stopped this command: 143 after SIGTERM, 130 after Ctrl-C."""
+    """Return 143 after SIGTERM and 130 after Ctrl-C."""
     return 128 + (_arrivals.first or signal.SIGINT)
 
 
 def leave_in_peace() -> None:
-    """A stopped command is on its way out: another signal would change nothing but its exit code. Holds to the end."""
+    """Ignore signals until the process ends: another one would only change the exit code."""
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
@@ -96,8 +92,8 @@ def leave_in_peace() -> None:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Inside, Ctrl-C and SIGTERM raise, once: for a command, from beginning to end."""
-    global _arrivals  # noqa: PLW0603  a command is the whole process, and so are its signals
+    """Let Ctrl-C and SIGTERM raise once. Wraps a whole command."""
+    global _arrivals  # noqa: PLW0603  # signals belong to the process
     _arrivals = _Arrivals()
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -110,20 +106,20 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C and SIGTERM back until the block is done, then let the first one through."""
+    """Delay Ctrl-C and SIGTERM until the block is left, then deliver the first one."""
     held: list[tuple[int, FrameType | None]] = []
     before: dict[int, Handler] = {}
     try:
         with _handling(lambda number, frame: held.append((number, frame))) as before:
             yield
-    finally:  # also where the block failed: a wish to stop is not forgotten for that
+    finally:  # also after an error inside
         if held:
             number, frame = held[0]
             before[number](number, frame)
 
 
 class Stepwise:
-    """Work in steps: the first signal waits for `check`, which the work calls between steps; a later one does not."""
+    """The first signal waits for `check`, which the work calls between steps. A later one raises at once."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell = tell
@@ -150,10 +146,9 @@ class Stepwise:
 
 @contextmanager
 def _handling(handler: Handler, *, also_by_default: bool = False) -> Iterator[dict[int, Handler]]:
-    """Put a handler in the place of Python's, for both signals; yields what was there before.
+    """Install a handler for both signals and yield the earlier ones. Does nothing outside the main thread.
 
-    Signals reach the main thread only, so elsewhere there is nothing to do. `also_by_default` takes a signal over too
-    that would end the process without a word, as SIGTERM does.
+    `also_by_default` also replaces the default action, which for SIGTERM ends the process at once.
     """
     before: dict[int, Handler] = {}
     taken: list[signal.Signals] = []
@@ -167,5 +162,5 @@ def _handling(handler: Handler, *, also_by_default: bool = False) -> Iterator[di
         yield before
     finally:
         for number in taken:
-            if signal.getsignal(number) is handler:  # what was set inside is another's decision
+            if signal.getsignal(number) is handler:  # else it was replaced inside, on purpose
                 signal.signal(number, before.get(number, signal.SIG_DFL))

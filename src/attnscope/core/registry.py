@@ -1,4 +1,4 @@
-"""Finding leaf files: a room's registry is its directory listing, so adding a file is the whole registration."""
+"""The registries of leaf rooms. A registry is a directory listing, so adding a file is the whole registration."""
 
 from __future__ import annotations
 
@@ -22,47 +22,47 @@ Leaf = TypeVar("Leaf")
 
 
 def leaves(room: str, kind: type[Leaf]) -> dict[str, Leaf]:
-    """What the files of a leaf room define, by name: file x.py must define a `kind` called x."""
+    """Import the files of a leaf room and return their leaves by name: x.py must define a `kind` called x."""
     found: dict[str, Leaf] = {}
     for name in names(room):
         with asking_for_torch():
-            thing = getattr(importlib.import_module(f"{room}.{name}"), name, None)
-        if not isinstance(thing, kind):
+            leaf = getattr(importlib.import_module(f"{room}.{name}"), name, None)
+        if not isinstance(leaf, kind):
             raise TypeError(f"{room}.{name} must define a {kind.__name__.lower()} called {name}")
-        found[name] = thing
+        found[name] = leaf
     return found
 
 
 @cache
 def measures() -> dict[str, Measure]:
-    """Every measure, by name. Imports the leaf files, and so torch, on first use."""
+    """Return every measure by name. The first call imports torch."""
     return leaves("attnscope.measures", Measure)
 
 
 def catalog() -> dict[str, Measure]:
-    """`attnscope.catalog()`: every measure by name, with its card."""
+    """Return every measure by name, with its card: `attnscope.catalog()`."""
     return measures()
 
 
 @cache
 def constructions() -> dict[str, Construction]:
-    """Every way to build a head for a pattern, by name."""
+    """Return every construction of a head by name."""
     return leaves("attnscope.constructions", Construction)
 
 
 def for_auto(purpose: Auto) -> Construction | None:
-    """The construction whose card says that `compile --method auto` takes it for this; None where there is none."""
-    return next((one for one in constructions().values() if one.auto == purpose), None)
+    """Return the construction that `compile --method auto` takes for a purpose, or None."""
+    return next((known for known in constructions().values() if known.auto == purpose), None)
 
 
 def ceilings() -> tuple[Construction, ...]:
-    """The constructions of known width that `compile --method auto` tries before it searches."""
-    return tuple(one for one in constructions().values() if one.auto == "ceiling")
+    """Return the constructions of known width that `compile --method auto` tries before it searches."""
+    return tuple(known for known in constructions().values() if known.auto == "ceiling")
 
 
 @cache
 def variants() -> dict[str, Variant]:
-    """Every attention that can be exchanged, by name. Imports the leaf files, and so torch, on first use."""
+    """Return every variant by name. The first call imports torch."""
     return leaves("attnscope.variants", Variant)
 
 
@@ -71,7 +71,7 @@ def variant_catalog(name: None = None) -> dict[str, Variant]: ...
 @overload
 def variant_catalog(name: str) -> Variant: ...
 def variant_catalog(name: str | None = None) -> dict[str, Variant] | Variant:
-    """`attnscope.variants()`: every variant by name, with its card; or the one that is named."""
+    """Return every variant by name, or one of them: `attnscope.variants()`."""
     if name is None:
         return variants()
     refuse_unknown_variant(name)
@@ -80,60 +80,56 @@ def variant_catalog(name: str | None = None) -> dict[str, Variant] | Variant:
 
 @cache
 def explanations() -> dict[str, Method]:
-    """Every way to explain an answer, by name. Imports the leaf files, and so torch, on first use."""
+    """Return every explanation by name. The first call imports torch."""
     return leaves("attnscope.explanations", Method)
 
 
 @cache
 def experiments() -> dict[str, Experiment]:
-    """Every paper whose claims can be run again, by name."""
+    """Return every paper experiment by name."""
     return leaves("attnscope.papers.experiments", Experiment)
 
 
 @cache
 def findings() -> dict[str, FindingKind]:
-    """Every kind of finding, by name, in the order in which they are told. Needs no torch."""
+    """Return every kind of finding by name, in the order of reports. Needs no torch."""
     found = leaves("attnscope.findings", FindingKind)
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
 
 
-def refuse_unknown_measures(words: Iterable[str]) -> None:
-    """By the names of files alone, before anything is imported."""
-    known = (*names("attnscope.measures"), *SETS)
+def _refuse_unknown(words: Iterable[str], noun: str, known: tuple[str, ...]) -> None:
+    """Compare with file names alone: nothing is imported."""
     for word in words:
         if word not in known:
-            raise RefusalError(f"There is no measure or set called '{word}'.{nearest(word, known)}")
+            raise RefusalError(f"There is no {noun} called '{word}'.{nearest(word, known)}")
+
+
+def refuse_unknown_measures(words: Iterable[str]) -> None:
+    _refuse_unknown(words, "measure or set", (*names("attnscope.measures"), *SETS))
 
 
 def refuse_unknown_variant(name: str) -> None:
-    """By the names of files alone, before anything is imported."""
-    known = names("attnscope.variants")
-    if name not in known:
-        raise RefusalError(f"There is no variant called '{name}'.{nearest(name, known)}")
+    _refuse_unknown([name], "variant", names("attnscope.variants"))
 
 
 def refuse_unknown_methods(words: Iterable[str]) -> None:
-    """By the names of files alone, before anything is imported."""
-    known = (*names("attnscope.explanations"), *METHOD_SETS)
-    for word in words:
-        if word not in known:
-            raise RefusalError(f"There is no explanation or set called '{word}'.{nearest(word, known)}")
+    _refuse_unknown(words, "explanation or set", (*names("attnscope.explanations"), *METHOD_SETS))
 
 
 def method_names(given: str | Iterable[str]) -> list[str]:
-    """Names of explanations or of sets, as a list or with commas between them."""
-    pieces = given.split(",") if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
-    if not all(isinstance(one, str) for one in pieces):
+    """Return names of explanations or sets from a list or a comma-separated string."""
+    words = given.split(",") if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    if not all(isinstance(word, str) for word in words):
         raise RefusalError(f"Methods are names, such as 'relevance,rollout', not {given!r}: name some, or 'default'.")
-    return [one.strip() for one in pieces if one.strip()]
+    return [word.strip() for word in words if word.strip()]
 
 
 def chosen_methods(words: Iterable[str]) -> tuple[Method, ...]:
-    """The explanations that names and set names (`default`, `slow`, `all`) stand for, relevance first."""
-    asked = list(words)
-    refuse_unknown_methods(asked)
+    """Return the explanations for names and sets (`default`, `slow`, `all`), relevance first."""
+    wanted = list(words)
+    refuse_unknown_methods(wanted)
     known = explanations()
-    chosen = {n for n, m in known.items() for word in asked if word in (n, m.card.group, "all")}
+    chosen = {n for n, m in known.items() for word in wanted if word in (n, m.card.group, "all")}
     if not chosen:
         raise RefusalError("No explanation was chosen: name at least one, or a set (default, slow, all).")
     order = sorted(chosen, key=lambda name: (METHOD_SETS.index(known[name].card.group), name != "relevance", name))
@@ -141,19 +137,20 @@ def chosen_methods(words: Iterable[str]) -> tuple[Method, ...]:
 
 
 def choose(words: Iterable[str], *, training: bool = False) -> tuple[Measure, ...]:
-    """The measures that a list of names and set names (`default`, `deep`, `all`) stands for, in catalog order; those of
-    gradients and updates only where a model is being trained."""
-    known = measures()
+    """Return the measures for names and sets (`default`, `deep`, `all`), in catalog order.
+
+    Measures of gradients and updates are refused unless `training`.
+    """
+    wanted, known = list(words), measures()
+    refuse_unknown_measures(wanted)
     chosen: set[str] = set()
-    for word in words:
+    for word in wanted:
         if word in SETS:
             chosen |= {n for n, m in known.items() if word in (m.card.group, "all") and m.card.scope != "training"}
-        elif word in known and known[word].card.scope == "training" and not training:
+        elif known[word].card.scope == "training" and not training:
             raise RefusalError(f"{word} is a number of a model in training: ask for it with attnscope.watch.")
-        elif word in known:
-            chosen.add(word)
         else:
-            raise RefusalError(f"There is no measure or set called '{word}'.{nearest(word, [*known, *SETS])}")
+            chosen.add(word)
     if not chosen:
         raise RefusalError("No measure was chosen: name at least one, or a set (default, deep, all).")
     return tuple(m for n, m in known.items() if n in chosen)

@@ -1,4 +1,4 @@
-"""When and with what numbers were made: the last lines of every provenance."""
+"""Seeds, and the stamp at the end of every provenance: versions and time."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from importlib.metadata import version
 import attnscope
 from attnscope.core.errors import RefusalError
 
-# Seeds: whole numbers that every generator takes, Python's, numpy's and torch's alike.
-
-LARGEST_SEED = 2**64 - 1
+LARGEST_SEED = 2**64 - 1  # Python, numpy and torch all accept it
 LOWEST_OF_TORCH = -(2**63)
 MOST_SEEDS = 1000
 
 
 def refuse_unusable_seed(seed: int, lowest: int = LOWEST_OF_TORCH) -> None:
-    """`lowest` is 0 where numpy draws: it takes no negative seeds."""
-    if isinstance(seed, bool) or not hasattr(seed, "__index__"):  # numpy's whole numbers are some too
+    """Refuse what is not a usable seed; `lowest` is 0 for numpy, which takes no negative seeds."""
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):  # numpy's integers are allowed
         raise RefusalError(f"A seed is a whole number, not {seed!r}: choose 0 or more.")
     if seed < lowest:
         raise RefusalError(f"A seed of {seed} cannot be used: choose 0 or more.")
@@ -28,7 +26,7 @@ def refuse_unusable_seed(seed: int, lowest: int = LOWEST_OF_TORCH) -> None:
 
 
 def numbered_seeds(seeds: int | Sequence[int], each: str) -> Sequence[int]:
-    """How many seeds, or which, as a sequence that can be gone through; `each` is what every one of them costs."""
+    """Return the seeds for a count or a list of seeds; `each` says what one seed costs, for the refusal."""
     count = seeds if isinstance(seeds, int) else len(seeds)
     if count > MOST_SEEDS:
         raise RefusalError(

@@ -1,7 +1,9 @@
-"""Plain English for findings: numbers rounded sensibly, blocks as ranges, heads by name.
+"""Words for sentences: rounded numbers, blocks as ranges, heads by name; and text that is safe to draw.
 
-One convention everywhere: block N computes, and the stream enters block N. The stream that leaves the last block enters
-none.
+Position N of the stream enters block N. The last position leaves the last block.
+
+Names and texts come from files and from strangers, so characters that cannot be drawn are replaced. A terminal obeys
+escapes. The chart renderer writes XML, which has no control characters, and crashes on one.
 """
 
 from __future__ import annotations
@@ -12,13 +14,16 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-# Numbers as people read them, the same in sentences, charts, pages and terminals: a few figures, no trailing noise.
-
-TINY = 1e-3  # below it decimals are mostly zeros, and powers of ten are read more easily
+TINY = 1e-3  # smaller numbers are written with powers of ten
+REPLACEMENT = "\ufffd"
+# What XML 1.0 cannot hold: control characters, halves of surrogate pairs, U+FFFE and U+FFFF. It can hold line ends, but
+# Vega-Lite puts titles into expressions as they are, and there a line end is a syntax error.
+_NOT_DRAWN = re.compile("[\x00-\x1f\x7f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
+_HALVES = re.compile("[\ud800-\udfff]")
 
 
 def numeral(value: float, figures: int = 4) -> str:
-    """`0.4313`, `12.5`, `12,480`, `1.2e-5`; NaN and infinities are said in words. Sentences take three figures."""
+    """Return `0.4313`, `12.5`, `12,480` or `1.2e-5`; words for NaN and infinities."""
     if math.isnan(value):
         return "not a number"
     if math.isinf(value):
@@ -36,59 +41,47 @@ def _short(digits: str) -> str:
     return digits.rstrip("0").rstrip(".") if "." in digits else digits
 
 
-# Names and texts come from files and from strangers: what cannot be drawn is shown as a symbol, in one place.
-#
-# A terminal obeys escapes, and moves its cursor or worse. The chart renderer writes XML, which has no control
-# characters, and ends the whole process where it meets one.
-
-REPLACEMENT = "\ufffd"
-# What XML 1.0 cannot hold: control characters, halves of surrogate pairs, U+FFFE and U+FFFF. It can hold line ends, but
-# Vega-Lite puts titles into expressions as they are, and there a line end is a syntax error.
-_NOT_DRAWN = re.compile("[\x00-\x1f\x7f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
-_HALVES = re.compile("[\ud800-\udfff]")
-
-
 def clean(text: str) -> str:
-    """One line for a terminal: whatever does not print is a replacement character."""
+    """Replace unprintable characters, line ends included, for a terminal."""
     return "".join(c if c.isprintable() else REPLACEMENT for c in text)
 
 
 def whole(text: str) -> str:
-    """Without halves of characters, which come from bytes that are not UTF-8: no tokenizer and no file takes them."""
+    """Replace lone surrogates, which come from bytes that are not UTF-8: tokenizers and files refuse them."""
     return _HALVES.sub(REPLACEMENT, text)
 
 
 def parsed(text: str) -> Any:
-    """What JSON says, in whole characters: "\\ud800" alone is valid JSON, and the half of a character."""
+    """Parse JSON and replace lone surrogates: "\\ud800" alone is valid JSON, but half a character."""
     document = json.loads(text)
     return _each(document, whole) if "\\ud" in text or "\\uD" in text else document
 
 
 def drawable(document: Any) -> Any:
-    """The same plain data with every string, keys too, such that it can be drawn: U+000C becomes ␌."""
+    """Return plain data with all strings, keys included, safe to draw: U+000C becomes ␌."""
     return _each(document, lambda text: _NOT_DRAWN.sub(_symbol, text))
 
 
 def _each(document: Any, change: Callable[[str], str]) -> Any:
-    """Plain data with all its strings changed."""
+    """Apply `change` to all strings of plain data."""
     if isinstance(document, str):
         return change(document)
     if isinstance(document, dict):
         return {_each(key, change): _each(value, change) for key, value in document.items()}
     if isinstance(document, list | tuple):
-        return [_each(one, change) for one in document]
+        return [_each(entry, change) for entry in document]
     return document
 
 
-def _symbol(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _symbol(match: re.Match[str]) -> str:
+    code = ord(match[0])
     if code < 0x20:
         return chr(0x2400 + code)  # the pictures of control characters
     return "␡" if code == 0x7F else REPLACEMENT
 
 
 def number(value: float) -> str:
-    """As a sentence says it: three figures."""
+    """Return three figures, as sentences have them."""
     return numeral(value, 3)
 
 
@@ -97,7 +90,7 @@ def percent(share: float) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """`0, 3-5, 7` for 0, 3, 4, 5, 7."""
+    """Return `0, 3-5, 7` for 0, 3, 4, 5, 7."""
     runs: list[list[int]] = []
     for n in sorted(set(numbers)):
         if runs and n == runs[-1][1] + 1:
@@ -113,7 +106,7 @@ def blocks(numbers: Iterable[int]) -> str:
 
 
 def entering(positions: Iterable[int], last: int) -> str:
-    """`entering blocks 3-5 and after the last`: places of the stream, where position `last` leaves the last block."""
+    """Return `entering blocks 3-5 and after the last` for positions of the stream; `last` leaves the last block."""
     chosen = sorted(set(positions))
     before = [position for position in chosen if position < last]
     words = [f"entering {blocks(before)}"] if before else []
@@ -127,7 +120,7 @@ def count(amount: int, noun: str) -> str:
 
 
 def heads(places: Sequence[tuple[int, int]], most: int = 3) -> str:
-    """`head 3 of block 2, head 7 of block 2 and 5 more`; places are (block, head)."""
+    """Return `head 3 of block 2, head 7 of block 2 and 5 more` for (block, head) pairs."""
     named = [f"head {head} of block {block}" for block, head in places[:most]]
     if len(places) > most:
         return f"{', '.join(named)} and {len(places) - most} more"
@@ -135,9 +128,8 @@ def heads(places: Sequence[tuple[int, int]], most: int = 3) -> str:
 
 
 def within(stack: str, site: str, many: bool) -> str:
-    """Where, when it is not obvious: ` of the encoder`, ` of the decoder's cross-attention`, or nothing."""
-    if site == "cross":
-        return f" of the {stack}'s cross-attention" if many else " of the cross-attention"
-    if site == "uneven":
-        return f" of the {stack}'s uneven self-attention" if many else " of the uneven self-attention"
-    return f" of the {stack}" if many else ""
+    """Return ` of the encoder` or ` of the decoder's cross-attention`, or nothing if it is obvious."""
+    kind = {"cross": "cross-attention", "uneven": "uneven self-attention"}.get(site)
+    if kind is None:
+        return f" of the {stack}" if many else ""
+    return f" of the {stack}'s {kind}" if many else f" of the {kind}"

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import LARGEST, named_path, neighbour_meant, read_all, shortened, too_large
-from attnscope.core.places import filesystem, is_address
+from attnscope.core.folders import filesystem, is_address
 from attnscope.data.corpus import Corpus, Document
 from attnscope.data.formats import KNOWN, documents, refuse_half_characters
 from attnscope.data.medium import PICTURE_SUFFIXES, SOUND_SUFFIXES, names_medium

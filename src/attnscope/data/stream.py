@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnscope.core.errors import RefusalError
-from attnscope.core.places import filesystem, is_address
+from attnscope.core.folders import filesystem, is_address
 from attnscope.data.formats import JSON_LINES, KNOWN, json_record, opened_parquet, plain_text, whole_parquet
 
 LARGE = 64 << 20  # bytes, as stored: what is smaller is read whole

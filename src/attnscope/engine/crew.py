@@ -47,7 +47,8 @@ def receive(stream: BinaryIO) -> Any:
 # Which part of the shards is mine: `3/64` on the command line, or what a batch system says in the environment.
 #
 #     --shard 3/64        the third of 64 parts
-#     --shard env         RANK and WORLD_SIZE (torchrun), SLURM_ARRAY_TASK_ID and _COUNT, or SLURM_PROCID and SLURM_NTASKS
+#     --shard env         RANK and WORLD_SIZE (torchrun), SLURM_ARRAY_TASK_ID and _COUNT, or SLURM_PROCID and
+# SLURM_NTASKS
 #
 # Shards are dealt out like cards: part i of n has shards i-1, i-1+n, i-1+2n, ... Which shard is which does not depend
 # on n, so that work begun in 64 parts can be finished in 8.
@@ -62,7 +63,7 @@ _SYSTEMS = (
 
 
 @dataclass(frozen=True)
-class Part:
+class ArrayPart:
     """The `number`-th (from 1) of `of` parts."""
 
     number: int
@@ -75,7 +76,7 @@ class Part:
         return range(self.number - 1, count, self.of)
 
 
-def part(text: str, environment: Mapping[str, str] | None = None) -> Part:
+def part(text: str, environment: Mapping[str, str] | None = None) -> ArrayPart:
     """What the text means, or a refusal."""
     if text == FROM_ENVIRONMENT:
         return _of(os.environ if environment is None else environment)
@@ -85,7 +86,7 @@ def part(text: str, environment: Mapping[str, str] | None = None) -> Part:
     return _sound(int(found[1]), int(found[2]))
 
 
-def _of(environment: Mapping[str, str]) -> Part:
+def _of(environment: Mapping[str, str]) -> ArrayPart:
     for name, count, lowest in _SYSTEMS:
         if name in environment and count in environment:
             try:
@@ -102,13 +103,13 @@ def _of(environment: Mapping[str, str]) -> Part:
     )
 
 
-def _sound(number: int, of: int) -> Part:
+def _sound(number: int, of: int) -> ArrayPart:
     if not 1 <= number <= of:
         raise RefusalError(
             f"There is no part {number} of {of}: parts are counted from 1, so write --shard 1/{max(of, 1)} to "
             f"{max(of, 1)}/{max(of, 1)}."
         )
-    return Part(number, of)
+    return ArrayPart(number, of)
 
 
 RETRIES = 3  # how often a task is given to another worker after the death of one
@@ -180,7 +181,7 @@ ENGINES = ("local", "ray")
 
 
 @dataclass(frozen=True)
-class Hands:
+class WorkerOptions:
     """`workers` None leaves it to the engine: one process here, all cores of a cluster."""
 
     workers: int | None = None

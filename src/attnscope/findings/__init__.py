@@ -1,7 +1,5 @@
-"""One file for each kind of finding, named like it; the room's listing is the registry (core.registry.findings).
+"""One file for each kind of finding, of the same name; the directory listing is the registry.
 
-Every finding names the measure it was read from in `details["measure"]`.
-
-Severities: `note` is worth knowing and normal in trained models; `warning` deserves a look; `critical` means
-broken, and is what a gate should stop at.
+Every finding names its measure in `details["measure"]`. Severities: a `note` is normal in trained models, a `warning`
+deserves a look, `critical` means broken and should stop a gate.
 """

@@ -1,7 +1,6 @@
-"""Alarms that a measure's own card rings, for measures that no other finding reads.
+"""Report the alarm on a measure's card, for measures that no other finding reads.
 
-So a new measure with an alarm on its card is diagnosed without another edit, until a finding says that it reads it.
-Where `Thresholds` has a limit of the measure's name, that one counts.
+So a new measure with an alarm is diagnosed without another edit. A limit of that name in `Thresholds` takes precedence.
 """
 
 from __future__ import annotations

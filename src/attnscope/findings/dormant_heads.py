@@ -1,7 +1,7 @@
-"""Dormant heads: what they give is small beside the other heads of their layer.
+"""Dormant heads: their output is small beside the other heads of their block.
 
-Of thirteen scores that were tried for finding heads that can be left out, those by the norm of a head's output held
-over model families, and found heads that the mass on the first token does not (arXiv:2504.03889).
+Of thirteen scores for heads that can be removed, those by the norm of a head's output held across model families, and
+found heads that the mass on the first token does not (arXiv:2504.03889).
 """
 
 from __future__ import annotations

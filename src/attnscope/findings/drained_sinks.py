@@ -1,8 +1,8 @@
-"""Drained sinks: the key on which a head rests has a small value, so that what falls there is next to nothing.
+"""Drained sinks: the sink of a head has a small value, so that attention to it writes almost nothing.
 
-A head that has nothing to say cannot attend to nothing: it parks its attention where the value is small
-(arXiv:2410.13835). Told of heads in which one key receives as much as a sink does (`sink_elsewhere` has the bar), and
-whose value there is a small part of the head's mean.
+An idle head cannot attend to nothing: it puts its attention where the value is small (arXiv:2410.13835). Reports heads
+in which one key receives as much as a sink (the bar of `sink_elsewhere`) and its value is a small part of the head's
+mean.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def duplicate_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]
 
 
 def _pair(grid: Grid, place: tuple[int, int]) -> tuple[int, ...]:
-    """The layer, and the head with its twin, lower first; the head alone where the twin is not known."""
+    """Return the block, the head and its most similar head, lower first; without the latter if it is unknown."""
     layer, head = place
     twin = (grid.cells[layer].usual()[head] or {}).get("other")
     return (layer, head) if twin is None else (layer, *sorted((head, twin)))

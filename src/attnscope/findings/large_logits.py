@@ -1,8 +1,8 @@
-"""Large logits: queries and keys that have grown so far that softmax chooses one key and passes no gradient on.
+"""Large logits: queries and keys have grown until softmax chooses one key and passes no gradient.
 
 In training the largest logit climbs before entropy falls and the loss diverges; MuonClip scales the query and key
-weights of a head down as soon as it passes 100 (arXiv:2507.20534). Judged by the largest logit of any sequence, as
-QK-Clip is, and not by the mean of the sequences' largest.
+weights of a head down as soon as it passes 100 (arXiv:2507.20534). Like QK-Clip, this judges the largest logit of any
+sequence, not the mean over sequences.
 """
 
 from __future__ import annotations

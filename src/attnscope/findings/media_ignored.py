@@ -1,8 +1,8 @@
 """Pictures or sounds that words hardly look at (Chen et al. 2024, arXiv:2403.06764, section 3): in deep blocks of
 vision-language models, tokens of pictures are most of the keys and get next to none of the attention.
 
-Judged against what attention without preference would give them in the same places, so that a short picture in a long
-text, a window, or words that stand before their picture do not count as neglect.
+The baseline is attention without preference in the same places, so a short picture in a long text, a window, or words
+before their picture do not count as neglect.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A model that was plainly trained with BOS, read without it: its loss on a few windows, without and with, decides.
+"""A model that was trained with BOS and is read without it, judged by its loss on a few windows without and with BOS.
 
-Models whose training texts all began with BOS use it as the place where attention goes when it is not needed elsewhere
-(arXiv:2309.17453): without it their loss is far higher, and sinks and massive activations are somewhere else or
-nowhere. The numbers of such a scan are true, and about a model in a state in which nobody uses it.
+Models whose training texts all began with BOS use it as a sink for attention that is not needed elsewhere
+(arXiv:2309.17453). Without it their loss is far higher, and sinks and massive activations move or vanish. The numbers
+of such a scan are correct, but the model is never used like that.
 """
 
 from __future__ import annotations
@@ -52,6 +52,6 @@ def missing_bos(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _loss(value: Any) -> float | None:
-    """Of shards that were merged there may be several: the first is as good as any."""
+    """Return a loss; merged shards may hold several, of which the first is taken."""
     value = value[0] if isinstance(value, list) and value else value
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -55,7 +55,7 @@ def nonfinite(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _broken_weights(survey: Survey) -> Iterator[Finding]:
-    """What the scan saw in the weights themselves: a row of an embedding that no text uses shows nowhere else."""
+    """Report broken weights: a row of an embedding that no text uses shows nowhere else."""
     named = (survey.provenance.get("model") or {}).get("broken_weights")
     if not named or not isinstance(named, list):
         return

@@ -1,8 +1,7 @@
-"""An activation that float16 cannot hold, however slowly it grew: its largest number is 65,504.
+"""An activation above 65,504, the largest number of float16, however slowly it grew.
 
-A massive activation is known by its step (`massive_activation`). One that climbs block by block, in steps too small for
-that, ends in the same place, and in float16 that place is infinity. One sequence is enough: the largest over all of
-them is judged, not their mean.
+`massive_activation` finds sudden steps. An activation that climbs in smaller steps can also pass the limit, and then is
+infinite in float16. One sequence is enough: the maximum over sequences is judged, not the mean.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Sink heads: much of the attention goes to the first token whatever the text says.
+"""Sink heads: much of the attention goes to the first token, for any text.
 
-The mean mass on the first token against 0.3 is the sink metric of Gu et al. (2024, arXiv:2410.10781). Trained
-language models have many such heads and need them: a head that has nothing to say rests there. On short sequences the
-threshold is raised to twice what uniform attention gives, for there a head that prefers nothing would pass it.
+The mean mass on the first token against 0.3 is the sink metric of Gu et al. (2024, arXiv:2410.10781). Trained language
+models have many such heads and need them: an idle head attends there. On short sequences the threshold is raised to
+twice what uniform attention gives, because a head without preference would pass it.
 """
 
 from __future__ import annotations

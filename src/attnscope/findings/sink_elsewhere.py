@@ -1,7 +1,7 @@
-"""Sinks elsewhere: heads in which one key that is usually not the first takes as much as a sink does.
+"""Sinks elsewhere: heads in which one key, usually not the first, takes as much attention as a sink.
 
-Encoders often rest on another token than the first (a separator, a full stop, a register): `most_received` finds those.
-On short sequences the threshold is raised as for sinks on the first token.
+Encoders often use another token than the first (a separator, a full stop, a register). On short sequences the threshold
+is raised as for sinks on the first token.
 """
 
 from __future__ import annotations

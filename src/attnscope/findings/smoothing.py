@@ -1,7 +1,6 @@
-"""Over-smoothing: tokens point the same way (Shi et al. 2022, arXiv:2202.08625), whatever their length.
+"""Over-smoothing: tokens of any length point the same way (Shi et al. 2022, arXiv:2202.08625).
 
-A single strong channel that all tokens share is enough for a high cosine, so this alone is a reason to look,
-not a proof of collapse.
+One strong channel shared by all tokens gives a high cosine, so this alone does not prove a collapse.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
 The largest possible entropy of a row with m keys is ln m. Over n tokens its mean is ln n without a mask, and
 (1/n) sum_i ln i = ln(n!)/n under a causal mask. n is the mean number of tokens in a sequence (see `baseline`); since ln
-is concave this is never below the true bound for sequences of mixed length, so a head called near-uniform is. A sliding
-window lowers the true bound: uniform heads inside a window are then missed, never invented. Where some head exceeds the
-bound, n does not belong to that place (a decoder that reads another length) and nothing is said. Over fewer than two
-tokens there is nothing to choose, and nothing to say.
+is concave this is never below the true bound for sequences of mixed length, so there are no false alarms. A sliding
+window lowers the true bound: uniform heads inside a window are then missed. If some head exceeds the bound, n is wrong
+for that place (a decoder that reads another length), and there is no finding, nor for fewer than two tokens.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnscope.commands.scan.observer import _Observation, _one_for_each_place
+from attnscope.commands.scan.observer import _Observation, _one_per_place
 from attnscope.commands.scan.run import scan
 from tests.specimens import TEXT, byte_tokenizer, tiny_llama
 
@@ -18,7 +18,7 @@ PLACE = ("most_received", "value", "decoder", "self", 0)
 def test_the_place_belongs_to_the_larger_value() -> None:
     first = _Observation(PLACE, np.array([[0.2, 0.8]]), {"key": np.array([[3, 4]])})
     second = _Observation(PLACE, np.array([[0.6, 0.4]]), {"key": np.array([[7, 8]])})
-    (joined,) = _one_for_each_place([first, second])
+    (joined,) = _one_per_place([first, second])
     np.testing.assert_allclose(joined.values, [[0.4, 0.6]])
     np.testing.assert_array_equal(joined.where["key"], [[7, 4]])
 

@@ -14,7 +14,7 @@ import attnscope
 from attnscope.commands.scan import plan as provenance_module
 from attnscope.commands.scan import plan as subject_module
 from attnscope.commands.scan.run import scan
-from attnscope.commands.scan.survey.ledger import Ledger
+from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.errors import RefusalError
 from attnscope.data.batches import Batch
@@ -180,19 +180,19 @@ def test_ctrl_c_while_a_batch_is_entered_waits_for_it(
 ) -> None:
     """A real SIGINT in the middle of the ledger's work: the batch is entered whole, then the scan stops."""
     whole = _scan(batch_size=2)
-    honest, calls = Ledger.observe, []
+    honest, calls = SurveyBuilder.observe, []
 
-    def interrupted(self: Ledger, *words: Any) -> None:
+    def interrupted(self: SurveyBuilder, *words: Any) -> None:
         calls.append(0)
         if len(calls) == call:
             signal.raise_signal(signal.SIGINT)
         honest(self, *words)
 
-    monkeypatch.setattr(Ledger, "observe", interrupted)
+    monkeypatch.setattr(SurveyBuilder, "observe", interrupted)
     kept = tmp_path / "partial.json"
     with hearing_signals(), pytest.raises(KeyboardInterrupt):
         _scan(batch_size=2, checkpoint=kept)
-    monkeypatch.setattr(Ledger, "observe", honest)
+    monkeypatch.setattr(SurveyBuilder, "observe", honest)
     assert _same(whole, _scan(batch_size=2, checkpoint=kept, resume=True))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,14 @@ import pytest
 import torch
 from torch import nn
 
-from attnscope.commands.scan.plan import Plan, Subject
+from attnscope.commands.scan.plan import ScanPlan, Subject
 from attnscope.commands.scan.run import scan
-from attnscope.commands.scan.shard import Shard, scan_shard
+from attnscope.commands.scan.shard import Shard
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.decoding import FieldError
 from attnscope.core.errors import RefusalError
 from attnscope.core.registry import choose
-from attnscope.data.batches import Batches
+from attnscope.data.batches import Batch, Batches
 from attnscope.data.shards import InMemory
 from attnscope.hf.loading.batches import batches_for
 from attnscope.hf.loading.in_memory import in_memory
@@ -27,12 +28,26 @@ from tests.specimens import TEXT, byte_tokenizer, tiny_llama
 SAMPLING = Sampling(samples=6, max_tokens=24, batch_size=2)
 
 
-def _planned() -> tuple[Plan, Subject, Batches]:
+def scan_shard(
+    plan: ScanPlan,
+    subject: Subject,
+    batches: Iterable[Batch],
+    origin: dict[str, Any] | None = None,
+    after_each: Callable[[Shard], None] = lambda _: None,
+) -> Survey:
+    shard = Shard(plan, subject, origin)
+    for batch in batches:
+        shard.observe(batch)
+        after_each(shard)
+    return shard.finished()
+
+
+def _planned() -> tuple[ScanPlan, Subject, Batches]:
     loaded = in_memory(tiny_llama(), byte_tokenizer())
     prepared = batches_for(loaded, [TEXT], SAMPLING)
     # There are no pictures in this text and no gates in this model.
     measured = tuple(m for m in choose(["default"]) if not {"media", "gate"} & set(m.reads))
-    plan = Plan.of(loaded, InMemory(prepared), measured, SAMPLING, torch.float32)
+    plan = ScanPlan.of(loaded, InMemory(prepared), measured, SAMPLING, torch.float32)
     with torch.inference_mode():
         subject = Subject.of(loaded.model, prepared.batches[0].inputs, {"use_cache": False})
     return plan, subject, prepared
@@ -85,8 +100,8 @@ def test_a_subject_needs_nothing_but_a_module_and_a_batch() -> None:
 
 def test_a_plan_is_plain_data() -> None:
     plan, _, _ = _planned()
-    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
-    other = Plan.from_json(plan.to_json() | {"seed": 5, "max_tokens": None})
+    assert ScanPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    other = ScanPlan.from_json(plan.to_json() | {"seed": 5, "max_tokens": None})
     assert plan.differences(other) == ("max_tokens", "seed")
     assert [measure.card.name for measure in plan.chosen] == list(plan.measures)
     assert plan.accumulation == torch.float32
@@ -95,7 +110,7 @@ def test_a_plan_is_plain_data() -> None:
 @pytest.mark.parametrize("plan", [None, [], 3, "text", {}, {"seed": "x"}])
 def test_a_plan_of_another_type_is_refused(plan: Any, tmp_path: Path) -> None:
     with pytest.raises(FieldError):
-        Plan.from_json(plan)
+        ScanPlan.from_json(plan)
     path = tmp_path / "survey.partial.json"
     options: dict[str, Any] = {"tokenizer": byte_tokenizer(), "samples": 2, "max_tokens": 12}
     done = scan(tiny_llama(), [TEXT], **options)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import attnscope
+from attnscope.commands.scan.opened_scan import ScanRequest
 from attnscope.commands.scan.run import scan
 from attnscope.commands.scan.survey.shards import PLAN, Store
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.commands.scan.workers import _portable
-from attnscope.commands.scan.workplace import Request
 from attnscope.core.errors import RefusalError
 from attnscope.data import shards as cut
 from attnscope.hf.loading.options import Loading, Sampling
@@ -116,7 +116,7 @@ def test_names_stay_as_they_were_given_where_workers_are_here(tmp_path: Path, mo
     loading, sampling = Loading("float32", "cpu", False, 0, False, False), Sampling(4)
 
     def sent(corpus: str, here: bool) -> tuple[object, object]:
-        asked = _portable(Request("model", corpus, None, ("entropy",), loading, sampling, None), here)
+        asked = _portable(ScanRequest("model", corpus, None, ("entropy",), loading, sampling, None), here)
         return asked.model, asked.corpus
 
     assert sent("c.txt", here=True) == ("model", "c.txt")

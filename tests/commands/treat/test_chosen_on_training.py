@@ -60,7 +60,7 @@ def test_blocks_and_degrees_of_a_temperature_are_seen_on_training_text(
     loaded: Loaded, text: list[Halves], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scans = listening(monkeypatch, without_training, "scan")
-    losses = listening(monkeypatch, without_training, "held_out_losses")
+    losses = listening(monkeypatch, without_training, "sequence_losses")
     treat(loaded, TEXTS, remedy="temperature", **SMALL)
     asked = [given[1] for given, _ in (*scans, *losses)]
     assert len(scans) == 1
@@ -74,7 +74,7 @@ def test_orders_read_the_same_tokens_and_the_loss_to_keep_is_that_of_training_te
 ) -> None:
     values = listening(monkeypatch, pruning, "head_values")
     shares = listening(monkeypatch, pruning, "scan")
-    losses = listening(monkeypatch, pruning, "held_out_losses")
+    losses = listening(monkeypatch, pruning, "sequence_losses")
     found = treat(loaded, TEXTS, remedy="prune", keep_loss=0.4, settings={"by": "random", "prompts": 3}, **SMALL)
     assert found.pruning is not None
     valued = {tuple(given[1].tolist()) for given, _ in values}
@@ -100,7 +100,7 @@ def test_orders_read_the_same_tokens_and_the_loss_to_keep_is_that_of_training_te
 def test_with_bos_and_without_it_the_same_tokens_are_read(
     loaded: Loaded, text: list[Halves], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked = listening(monkeypatch, without_training, "looked_at")
+    looked = listening(monkeypatch, without_training, "measured_arm")
     found = treat(loaded, TEXTS, remedy="bos", bos="no", **SMALL)
     without, with_bos = (given[1] for given, _ in looked)
     assert isinstance(without, Batches)

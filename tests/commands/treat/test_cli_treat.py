@@ -94,4 +94,4 @@ def test_help_says_what_samples_are_and_the_card_what_how_is() -> None:
     assert "Sequences of held-out text to measure on" in told
     card = CliRunner().invoke(app, ["variants", "gated_output"], terminal_width=200).stdout
     assert "headwise" in card
-    assert "elementwise if not said" in " ".join(card.split())
+    assert "default: elementwise" in " ".join(card.split())

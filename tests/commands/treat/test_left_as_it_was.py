@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from attnscope.commands.treat import arms
-from attnscope.commands.treat.arms import put_back
-from attnscope.commands.treat.refusing import Asked, unused
+from attnscope.commands.treat.arms import restored
+from attnscope.commands.treat.remedies import Asked, unused
 from attnscope.commands.treat.trained import Kept
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import silent
@@ -32,7 +32,7 @@ def test_running_means_and_modes_are_put_back_too() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).train()
     model[0].eval()
     before = {name: one.clone() for name, one in model.state_dict().items()}
-    with put_back(model, dict(model.named_parameters())):
+    with restored(model, dict(model.named_parameters())):
         model.train()
         model(torch.arange(8.0).reshape(4, 2))
         assert not torch.equal(model.state_dict()["1.running_mean"], before["1.running_mean"])
@@ -66,10 +66,10 @@ def test_a_place_that_is_taken_is_refused_and_an_empty_one_is_not(tmp_path: Path
         refuse_taken(tmp_path)
 
 
-def test_a_model_whose_loss_is_no_number_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arms, "held_out_losses", lambda *_: (1.0, math.nan))
-    with pytest.raises(RefusalError, match="The treated model has a loss that is no number"):
-        arms.looked_at.__wrapped__(None, None, "the treated model", silent)  # type: ignore[attr-defined]
+def test_a_model_whose_loss_is_not_finite_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arms, "sequence_losses", lambda *_: (1.0, math.nan))
+    with pytest.raises(RefusalError, match="The treated model has a loss on held-out text that is not finite"):
+        arms.measured_arm.__wrapped__(None, None, "the treated model", silent)  # type: ignore[attr-defined]
 
 
 def test_options_of_a_training_that_auto_does_not_need_are_said() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers as hf
 
-from attnscope.commands.treat.halves import HIDDEN, Losing
+from attnscope.commands.treat.halves import HIDDEN, SequenceLoss
 from attnscope.core.errors import RefusalError
 from attnscope.data.batches import Batch
 from attnscope.hf.loading.in_memory import in_memory
@@ -48,7 +48,7 @@ def masked() -> Loaded:
 @torch.no_grad()
 def test_a_causal_model_is_asked_for_every_next_token_that_is_there() -> None:
     loaded, given = causal(), batch()
-    losses = Losing(loaded)(given)
+    losses = SequenceLoss(loaded)(given)
     logits = loaded.model(**given.inputs).logits.double().log_softmax(-1)
     for row, length in enumerate(LENGTHS):
         said = [-logits[row, t, given.inputs["input_ids"][row, t + 1]] for t in range(length - 1)]
@@ -61,14 +61,16 @@ def test_tokens_at_the_beginning_can_be_left_out() -> None:
     loaded, given = causal(), batch()
     logits = loaded.model(**given.inputs).logits.double().log_softmax(-1)
     said = [-logits[0, t, given.inputs["input_ids"][0, t + 1]] for t in range(1, 8)]
-    assert float(Losing(loaded, skip_first=1)(given)[0]) == pytest.approx(float(torch.stack(said).mean()), abs=1e-5)
+    assert float(SequenceLoss(loaded, skip_first=1)(given)[0]) == pytest.approx(
+        float(torch.stack(said).mean()), abs=1e-5
+    )
 
 
 @torch.no_grad()
 def test_a_masked_model_is_asked_for_what_was_hidden_and_the_same_each_time() -> None:
     loaded, given = masked(), batch()
-    losing = Losing(loaded, seed=3)
-    inputs, wanted, counts = losing._asked(given)
+    losing = SequenceLoss(loaded, seed=3)
+    inputs, wanted, counts = losing._targets(given)
     assert torch.equal(wanted, given.inputs["input_ids"])
     assert (inputs["input_ids"][counts] == 1).all()
     assert torch.equal(inputs["input_ids"][~counts], wanted[~counts])
@@ -77,7 +79,7 @@ def test_a_masked_model_is_asked_for_what_was_hidden_and_the_same_each_time() ->
     assert not (counts & ~given.mask).any()
     again = replace(given, samples=given.samples)
     assert torch.equal(losing(given), losing(again))
-    assert not torch.equal(Losing(loaded, seed=4)._asked(given)[2], counts)
+    assert not torch.equal(SequenceLoss(loaded, seed=4)._targets(given)[2], counts)
     logits = loaded.model(**inputs).logits.double().log_softmax(-1)
     obvious = -logits[0, counts[0]].gather(-1, wanted[0, counts[0], None]).mean()
     assert float(losing(given)[0]) == pytest.approx(float(obvious), abs=1e-5)
@@ -86,9 +88,9 @@ def test_a_masked_model_is_asked_for_what_was_hidden_and_the_same_each_time() ->
 def test_what_has_no_loss_is_refused() -> None:
     loaded = masked()
     with pytest.raises(RefusalError, match="no mask token"):
-        Losing(replace(loaded, tokenizer=None))(batch())
+        SequenceLoss(replace(loaded, tokenizer=None))(batch())
     body = in_memory(hf.LlamaModel(causal().model.config))
     with pytest.raises(RefusalError, match="predicts no tokens"):
-        Losing(replace(body, kind="causal"))(batch())
+        SequenceLoss(replace(body, kind="causal"))(batch())
     with pytest.raises(RefusalError, match="one number for each"):
-        Losing(loaded, given=lambda model, inputs: torch.zeros(2))(batch())
+        SequenceLoss(loaded, given=lambda model, inputs: torch.zeros(2))(batch())

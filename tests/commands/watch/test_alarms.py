@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnscope.commands.watch.judge import Judge
+from attnscope.commands.watch.alarm_judge import AlarmJudge
 from attnscope.commands.watch.look import Alarm, Look, Values
 from attnscope.commands.watch.rule import rules
 from attnscope.core.errors import RefusalError
@@ -23,7 +23,7 @@ def look(step: int, *values: tuple[str, str, np.ndarray], loss: float | None = 2
 
 
 def judged(looks: Sequence[Look], thresholds: dict[str, float] | None = None) -> list[Alarm]:
-    judge = Judge(thresholds)
+    judge = AlarmJudge(thresholds)
     return [alarm for one in looks for alarm in judge(one)]
 
 
@@ -135,9 +135,9 @@ def test_thresholds_are_visible_and_can_be_changed() -> None:
     assert not judged(grown)
     assert judged(grown, {"max_logit_growth.level": 22})[0].threshold == 22
     with pytest.raises(RefusalError, match=r"no threshold called 'max_logit_growth\.levels'"):
-        Judge({"max_logit_growth.levels": 3})
+        AlarmJudge({"max_logit_growth.levels": 3})
     with pytest.raises(RefusalError, match="cannot be -1"):
-        Judge({"max_logit_growth.level": -1})
+        AlarmJudge({"max_logit_growth.level": -1})
     for name, rule in rules().items():
         assert rule.name == name
         assert rule.thresholds

@@ -94,7 +94,7 @@ def test_a_trainer_is_left_alone_and_resumes_its_record(tmp_path: Path) -> None:
 
 
 def test_a_critical_alarm_stops_a_trainer(tmp_path: Path) -> None:
-    callback = attnscope.watch.for_trainer(
+    callback: Any = attnscope.watch.for_trainer(
         tmp_path / "run", every=1, stop_on="warning", thresholds={"spike_growth.floor": 0, "spike_growth.growth": 0}
     )
     _, trainer, _ = trained(tmp_path / "a", [callback], save_strategy="no")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from torch import nn
 
 import attnscope
 from attnscope.commands.timeline.read import read_run
-from attnscope.commands.watch.catching import sliced
+from attnscope.commands.watch.forward_capture import first_rows
 from attnscope.commands.watch.run_folder import RunLog
 from attnscope.core.errors import RefusalError
 from attnscope.hf.installed import largest_logits
@@ -86,7 +87,7 @@ def test_nan_is_located_in_the_forward_pass_and_stops_the_run(tmp_path: Path) ->
     assert steps == 2  # the third step raised, and the context ended the loop quietly
     assert watch.stopped is not None
     assert watch.stopped.rule == "nonfinite"
-    assert "the forward pass first gives NaN or infinity in transformer.h.1.mlp (layer 1)" in watch.stopped.sentence
+    assert "the forward pass first gives NaN or infinity in transformer.h.1.mlp (block 1)" in watch.stopped.sentence
     assert read_run(tmp_path / "run").looks[-1].step == 3
 
 
@@ -102,7 +103,7 @@ def test_a_gradient_that_is_none_is_located(tmp_path: Path) -> None:
             watch.step(loss=loss)
     (alarm,) = [one for one in watch.alarms if one.rule == "nonfinite"]
     assert alarm.severity == "warning"
-    assert "the gradient first becomes NaN or infinite at transformer.h.1.attn.c_attn (layer 1)" in alarm.sentence
+    assert "the gradient first becomes NaN or infinite at transformer.h.1.attn.c_attn (block 1)" in alarm.sentence
 
 
 @pytest.mark.parametrize("outside", [False, True], ids=["the model's loss", "a loss outside"])
@@ -127,14 +128,14 @@ def test_the_module_is_named_though_the_optimiser_has_spread_nan_over_all_weight
     assert sum(not bool(p.isfinite().all()) for p in model.parameters()) > 10
     alarm = next(one for one in watch.alarms if one.rule == "nonfinite")
     assert alarm.step == 3  # at once, though nobody told the loss
-    assert "the forward pass first gives NaN or infinity in transformer.h.1.mlp (layer 1)" in alarm.sentence
+    assert "the forward pass first gives NaN or infinity in transformer.h.1.mlp (block 1)" in alarm.sentence
 
 
 def test_a_gradient_and_a_loss_that_are_none_are_told_from_the_weights_they_spoil(tmp_path: Path) -> None:
     for side, said in (
-        ("gradient", "the gradient first becomes NaN or infinite at transformer.h.1.attn.c_attn (layer 1)"),
-        ("loss", "the model gives finite numbers, and the loss made of them is not finite"),
-        ("late", "modules are not finite, so where it began is no longer known"),
+        ("gradient", "the gradient first becomes NaN or infinite at transformer.h.1.attn.c_attn (block 1)"),
+        ("loss", "the output of the model is finite, but the loss is not"),
+        ("late", "modules are not finite, so the origin is lost"),
     ):
         model = gpt2(dropout=0.0)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -330,20 +331,22 @@ def test_bad_input_is_refused_in_a_sentence(tmp_path: Path, shared: nn.Module) -
         attnscope.watch(shared, tmp_path / "e", measures=["gradient_norm", "entropy"]) as watch,
     ):
         watch.step(batch={"input_ids": batch(0)["input_ids"]})
+    wrong: Any
     for wrong in (0, 2.5, True):
         with pytest.raises(RefusalError, match="every=1 or more"):
-            attnscope.watch(shared, tmp_path / "f", every=wrong)
+            attnscope.watch.for_trainer(tmp_path / "f", every=wrong)
     for wrong in (0, -1, float("nan"), float("inf"), True):
         with pytest.raises(RefusalError, match=r"qk_clip=.* give a number above 0"):
             attnscope.watch(shared, tmp_path / "f", qk_clip=wrong)
-    with pytest.raises(RefusalError, match=r"A watch has no setting 'evry'\. Did you mean 'every'\?"):
-        attnscope.watch(shared, tmp_path / "f", evry=3)
+    watch_untyped: Any = attnscope.watch
+    with pytest.raises(TypeError, match="'evry'"):
+        watch_untyped(shared, tmp_path / "f", evry=3)
     with pytest.raises(RefusalError, match=r"A watch has no setting 'stopon'\. Did you mean 'stop_on'\?"):
-        attnscope.watch.for_trainer(tmp_path / "f", stopon="critical")
+        watch_untyped.for_trainer(tmp_path / "f", stopon="critical")
     with pytest.raises(RefusalError, match="rows=1 or more"):
-        attnscope.watch(shared, tmp_path / "f", rows=1.5)
+        watch_untyped.for_trainer(tmp_path / "f", rows=1.5)
     with pytest.raises(RefusalError, match="resume_from=0 or more"):
-        attnscope.watch(shared, tmp_path / "f", resume_from=0.5)
+        watch_untyped.for_trainer(tmp_path / "f", resume_from=0.5)
     with pytest.raises(RefusalError, match="no measure or set called 'entropie'"):
         attnscope.watch(shared, tmp_path / "f", measures="entropie")
     with pytest.raises(RefusalError, match=r"attnscope\.watch"):
@@ -396,8 +399,8 @@ def test_an_alarm_goes_to_the_log_and_to_whoever_asked(
 
 def test_a_slice_keeps_what_is_not_a_row_of_the_batch() -> None:
     given = {"ids": torch.ones(4, 3), "table": torch.ones(7, 3), "word": "x"}
-    cut = sliced(given, 2, sequence_first=False)
+    cut = first_rows(given, 2, sequence_first=False)
     assert cut["ids"].shape == (2, 3)
     assert cut["table"].shape == (7, 3)
     assert cut["word"] == "x"
-    assert sliced({"x": torch.ones(9, 4, 2)}, 3, sequence_first=True)["x"].shape == (9, 3, 2)
+    assert first_rows({"x": torch.ones(9, 4, 2)}, 3, sequence_first=True)["x"].shape == (9, 3, 2)

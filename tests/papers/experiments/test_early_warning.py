@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from attnscope.commands.watch.telling import LOG, unheard
+from attnscope.commands.watch.alarm_judge import LOG, muted_log
 from attnscope.papers.experiments.early_warning import TWIN, early_warning, judged
 from attnscope.papers.trials.failing_runs import WAYS, Size, shown
 
@@ -25,7 +25,7 @@ def test_loss_shows_a_failure_at_nan_or_a_fifth_above_its_lowest() -> None:
 
 
 def test_alarms_of_failing_runs_go_only_to_their_record(caplog: pytest.LogCaptureFixture) -> None:
-    with unheard():
+    with muted_log():
         LOG.critical("a made failure")
     LOG.critical("a real one")
     assert [record.message for record in caplog.records] == ["a real one"]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnscope.commands.scan.survey.ledger import Ledger
+from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.card import Alarm, Card
 
@@ -257,7 +257,7 @@ def _all(
 
 def made_survey(*groups: Iterable[Observation], name: str = "made/up-model", corpus: str = "made-up text") -> Survey:
     """A survey of what was observed; without groups, of the 30-layer decoder."""
-    ledger = Ledger(CARDS)
+    ledger = SurveyBuilder(CARDS)
     stacks: dict[str, None] = {}
     for group in groups or (observations(),):
         for one in group:

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from importlib import metadata
 
 from attnscope.commands.doctor.record import Check, Checkup
+from attnscope.core.amx_check import LIMIT, LIMITED_TO, half_precision_crashes
 from attnscope.core.errors import BROUGHT, EXTRA, INSTALL, RefusalError, torch_is_there
 from attnscope.core.files import cache_folder, cache_size
-from attnscope.core.narrow_products import LIMIT, LIMITED_TO, narrow_products_are_deadly
 from attnscope.core.words import numeral
 from attnscope.engine.processes import cores
 
@@ -56,7 +56,7 @@ def devices() -> Iterator[Check]:
         yield Check("devices", f"cuda:{number}", "well", torch.cuda.get_device_name(number))
     if torch.backends.mps.is_available():
         yield Check("devices", "mps", "well", "there")
-    if narrow_products_are_deadly():
+    if half_precision_crashes():
         yield Check(
             *("devices", "bfloat16 and float16", "ill", "products of narrow matrices kill the program here"),
             f"Set {LIMIT}={LIMITED_TO} in the environment, or use --dtype float32.",

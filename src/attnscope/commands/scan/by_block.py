@@ -1,17 +1,16 @@
-"""All sequences through one block, then through the next: a model is scanned with the weights of one block in memory.
+"""Run all sequences through one block, then through the next, with the weights of one block in memory.
 
     for batches in rounds(subject, batches): observe_by_block(subject, observer, batches)
 
-What enters block k is kept of every sequence (the streams). For block k the model's own forward runs once a batch, up
-to that block and no further: blocks before it answer at once, with the stream that the last of them gave, so block k is
-called by the model itself, with its masks and positions. Of the tap's frames those of block k are handed on. The stream
-that leaves it takes the place of the one that entered.
+The streams that enter block k are kept for every sequence. For block k the model's own forward runs once per batch, up
+to that block: earlier blocks return at once, with the stream of the last of them, so the model itself calls block k,
+with its masks and positions. The frames of block k are passed on, and the stream that leaves it is kept.
 
     read from disk      every block once a round
-    in memory           the largest block, what is outside the blocks, and streams: tokens x width x bytes
+    in memory           the largest block, weights outside the blocks, and streams: tokens x width x bytes
 
-It is exact where blocks hand on their stream and nothing else. That is not believed but tried: a few sequences go
-through the model both ways, and what leaves every block must be equal bit for bit.
+This is exact if blocks pass on their stream and nothing else. It is tested first: a few sequences run both ways, and
+the streams that leave every block must be equal bit for bit.
 """
 
 from __future__ import annotations
@@ -37,27 +36,27 @@ from attnscope.hf.intercepting.wrappers import held
 from attnscope.hf.loading.placing import memory_left
 from attnscope.hf.tapping.tap import Frame, tap
 
-_SHARE_OF_MEMORY = 0.5  # what streams may fill of what is free
+_SHARE_OF_MEMORY = 0.5  # of the free memory, for streams
 _TRIED_TOKENS = 64
 
 AfterBlock = Callable[[int, int], None]
-"""Told of how many blocks are done, and of how many."""
+"""Called with the number of finished blocks, and of all."""
 
 
 class _ReachedError(Exception):
-    """Block k has run: the rest of the model is not wanted."""
+    """Stops the forward after block k."""
 
 
 @dataclass
 class _Relay:
-    """What goes from one block to the next."""
+    """The state between blocks."""
 
-    given: dict[int, Any] = field(default_factory=dict)  # by block: what it returns, without the stream
-    stream: Tensor | None = None  # of the batch under way
+    outputs: dict[int, Any] = field(default_factory=dict)  # by block: its output without the stream
+    stream: Tensor | None = None  # of the current batch
 
 
 def rounds(subject: Subject, batches: Iterable[Batch], free: int | None = None) -> Iterator[tuple[Batch, ...]]:
-    """As many batches at a time as have room for their streams; `free` are bytes."""
+    """Yield as many batches at a time as memory holds streams for; `free` is in bytes."""
     room = _SHARE_OF_MEMORY * (memory_left() if free is None else free)
     width, precision = subject.anatomy.stacks[0].width, next(subject.model.parameters()).dtype
     together: list[Batch] = []
@@ -75,36 +74,35 @@ def rounds(subject: Subject, batches: Iterable[Batch], free: int | None = None) 
 
 
 def refuse_without_chain(subject: Subject, batch: Batch) -> None:
-    """Models whose blocks cannot run one after the other, each by itself."""
-    found = subject.anatomy
-    why = _why_not(found)
+    """Refuse a model whose blocks cannot run one after the other."""
+    why = _why_not(subject.anatomy)
     if why is None:
         few = batch.rows(range(min(2, len(batch)))) if not batch.undivided else batch
-        why = _tried(subject, few.shortened(_TRIED_TOKENS))
+        why = _why_unequal(subject, few.shortened(_TRIED_TOKENS))
     if why is not None:
         raise RefusalError(
-            f"{found.model_class} cannot be scanned block by block ({why}): leave --stream-weights out, and pass "
-            "--device-map auto if the model does not fit into memory."
+            f"{subject.anatomy.model_class} cannot be scanned block by block ({why}): leave --stream-weights out, and "
+            "pass --device-map auto if the model does not fit into memory."
         )
 
 
 def observe_by_block(
     subject: Subject, observer: Observer, batches: Sequence[Batch], after_block: AfterBlock | None = None
 ) -> None:
-    """What `Subject.observe` sees of every batch, for all of them together. It waits for `commit`."""
+    """Observe all batches as `Subject.observe` does each of them."""
     streams: list[Tensor | None] = [None] * len(batches)
     counted: list[frozenset[str]] = [frozenset()] * len(batches)
     (stack,) = subject.anatomy.stacks
     relay = _Relay()
     try:
         for number, block in enumerate(stack.blocks):
-            # What enters a block left the one before it, and was handed on there, together with the stream before it.
+            # The stream that enters this block was passed on when it left the block before.
             receive = _without_entrance(observer.receive, block.layer) if number else observer.receive
             with held(subject.model.get_submodule(block.path)):
-                for place, batch in enumerate(batches):
-                    relay.stream = streams[place]
-                    streams[place] = _through(subject, stack, number, batch, relay, receive)
-                    counted[place] |= observer.finish(batch.samples, counted[place])
+                for index, batch in enumerate(batches):
+                    relay.stream = streams[index]
+                    streams[index] = _through(subject, number, batch, relay, receive)
+                    counted[index] |= observer.finish(batch.samples, counted[index])
             observer.commit()
             if after_block is not None:
                 after_block(number + 1, len(stack.blocks))
@@ -114,9 +112,10 @@ def observe_by_block(
 
 
 def _through(
-    subject: Subject, stack: Stack, number: int, batch: Batch, relay: _Relay, receive: Callable[[Frame], None] | None
+    subject: Subject, number: int, batch: Batch, relay: _Relay, receive: Callable[[Frame], None] | None
 ) -> Tensor:
-    """Run the model up to block `number` on one batch; what leaves the block."""
+    """Run the model up to block `number` on one batch, and return the stream that leaves the block."""
+    (stack,) = subject.anatomy.stacks
     model, block = subject.model, stack.blocks[number]
     part = replace(
         subject.anatomy,
@@ -129,16 +128,16 @@ def _through(
         stream = arguments(args, kwargs)[block.enters]
         if relay.stream is not None and not same_numbers(stream, relay.stream):
             raise RefusalError(
-                f"What enters block {block.layer} of {part.model_class} is not what left the one before it on this "
-                "batch: leave --stream-weights out."
+                f"The stream that enters block {block.layer} of {part.model_class} differs from the one that left the "
+                "block before it: leave --stream-weights out."
             )
 
     def leaves(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        relay.given[number] = _without_stream(output, block)
+        relay.outputs[number] = _without_stream(output, block)
         left.append(at(output, block.leaves).detach())
         raise _ReachedError
 
-    ready = batch.to(subject.place)
+    ready = batch.to(subject.device)
     with Restoring() as changes:
         for earlier in range(number):
             changes.forward(model.get_submodule(stack.blocks[earlier].path), _stand_in(relay, earlier, stack))
@@ -148,22 +147,22 @@ def _through(
         changes.after(model.get_submodule(block.path), leaves)
         with suppress(_ReachedError):
             model(**ready.inputs, **subject.options)
-    # A copy of its own where it is a view of something larger, which would be kept with it.
-    own = left[0]
-    return own if own.untyped_storage().nbytes() == own.numel() * own.itemsize else own.clone()
+    # Copy a view of something larger, which would stay in memory with it.
+    stream = left[0]
+    return stream if stream.untyped_storage().nbytes() == stream.numel() * stream.itemsize else stream.clone()
 
 
 def _stand_in(relay: _Relay, number: int, stack: Stack) -> Callable[..., Any]:
-    """What a block that has run before answers: what it returned, with the stream of the last one."""
+    """Return a forward that repeats the output of an earlier block, with the current stream."""
     slot = stack.blocks[number].leaves
 
-    def answer(*args: Any, **kwargs: Any) -> Any:
-        given = relay.given[number]
-        if given is None:
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        output = relay.outputs[number]
+        if output is None:
             return relay.stream
-        return type(given)(relay.stream if place == slot else one for place, one in enumerate(given))
+        return type(output)(relay.stream if index == slot else entry for index, entry in enumerate(output))
 
-    return answer
+    return forward
 
 
 def _without_stream(output: Any, block: Block) -> Any:
@@ -171,8 +170,8 @@ def _without_stream(output: Any, block: Block) -> Any:
         return None
     if type(output) not in (tuple, list):
         raise RefusalError(f"block {block.layer} returns a {type(output).__name__}")
-    # Other tensors (maps, as a rule, that nobody reads) are not kept: where a later block needs them, trying shows it.
-    return type(output)(None if any(True for _ in every_tensor(one)) else one for one in output)
+    # Other tensors (attention maps, usually) are dropped. If a later block needs them, the test run fails.
+    return type(output)(None if any(True for _ in every_tensor(entry)) else entry for entry in output)
 
 
 def _without_entrance(receive: Callable[[Frame], None], layer: int) -> Callable[[Frame], None]:
@@ -199,22 +198,22 @@ def _why_not(found: Anatomy) -> str | None:
     return None
 
 
-def _tried(subject: Subject, batch: Batch) -> str | None:
-    """Run a few sequences both ways, and compare what leaves every block."""
+def _why_unequal(subject: Subject, batch: Batch) -> str | None:
+    """Run a few sequences both ways and compare the streams; return the first difference or None."""
     model, (stack,) = subject.model, subject.anatomy.stacks
     whole: list[str] = []
     with evaluating(model), torch.no_grad(), Restoring() as changes:
         for block in stack.blocks:
             changes.after(model.get_submodule(block.path), _digesting(block, whole))
-        model(**batch.to(subject.place).inputs, **subject.options)
+        model(**batch.to(subject.device).inputs, **subject.options)
     relay = _Relay()
     with evaluating(model), torch.no_grad():
         for number, block in enumerate(stack.blocks):
             try:
-                relay.stream = _through(subject, stack, number, batch, relay, None)
+                relay.stream = _through(subject, number, batch, relay, None)
             except RefusalError as refusal:
                 return refusal.sentence
-            except Exception as error:  # whatever a block says that misses what earlier ones left behind
+            except Exception as error:  # a block may raise anything if it misses an output of earlier ones
                 return f"block {block.layer} does not run by itself: {type(error).__name__}"
             if _digest(relay.stream) != whole[number]:
                 return f"block {block.layer} reads more than the stream and the inputs"

@@ -1,10 +1,10 @@
-"""From frames to a ledger: run every chosen measure on every frame it fits.
+"""Run every chosen measure on every frame it fits, and the loss with and without BOS.
 
-A measure's parameter names are the frame fields it reads. Those that are statistics of the attention pattern are
-computed together, in one pass over the pattern, and only the ones somebody asked for.
+A measure's parameter names are the frame fields it reads. Statistics of the attention pattern are computed together, in
+one pass, and only those that a measure reads.
 
-A batch is entered whole or not at all: its observations wait until `commit`, so a batch that runs out of memory or is
-interrupted half-way leaves no trace and can be run again.
+A batch counts as a whole or not at all: its observations wait for `commit`, so a batch that runs out of memory or is
+interrupted leaves no trace and can be run again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from attnscope.matrix.statistics import STATISTICS, attention_statistics
 Frame = AttentionFrame | StreamFrame | WeightsFrame | TrainingFrame
 Place = tuple[str, str, str, str, int]  # measure, part, stack, site, layer
 _SCOPE = {StreamFrame: "stream", AttentionFrame: "attention", WeightsFrame: "weights", TrainingFrame: "training"}
-_FEWEST_TOKENS = 2  # one token has nobody to attend to and no residual: its numbers would only mislead
+_FEWEST_TOKENS = 2  # the numbers of one token, which attends to itself alone, would mislead
+WINDOWS = 4  # sequences for the loss with and without BOS
+TOKENS = 64  # of each, with BOS
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,12 @@ class _Observation:
     place: Place
     values: np.ndarray
     where: Mapping[str, np.ndarray]
-    counted: np.ndarray | None = None  # sequences that have such a value; None: all
+    counted: np.ndarray | None = None  # which sequences have such a value; None: all
 
 
 @runtime_checkable
-class Book(Protocol):
-    """Where observations are entered: the ledger of a survey, or the page of one look."""
+class ObservationSink(Protocol):
+    """Takes observations: a `SurveyBuilder`, or the `LookTotals` of one look."""
 
     def observe(
         self,
@@ -61,24 +63,24 @@ class Book(Protocol):
 
 
 class Observer:
-    """Receives frames, one batch at a time, and enters what the measures say into a ledger."""
+    """Receives the frames of one batch at a time, and passes values to a sink."""
 
-    def __init__(self, measures: Iterable[Measure], ledger: Book, accumulate: torch.dtype | None) -> None:
+    def __init__(self, measures: Iterable[Measure], sink: ObservationSink, accumulate: torch.dtype | None) -> None:
         self._measures = tuple(measures)
-        self._ledger = ledger
+        self._sink = sink
         self._accumulate = accumulate
         self._running: list[_Observation] = []
         self._running_tokens: Counter[str] = Counter()
         self._waiting: list[tuple[tuple[int, ...] | None, list[_Observation], Counter[str]]] = []
-        self.tokens: Counter[str] = Counter()  # real query tokens entered so far, by stack
-        self.lacking: dict[str, set[str]] = defaultdict(set)  # measures that a frame could not feed, and why
-        # and those that read a statistic which means nothing in an exchanged attention: which, and in which blocks
+        self.tokens: Counter[str] = Counter()  # committed query tokens without padding, by stack
+        self.lacking: dict[str, set[str]] = defaultdict(set)  # by measure: fields that a frame lacked
+        # by measure: statistics that mean nothing in an installed variant, with the blocks
         self.without_meaning: dict[str, dict[str, set[int]]] = defaultdict(dict)
 
     def receive(self, frame: Frame) -> None:
-        """Measure one frame. Handed to the tap as its listener."""
+        """Measure one frame. Called by the tap."""
         scope = _SCOPE[type(frame)]
-        # Unequally many queries and keys have no diagonal, whichever stream they come from.
+        # With unequal numbers of queries and keys there is no diagonal, as in cross-attention.
         site = "cross" if frame.site == "uneven" else frame.site
         fitting = [m for m in self._measures if m.card.scope == scope and site in m.card.sites]
         if isinstance(frame, AttentionFrame) and frame.stack not in self._running_tokens:
@@ -101,9 +103,9 @@ class Observer:
                 self._running.append(_Observation(place, _numbers(located.value), where, counted))
 
     def finish(self, samples: Iterable[int] | None, counted: Collection[str] = ()) -> frozenset[str]:
-        """A forward pass is over: its observations belong to these sequences, or to the model itself (None).
+        """End a forward pass: its observations belong to these sequences, or to the model itself (None).
 
-        Tokens of stacks in `counted` were counted by an earlier pass over the same sequences. The stacks seen now.
+        Tokens of stacks in `counted` were counted by an earlier pass over the same sequences. Return the stacks seen.
         """
         numbers = None if samples is None else tuple(samples)
         seen = frozenset(self._running_tokens)
@@ -122,29 +124,31 @@ class Observer:
         self._waiting.clear()
 
     def commit(self) -> None:
-        """Enter all that is finished."""
+        """Pass all finished observations to the sink."""
         for samples, observations, tokens in self._waiting:
-            rows = None if samples is None else np.array(samples, dtype=np.int64)
-            for one in _one_for_each_place(observations):
-                if rows is None:  # one observation of the model itself
-                    where = {label: index[None] for label, index in one.where.items()}
-                    self._ledger.observe(*one.place, one.values[None], where)
+            for observation in _one_per_place(observations):
+                if samples is None:
+                    where = {label: index[None] for label, index in observation.where.items()}
+                    self._sink.observe(*observation.place, observation.values[None], where)
                 else:
-                    each = _one_for_each_sequence(one, len(rows))
-                    self._enter(each, rows[: len(each.values)])
+                    self._pass_on(_one_per_sequence(observation, len(samples)), np.array(samples, dtype=np.int64))
             self.tokens += tokens
         self._waiting.clear()
 
-    def _enter(self, one: _Observation, rows: np.ndarray) -> None:
-        if one.counted is None or one.counted.all():
-            self._ledger.observe(*one.place, one.values, one.where, rows)
-        elif one.counted.any():
-            where = {name: index[one.counted] for name, index in one.where.items()}
-            self._ledger.observe(*one.place, one.values[one.counted], where, rows[one.counted])
+    def _pass_on(self, observation: _Observation, samples: np.ndarray) -> None:
+        values, where, counted = observation.values, observation.where, observation.counted
+        samples = samples[: len(values)]
+        if counted is None or counted.all():
+            self._sink.observe(*observation.place, values, where, samples)
+        elif counted.any():
+            chosen = {name: index[counted] for name, index in where.items()}
+            self._sink.observe(*observation.place, values[counted], chosen, samples[counted])
 
     def _loses_meaning(self, measure: Measure, frame: AttentionFrame) -> bool:
-        """Of an exchanged pattern: whether the measure reads what means nothing there. Products with a pattern, which
-        measures take from `scores`, are made for rows of shares."""
+        """Return whether a measure reads a statistic that means nothing in an installed variant.
+
+        Measures that read `scores` expect rows that sum to 1.
+        """
         holds = frame.holds or frozenset()
         lost = {name for name in measure.reads if name in STATISTICS and name not in holds}
         if "scores" in measure.reads and not holds.issuperset(OF_DISTRIBUTIONS):
@@ -155,19 +159,16 @@ class Observer:
 
     def _attention_fields(self, frame: AttentionFrame, fitting: list[Measure]) -> dict[str, Any]:
         wanted = frozenset(name for m in fitting for name in m.reads).intersection(STATISTICS)
+        query_mask, key_mask, dtype = frame.query_mask, frame.key_mask, self._accumulate
         statistics = attention_statistics(
-            frame.scores,
-            wanted,
-            query_mask=frame.query_mask,
-            key_mask=frame.key_mask,
-            accumulate=self._accumulate,
+            frame.scores, wanted, query_mask=query_mask, key_mask=key_mask, accumulate=dtype
         )
-        # What a given pattern cannot tell (its logits) is None, and named among what is lacking.
+        # A statistic that cannot be computed (logits of a given pattern) is None, and counts as lacking.
         return {**vars(frame), "causal": frame.scores.causal, **dict.fromkeys(wanted), **statistics}
 
 
-def _one_for_each_place(observations: list[_Observation]) -> Iterator[_Observation]:
-    """Where a layer attends twice in one pass (differential attention), a sequence still counts once: by the mean."""
+def _one_per_place(observations: list[_Observation]) -> Iterator[_Observation]:
+    """Average the observations of a block that attends twice in one pass (differential attention)."""
     together: dict[Place, list[_Observation]] = defaultdict(list)
     for observation in observations:
         together[observation.place].append(observation)
@@ -176,36 +177,36 @@ def _one_for_each_place(observations: list[_Observation]) -> Iterator[_Observati
         yield first if len(several) == 1 else replace(first, values=_mean(several), where=_where_largest(several))
 
 
-def _one_for_each_sequence(one: _Observation, sequences: int) -> _Observation:
-    """Where a sequence is several rows (windows, frames, channels), it counts once: by the mean of its rows.
+def _one_per_sequence(whole: _Observation, sequences: int) -> _Observation:
+    """Average the rows of a sequence that is several rows (windows, frames, channels).
 
-    Rows of one sequence stand together (`hf.anatomy.expected`). Where a model packs all pictures of a batch into fewer
-    rows than there are sequences, a row counts once too.
+    Rows of one sequence are adjacent (`hf.anatomy.expected`). If a model packs all images of a batch into fewer rows
+    than there are sequences, each row counts once.
     """
-    rows = len(one.values)
+    rows = len(whole.values)
     if rows <= sequences:
-        return one
-    folded = one.values.reshape(sequences, rows // sequences, *one.values.shape[1:])
-    parts = [replace(one, values=folded[:, i], where=_part(one, sequences, i)) for i in range(folded.shape[1])]
-    counted: np.ndarray | None = None
-    if one.counted is not None:
-        counted = np.logical_and.reduce(one.counted.reshape(sequences, -1), axis=1)
-    return replace(one, values=_mean(parts), where=_where_largest(parts), counted=counted)
+        return whole
 
+    def folded(array: np.ndarray) -> np.ndarray:
+        return array.reshape(sequences, rows // sequences, *array.shape[1:])
 
-def _part(one: _Observation, sequences: int, index: int) -> dict[str, np.ndarray]:
-    return {name: where.reshape(sequences, -1, *where.shape[1:])[:, index] for name, where in one.where.items()}
+    parts = [
+        replace(whole, values=folded(whole.values)[:, i], where={n: folded(w)[:, i] for n, w in whole.where.items()})
+        for i in range(rows // sequences)
+    ]
+    counted = None if whole.counted is None else np.logical_and.reduce(folded(whole.counted), axis=1)
+    return replace(whole, values=_mean(parts), where=_where_largest(parts), counted=counted)
 
 
 def _mean(several: list[_Observation]) -> np.ndarray:
-    mean: np.ndarray = np.mean([one.values for one in several], axis=0)
+    mean: np.ndarray = np.mean([observation.values for observation in several], axis=0)
     return mean
 
 
 def _where_largest(several: list[_Observation]) -> dict[str, np.ndarray]:
-    """Of two places, that of the larger value: a mean has none of its own."""
-    largest = np.argmax([one.values for one in several], axis=0)[None]
-    labels = {name: np.stack([one.where[name] for one in several]) for name in several[0].where}
+    """Return the location of the larger value, since a mean has no location."""
+    largest = np.argmax([observation.values for observation in several], axis=0)[None]
+    labels = {name: np.stack([observation.where[name] for observation in several]) for name in several[0].where}
     return {name: np.take_along_axis(places, largest, axis=0)[0] for name, places in labels.items()}
 
 
@@ -221,35 +222,28 @@ def _numbers(values: Tensor) -> np.ndarray:
     return numbers
 
 
-# What a language model loses where its sequences do not begin with BOS: its loss on a few windows, without and with.
-#
-# The same tokens are predicted both times (all but the first of a window, which has nothing before it without BOS), so
-# the difference is what BOS alone does for them. A model that was trained with BOS loses much without it: its heads
-# have nowhere to sink.
-
-WINDOWS = 4
-TOKENS = 64  # with BOS
-
-
 def bos_loss(loaded: Loaded, prepared: Batches) -> dict[str, Any]:
-    """Mean next-token loss in nats, for the provenance; nothing where BOS is there, or where there is none to put.
+    """Return the mean next-token loss in nats without and with BOS, for the provenance.
 
-    Windows are read one at a time: a vocabulary is wide, and its logits for one window are enough to hold.
+    Return nothing if sequences begin with BOS or the tokenizer has no BOS. The same tokens are predicted both times
+    (all but the first of a window, which has no context without BOS), so the difference is the effect of BOS alone. A
+    model that was trained with BOS loses much without it: its heads have nowhere to sink. Windows run one at a time,
+    because the logits of a wide vocabulary are large.
     """
     begins = prepared.beginning
     if begins is None or begins.begins or begins.token is None or loaded.kind != "causal":
         return {}
     chosen = list(_windows(prepared, min(TOKENS, loaded.positions or TOKENS) - 1))[:WINDOWS]
     losses = [tuple(_loss(loaded, ids, before) for before in (None, begins.token)) for ids in chosen if len(ids) > 1]
-    known = [(without, put) for without, put in losses if without is not None and put is not None]
+    known = [pair for pair in losses if None not in pair]
     if not known:
         return {}
-    without, put = (sum(column) / len(known) for column in zip(*known, strict=True))
-    return {"loss_without": without, "loss_with": put, "loss_windows": len(known)}
+    without, with_bos = (sum(column) / len(known) for column in zip(*known, strict=True))
+    return {"loss_without": without, "loss_with": with_bos, "loss_windows": len(known)}
 
 
 def _windows(prepared: Batches, tokens: int) -> Iterator[Int[Tensor, " token"]]:
-    """The first real tokens of every sequence of text."""
+    """Yield the first tokens, without padding, of every sequence of text."""
     for batch in prepared:
         ids = batch.inputs.get("input_ids")
         if ids is None or ids.ndim != 2:
@@ -259,16 +253,15 @@ def _windows(prepared: Batches, tokens: int) -> Iterator[Int[Tensor, " token"]]:
 
 
 def _loss(loaded: Loaded, ids: Int[Tensor, " token"], before: int | None) -> float | None:
-    """None where the model gives no logits over its vocabulary."""
-    place = precision_and_place(loaded.model)[1]
+    """Return the loss, or None if the model gives no logits over its vocabulary."""
+    device = precision_and_place(loaded.model)[1]
     opening = ids.new_tensor([] if before is None else [before])
-    read = torch.cat([opening, ids])[None].to(place)
+    inputs = torch.cat([opening, ids])[None].to(device)
     options = {"use_cache": False} if "use_cache" in loaded.accepts else {}
     with evaluating(loaded.model), torch.no_grad():
-        logits = getattr(loaded.model(input_ids=read, **options), "logits", None)
-    wanted = ids[1:].to(place)
-    if not isinstance(logits, Tensor) or logits.shape[:2] != read.shape or logits.shape[-1] <= int(wanted.max()):
+        logits = getattr(loaded.model(input_ids=inputs, **options), "logits", None)
+    targets = ids[1:].to(device)
+    if not isinstance(logits, Tensor) or logits.shape[:2] != inputs.shape or logits.shape[-1] <= int(targets.max()):
         return None
-    said = logits[0, len(opening) : -1].float()
-    found = float(torch.nn.functional.cross_entropy(said, wanted))
-    return found if math.isfinite(found) else None
+    loss = float(torch.nn.functional.cross_entropy(logits[0, len(opening) : -1].float(), targets))
+    return loss if math.isfinite(loss) else None

@@ -1,7 +1,7 @@
-"""A plan: everything that decides the numbers of a scan. Two scans of one plan give one survey, bit for bit.
+"""The plan of a scan, the model under observation, its verification, and the provenance of a survey.
 
-It is plain data, so that it can be kept beside unfinished work, sent to a worker, and compared: a scan goes on with
-what is done only where the plans are equal.
+A plan holds everything that decides the numbers: two scans of one plan give the same survey, bit for bit. It is plain
+data, stored in checkpoints and sent to workers. A scan is resumed only if the plans are equal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from torch import nn
 
 import attnscope
 from attnscope.commands.scan.observer import Observer, bos_loss
-from attnscope.commands.scan.survey.ledger import Missing
 from attnscope.core.decoding import decode, encode
 from attnscope.core.errors import RefusalError
 from attnscope.core.measure import Measure
@@ -37,7 +36,7 @@ from attnscope.hf.tapping.verify import Verification, verify
 
 
 @dataclass(frozen=True)
-class Plan:
+class ScanPlan:
     model: str  # hash of weights and configuration
     corpus: str  # hash of the texts
     tokens: str  # fingerprint of the sequences that were cut from them
@@ -48,9 +47,9 @@ class Plan:
     seed: int
     dtype: str
     device: str
-    accumulate: str  # precision of statistics; "None" where it follows the logits
+    accumulate: str  # precision of statistics; "None" if it follows the logits
     version: str
-    shards: int = 1  # into which the sequences are cut, whoever does them
+    shards: int = 1  # the number of shards of the corpus
     shard_tokens: int = SHARD_TOKENS
 
     @classmethod
@@ -61,8 +60,8 @@ class Plan:
         chosen: tuple[Measure, ...],
         sampling: Sampling,
         accumulate: torch.dtype | None,
-    ) -> Plan:
-        precision, place = precision_and_place(loaded.model)
+    ) -> ScanPlan:
+        precision, device = precision_and_place(loaded.model)
         return cls(
             model=loaded.sha256,
             corpus=cut.head.sha256,
@@ -73,7 +72,7 @@ class Plan:
             batch_size=sampling.batch_size,
             seed=sampling.seed,
             dtype=str(precision).removeprefix("torch."),
-            device=str(place),
+            device=str(device),
             accumulate=str(accumulate).removeprefix("torch."),
             version=attnscope.__version__,
             shards=len(cut.sizes),
@@ -86,16 +85,16 @@ class Plan:
 
     @property
     def accumulation(self) -> torch.dtype | None:
-        found: torch.dtype | None = None if self.accumulate == "None" else getattr(torch, self.accumulate)
-        return found
+        dtype: torch.dtype | None = None if self.accumulate == "None" else getattr(torch, self.accumulate)
+        return dtype
 
     @property
     def digest(self) -> str:
-        """A hash of all of it: what names shards."""
+        """A hash of the plan, which is part of the names of shards."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
-    def differences(self, other: Plan) -> tuple[str, ...]:
-        """Names of what differs."""
+    def differences(self, other: ScanPlan) -> tuple[str, ...]:
+        """Return the names of the fields that differ."""
         return tuple(f.name for f in fields(self) if getattr(self, f.name) != getattr(other, f.name))
 
     def to_json(self) -> dict[str, Any]:
@@ -103,34 +102,31 @@ class Plan:
         return data
 
     @classmethod
-    def from_json(cls, data: Any) -> Plan:
-        read: Plan = decode(cls, data)
-        return read
-
-
-# A subject: a model that can be observed, with where things are in it and how it wants to be called.
-#
-# It needs no loader: whoever has a module and one batch for it (a training loop, a worker) makes one with `Subject.of`.
+    def from_json(cls, data: Any) -> ScanPlan:
+        plan: ScanPlan = decode(cls, data)
+        return plan
 
 
 @dataclass(frozen=True)
 class Subject:
+    """A model under observation, its anatomy, and the options of its forward beside the batch. Needs no loader."""
+
     model: nn.Module
     anatomy: Anatomy
-    options: Mapping[str, Any] = field(default_factory=dict)  # of its forward, beside what a batch holds
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: nn.Module, inputs: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> Subject:
-        """Find out where things are by running `model` once on a few tokens of `inputs`."""
+        """Find the anatomy by running `model` once on a few tokens of `inputs`."""
         return cls(model, anatomy(model, inputs), options or {})
 
     @property
-    def place(self) -> torch.device:
+    def device(self) -> torch.device:
         return precision_and_place(self.model)[1]
 
     def observe(self, observer: Observer, batch: Batch) -> None:
-        """Run one batch under the tap; when memory runs out, run its halves. What is seen waits for `commit`."""
-        ready = batch.to(self.place)
+        """Run one batch under the tap, or its halves if memory runs out. Observations wait for `commit`."""
+        ready = batch.to(self.device)
         try:
             with tap(self.model, self.anatomy, observer.receive):
                 self.model(**ready.inputs, **self.options)
@@ -149,16 +145,14 @@ class Subject:
             self.observe(observer, half)
 
 
-# Where a survey comes from: what was read, how it was verified, and everything needed to make its numbers again.
-
 _VERIFIED_SEQUENCES = 2
 _VERIFIED_TOKENS = 512  # verification is dense: its cost grows with the square of the length
 
 
 def provenance(
-    loaded: Loaded, prepared: Batches, found: Anatomy, verified: dict[str, Any], plan: Plan
+    loaded: Loaded, prepared: Batches, found: Anatomy, verified: dict[str, Any], plan: ScanPlan
 ) -> dict[str, Any]:
-    """Everything needed to make these numbers again, and to know how far to trust them."""
+    """Return what is needed to reproduce a survey and to judge how far to trust it."""
     stacks = [
         {
             "name": stack.name,
@@ -194,21 +188,8 @@ def provenance(
     }
 
 
-def missing(observer: Observer, told: Mapping[str, str] | None = None) -> Missing:
-    """What the observer learned of measures that this model does not allow. `told` is what an earlier part of the same
-    scan said of them."""
-    return Missing(
-        {name: frozenset(fields) for name, fields in observer.lacking.items()},
-        {
-            name: {what: frozenset(layers) for what, layers in lost.items()}
-            for name, lost in observer.without_meaning.items()
-        },
-        told or {},
-    )
-
-
 def verified(subject: Subject, prepared: Batches) -> dict[str, Any]:
-    """The verifier's word on the first batch and on the first one with padding, or a refusal."""
+    """Verify the first batch and the first one with padding, or refuse the model."""
     padded = [batch for batch in prepared.batches[1:] if batch.mask is not None and not bool(batch.mask.all())]
     largest: dict[str, float] = {}
     notes: list[str] = []
@@ -216,24 +197,21 @@ def verified(subject: Subject, prepared: Batches) -> dict[str, Any]:
         check = _checked(subject, batch)
         if not check.passed:
             raise RefusalError(f"{type(subject.model).__name__} cannot be scanned honestly: {check.sentence}")
-        for name, one in check.checks.items():
-            largest[name] = max(one.largest, largest.get(name, 0.0))
+        for name, result in check.checks.items():
+            largest[name] = max(result.largest, largest.get(name, 0.0))
         notes += [note for note in check.notes if note not in notes]
     return {"passed": True, "largest_difference": largest["mixed"], "checks": largest, "notes": notes}
 
 
 def _checked(subject: Subject, batch: Batch) -> Verification:
-    """Of a corner of the batch; of whole sequences where a model takes other modules for short ones (BigBird)."""
-    few = _few_rows(batch)
-    try:
-        with keeping_its_modules(subject.model):
-            return verify(subject.model, few.shortened(_VERIFIED_TOKENS).to(subject.place).inputs, subject.anatomy)
-    except ExchangedModulesError:
-        return verify(subject.model, few.to(subject.place).inputs, subject.anatomy)
+    """Verify the last rows, since padded sequences come last, and their first tokens.
 
-
-def _few_rows(batch: Batch) -> Batch:
-    """A corner of a batch, for the verifier: its last rows, since padded sequences come last."""
+    Whole sequences are verified if the model uses other modules for short ones (BigBird).
+    """
     while len(batch) > _VERIFIED_SEQUENCES and not batch.undivided:
         _, batch = batch.halves()
-    return batch
+    try:
+        with keeping_its_modules(subject.model):
+            return verify(subject.model, batch.shortened(_VERIFIED_TOKENS).to(subject.device).inputs, subject.anatomy)
+    except ExchangedModulesError:
+        return verify(subject.model, batch.to(subject.device).inputs, subject.anatomy)

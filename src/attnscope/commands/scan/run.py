@@ -20,14 +20,14 @@ import torch
 from torch import nn
 
 from attnscope.commands.scan.by_block import refuse_without_chain
-from attnscope.commands.scan.plan import Plan, Subject, provenance, verified
-from attnscope.commands.scan.shard import Checkpoint, Shard, with_excerpts
-from attnscope.commands.scan.survey.ledger import Each
-from attnscope.commands.scan.survey.merge import folded
+from attnscope.commands.scan.opened_scan import OpenedScan, ScanRequest, ShardRunner
+from attnscope.commands.scan.plan import ScanPlan, Subject, provenance, verified
+from attnscope.commands.scan.shard import Checkpoint, with_excerpts
+from attnscope.commands.scan.survey.builder import Each
+from attnscope.commands.scan.survey.merge import merge_shards
 from attnscope.commands.scan.survey.provenance import counted
 from attnscope.commands.scan.survey.shards import Store, shard_name
 from attnscope.commands.scan.survey.survey import Survey
-from attnscope.commands.scan.workplace import Request, Workplace, observe, one_by_one
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import named_path
 from attnscope.core.measure import Measure
@@ -37,7 +37,7 @@ from attnscope.data.batches import Batches
 from attnscope.data.corpus import Corpus
 from attnscope.data.shards import Cut
 from attnscope.data.windows import Tokenizer
-from attnscope.engine.crew import Hands, part
+from attnscope.engine.crew import WorkerOptions, part
 from attnscope.hf.exchanging.call import gated
 from attnscope.hf.intercepting.restoring import keeping_its_modules, looking_at, without_gradients
 from attnscope.hf.loading.batches import Ready, Text, cut_for, files_of, text_or_stream
@@ -91,9 +91,9 @@ def scan(
     tell = progress or silent
     words = _names_of(measures)
     choose(words)
-    request = Request(model, corpus, tokenizer, tuple(words), loading, sampling, accumulate)
+    request = ScanRequest(model, corpus, tokenizer, tuple(words), loading, sampling, accumulate)
     path = None if checkpoint is None else named_path(checkpoint, "checkpoint")
-    hands = Hands(workers, engine, address, gpus_per_worker)
+    worker_options = WorkerOptions(workers, engine, address, gpus_per_worker)
     if workers is not None or engine != "local":
         from attnscope.commands.scan.workers import spread
 
@@ -101,7 +101,7 @@ def scan(
             raise RefusalError("One part of a job array is done by one process: give --shard or --workers, not both.")
         if each is not None:
             raise RefusalError("Workers do not hand out the numbers of every sequence: leave workers= or each= out.")
-        return spread(request, hands, store, path, resume=resume, keep_text=keep_text, tell=tell)
+        return spread(request, worker_options, store, path, resume=resume, keep_text=keep_text, tell=tell)
     mine = None if shard is None else part(shard)
     if mine is not None and store is None:
         raise RefusalError("The parts of a job array meet in a store: name its folder with --store.")
@@ -117,54 +117,39 @@ def scan(
         shards = None
         if where is not None and (store is not None or apart):
             shards = Store.open(where, plan.to_json(), plan.digest, plan.shards)
-        place = probed(draft, tell)
+        runner = ShardRunner(probed(draft, tell), keeper, each, tell)
         if shards is None:
-            survey = _in_one(place, keeper, before, each, tell)
+            survey = runner.run_whole(before)
         else:
             numbers = range(plan.shards) if mine is None else mine.shards(plan.shards)
-            one_by_one(place, shards, numbers, keeper, before, each, tell)
-            files = [(shards.place, shard_name(shards.digest, number)) for number in numbers]
+            runner.run_into(shards, numbers, before)
+            files = [(shards.folder, shard_name(shards.digest, number)) for number in numbers]
             if files:
-                survey = folded(files, partial=mine is not None)
+                survey = merge_shards(files, partial=mine is not None)
             else:  # more parts than shards is not a failure: torchrun would stop all parts for it
                 cards = {measure.card.name: measure.card for measure in plan.chosen}
-                survey = Survey.empty(counted(place.origin, 0, 0, {}), cards)
+                survey = Survey.empty(counted(runner.scan.origin, 0, 0, {}), cards)
         with uninterrupted():
             if keep_text and mine is None:
-                survey = with_excerpts(survey, place.cut, place.loaded.tokenizer)
+                survey = with_excerpts(survey, draft.cut, draft.loaded.tokenizer)
             if shards is None:
                 keeper.save(survey)  # until the caller has saved the survey
         return survey
-
-
-def _in_one(
-    place: Workplace, keeper: Checkpoint, before: Survey | None, each: Each | None, tell: AdvanceReading
-) -> Survey:
-    """Scan all shards as one, without keeping each."""
-    shard = Shard(place.plan, place.subject, place.origin, before, each)
-    batches = (batch for number in range(place.plan.shards) for batch in place.cut.shard(number))
-
-    def told() -> None:
-        tell("scanning", shard.sequences, place.plan.samples, shard.tokens)
-
-    observe(shard, batches, keeper, 0, told, place.by_block(tell))
-    with uninterrupted():
-        return shard.finished()
 
 
 @dataclass(frozen=True)
 class Draft:
     """A scan that is planned, before the model has run."""
 
-    request: Request
+    request: ScanRequest
     loaded: Loaded
     text: object
     cut: Cut
-    plan: Plan
+    plan: ScanPlan
 
 
 @contextmanager
-def drafted(request: Request, tell: AdvanceReading = silent) -> Iterator[Draft]:
+def drafted(request: ScanRequest, tell: AdvanceReading = silent) -> Iterator[Draft]:
     """Load the model, cut the corpus and make the plan."""
     tell("loading", 0, 0, 0)
     loaded = load(request.model, loading=request.loading, tokenizer=request.tokenizer, cast=False)
@@ -173,10 +158,10 @@ def drafted(request: Request, tell: AdvanceReading = silent) -> Iterator[Draft]:
         cut = cut_for(loaded, text, request.sampling)
         chosen = _measurable(choose(request.measures), request.measures, loaded, cut.head)
         chosen = _with_what_is_looked_for(chosen, loaded, text)
-        yield Draft(request, loaded, text, cut, Plan.of(loaded, cut, chosen, request.sampling, request.accumulate))
+        yield Draft(request, loaded, text, cut, ScanPlan.of(loaded, cut, chosen, request.sampling, request.accumulate))
 
 
-def probed(draft: Draft, tell: AdvanceReading = silent) -> Workplace:
+def probed(draft: Draft, tell: AdvanceReading = silent) -> OpenedScan:
     """Run the model on the first batch: find where things are in it, and verify what will be measured."""
     loaded, plan, prepared = draft.loaded, draft.plan, draft.cut.head
     streamed = draft.request.loading.stream_weights
@@ -188,11 +173,11 @@ def probed(draft: Draft, tell: AdvanceReading = silent) -> Workplace:
         if streamed:
             refuse_without_chain(subject, prepared.batches[0])
     origin["corpus"] |= files_of(draft.text)
-    return Workplace(loaded, draft.cut, plan, subject, origin, streamed)
+    return OpenedScan(loaded, draft.cut, plan, subject, origin, streamed)
 
 
 @contextmanager
-def opened(request: Request) -> Iterator[Workplace]:
+def opened(request: ScanRequest) -> Iterator[OpenedScan]:
     """Open a request in a worker."""
     with drafted(request) as draft:
         yield probed(draft)

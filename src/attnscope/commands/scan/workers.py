@@ -1,7 +1,7 @@
-"""A scan by several: every worker opens the same request, does shards, and puts them into the store.
+"""Scan with several workers: each opens the same request, runs shards, and puts them into the store.
 
-The driver loads no model and reads no corpus. It hears the plan from the first worker that has one, deals out the
-numbers of shards that are not in the store, and folds the store when all are there.
+The driver loads no model and reads no corpus. It receives the plan from the first worker, deals out the numbers of
+missing shards, and merges the store when all are there.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Any, cast
 
 from torch import nn
 
-from attnscope.commands.scan.plan import Plan
+from attnscope.commands.scan.opened_scan import OpenedScan, ScanRequest, ShardRunner
+from attnscope.commands.scan.plan import ScanPlan
 from attnscope.commands.scan.run import opened
 from attnscope.commands.scan.shard import Checkpoint, shards_beside, texts_of, wanted_samples
-from attnscope.commands.scan.survey.merge import folded
+from attnscope.commands.scan.survey.merge import merge_shards
 from attnscope.commands.scan.survey.provenance import Excerpts, Sequences
 from attnscope.commands.scan.survey.shards import Store, shard_name
 from attnscope.commands.scan.survey.survey import Survey
-from attnscope.commands.scan.workplace import Request, Workplace, one_by_one
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import AdvanceReading
 from attnscope.data.batches import Batches
 from attnscope.data.read import repeated
-from attnscope.engine.crew import Hands, one
+from attnscope.engine.crew import WorkerOptions, one
 from attnscope.hf.loading.load import Loaded
 
 Task = tuple[str, Any]  # ("shard", 3) or ("texts", samples)
@@ -39,48 +39,48 @@ Task = tuple[str, Any]  # ("shard", 3) or ("texts", samples)
 class ScanJob:
     """A request that another process can open."""
 
-    request: Request
+    request: ScanRequest
     store: str
 
     @contextmanager
-    def open(self) -> Iterator[_Opened]:
-        with opened(self.request) as place:
-            yield _Opened(place, self.store)
+    def open(self) -> Iterator[_WorkerScan]:
+        with opened(self.request) as scan:
+            yield _WorkerScan(scan, self.store)
 
     def called(self, task: Task) -> str:
         return f"shard {task[1]}" if task[0] == "shard" else "the texts behind findings"
 
 
 @dataclass(frozen=True)
-class _Opened:
-    place: Workplace
-    where: str
+class _WorkerScan:
+    scan: OpenedScan
+    folder: str
 
     @cached_property
     def store(self) -> Store:
-        """Opened with the first shard: by then the driver has taken away what an earlier scan left there."""
-        plan = self.place.plan
-        return Store.open(self.where, plan.to_json(), plan.digest, plan.shards)
+        """Opened with the first shard: by then the driver has removed what an earlier scan left there."""
+        plan = self.scan.plan
+        return Store.open(self.folder, plan.to_json(), plan.digest, plan.shards)
 
     @property
     def agreed(self) -> str:
-        return json.dumps({**self.place.plan.to_json(), "versions": self.place.origin["versions"]}, sort_keys=True)
+        return json.dumps({**self.scan.plan.to_json(), "versions": self.scan.origin["versions"]}, sort_keys=True)
 
     @property
-    def hello(self) -> tuple[Plan, tuple[int, ...]]:
-        return self.place.plan, self.place.cut.sizes
+    def hello(self) -> tuple[ScanPlan, tuple[int, ...]]:
+        return self.scan.plan, self.scan.cut.sizes
 
     def do(self, task: Task) -> Any:
-        kind, what = task
+        kind, argument = task
         if kind == "shard":
-            return one_by_one(self.place, self.store, [what], Checkpoint(None, self.place.plan))
-        tokenizer = self.place.loaded.tokenizer
-        return ({}, {}) if tokenizer is None else texts_of(what, self.place.cut.holding(what), tokenizer)
+            return ShardRunner(self.scan, Checkpoint(None, self.scan.plan)).run_into(self.store, [argument])
+        tokenizer = self.scan.loaded.tokenizer
+        return ({}, {}) if tokenizer is None else texts_of(argument, self.scan.cut.holding(argument), tokenizer)
 
 
 def spread(
-    request: Request,
-    hands: Hands,
+    request: ScanRequest,
+    options: WorkerOptions,
     store: str | Path | None,
     checkpoint: Path | None,
     *,
@@ -88,12 +88,12 @@ def spread(
     keep_text: bool,
     tell: AdvanceReading,
 ) -> Survey:
-    """The survey of a request, by other hands."""
-    request = _portable(request, here=hands.engine == "local")
+    """Return the survey of a request, run by workers."""
+    request = _portable(request, here=options.engine == "local")
     tell("starting workers", 0, 0, 0)
-    with _folder(store, checkpoint) as where, hands.crew(ScanJob(request, str(where))) as crew:
+    with _folder(store, checkpoint) as where, options.crew(ScanJob(request, str(where))) as crew:
         plan, sizes = crew.hello
-        if store is None and not resume:  # not before a worker has model and corpus: a typo must cost nothing
+        if store is None and not resume:  # only after a worker has model and corpus: a typo must cost nothing
             Checkpoint(checkpoint, plan).clear()
         kept = Store.open(where, plan.to_json(), plan.digest, plan.shards)
         done = kept.done()
@@ -103,7 +103,7 @@ def spread(
         for _, (read, words) in crew.each(todo):
             sequences, tokens = sequences + read, tokens + words
             tell("scanning", sequences, plan.samples, tokens)
-        survey = folded([(kept.place, shard_name(plan.digest, number)) for number in range(plan.shards)])
+        survey = merge_shards([(kept.folder, shard_name(plan.digest, number)) for number in range(plan.shards)])
         return _with_texts(survey, crew) if keep_text else survey
 
 
@@ -116,7 +116,7 @@ def _with_texts(survey: Survey, crew: Any) -> Survey:
 
 
 def _folder(store: str | Path | None, checkpoint: Path | None) -> AbstractContextManager[str | Path]:
-    """Where shards gather: the store that was named, a folder beside the checkpoint, or one that goes away again."""
+    """Return the store that was named, a folder beside the checkpoint, or a temporary one."""
     if store is not None:
         return nullcontext(store)
     if checkpoint is not None:
@@ -124,9 +124,11 @@ def _folder(store: str | Path | None, checkpoint: Path | None) -> AbstractContex
     return tempfile.TemporaryDirectory(prefix="attnscope-shards-")
 
 
-def _portable(request: Request, here: bool) -> Request:
-    """The request as plain data that a worker can open; what lives in this process only is refused. Workers `here` are
-    in the same folder, so that names stay as they were given, and so does what surveys call the corpus."""
+def _portable(request: ScanRequest, here: bool) -> ScanRequest:
+    """Return the request as plain data for a worker, or refuse what lives in this process only.
+
+    Workers `here` run in the same folder, so relative names, and the corpus name in the survey, stay as they are.
+    """
     if isinstance(request.model, nn.Module | Loaded) or request.tokenizer is not None:
         raise RefusalError(
             "Workers load the model themselves, so one in memory cannot be handed to them: save it with "
@@ -138,7 +140,7 @@ def _portable(request: Request, here: bool) -> Request:
             "Standard input can be read by one process only: write it to a file, or leave --workers out."
         )
     if repeated(corpus) is not None:
-        pass  # a word, and no path
+        pass  # a keyword, not a path
     elif isinstance(corpus, Path) or (isinstance(corpus, str) and "://" not in corpus):
         corpus = str(corpus) if here else str(Path(corpus).expanduser().absolute())
     elif corpus is not None and not isinstance(corpus, str):

@@ -24,7 +24,7 @@ import attnscope
 from attnscope.commands.scan.survey.survey import Survey, stack_means
 from attnscope.commands.timeline.read import is_run, read_run
 from attnscope.commands.timeline.record import Timeline
-from attnscope.commands.watch.judge import Judge
+from attnscope.commands.watch.alarm_judge import AlarmJudge
 from attnscope.commands.watch.look import Look, RunHeader, RunStack, Values
 from attnscope.core.errors import RefusalError, asking_for_torch
 from attnscope.core.files import named_path, neighbour_meant
@@ -46,7 +46,7 @@ def from_checkpoints(
     from attnscope.commands.scan.run import scan as run_scan
 
     corpus = scan.pop("corpus", None)
-    judge = Judge()
+    judge = AlarmJudge()
     looks: list[Look] = []
     first: Survey | None = None
     for number, (step, folder) in enumerate(ordered):

@@ -164,7 +164,10 @@ def card_of(timeline: Timeline, key: Key) -> Card:
         if key[0] in run.header.measures:
             return run.header.measures[key[0]]
     infinite = float("inf")
-    return Card(key[0], key[0], "", "", -infinite, infinite, "", "attention", parts=(key[1],), sites=(key[3],))
+    measure, part, _, site = key
+    return Card(
+        measure, measure, "", "", -infinite, infinite, citation="", scope="attention", parts=(part,), sites=(site,)
+    )
 
 
 def worry(card: Card) -> str:

@@ -1,4 +1,4 @@
-"""The two halves of a corpus as batches: what is trained on, and what is held out and measured."""
+"""Split a corpus into batches for training and held-out batches, and compute the loss of each sequence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.options import Sampling
 from attnscope.hf.loading.outputs import mask_token_of
 
-FEWEST = 4  # held-out sequences: with fewer an interval says nothing
+FEWEST = 4  # held-out sequences: fewer give no useful interval
+HIDDEN = 0.15  # share of the tokens that a masked model has to guess
+
+GivenLoss = Callable[[nn.Module, Mapping[str, Any]], Tensor]
+"""`loss(model, inputs)` -> one number for each sequence, for models that are not language models."""
 
 
 @dataclass(frozen=True)
@@ -31,71 +35,70 @@ class Halves:
     sha256: str
     training: Batches
     held_out: Batches
-    text: Split | None = None  # the two halves as text, where there is text
+    text: Split | None = None  # the two halves as text, if the corpus is text
     notes: tuple[str, ...] = ()
-    of_training: tuple[str, ...] = ()  # notes that are of interest where something is trained
+    of_training: tuple[str, ...] = ()  # notes for remedies that train
 
 
 def halves(loaded: Loaded, corpus: Text | Ready | None, sampling: Sampling, training: int) -> Halves:
-    """`training` sequences to train on at most, and those of `sampling` held out."""
-    things = corpus if isinstance(corpus, str | Path | Corpus | Batches | Mapping) or corpus is None else list(corpus)
-    if isinstance(things, Batches | Mapping) or (
-        isinstance(things, list) and things and isinstance(things[0], Mapping)
+    """Return at most `training` sequences to train on, and those of `sampling` held out."""
+    source = corpus if isinstance(corpus, str | Path | Corpus | Batches | Mapping) or corpus is None else list(corpus)
+    if isinstance(source, Batches | Mapping) or (
+        isinstance(source, list) and source and isinstance(source[0], Mapping)
     ):
-        return _ready(loaded, things, sampling)
+        return _ready(loaded, source, sampling)
     if loaded.tokenizer is None and loaded.reads_text:
         raise RefusalError(
-            f"{loaded.name} has no tokenizer, and what a remedy does to random tokens says nothing: add tokenizer.json "
-            "to it, or in Python pass tokenizer= or ready batches."
+            f"{loaded.name} has no tokenizer, and a loss on random tokens means nothing: add tokenizer.json to it, or "
+            "in Python pass tokenizer= or ready batches."
         )
-    text = things if isinstance(things, Corpus) else read(cast(Text | None, things), field=sampling.field)
+    text = source if isinstance(source, Corpus) else read(cast(Text | None, source), field=sampling.field)
     cut = split(text)
-    ours = feed(loaded, cut.training, replace(sampling, samples=training))
-    theirs = feed(loaded, cut.held_out, sampling)
-    _refuse_few(theirs.samples, text.name)
-    notes = []
-    if ours.samples < training:
-        notes.append(
-            f"The corpus has {count(ours.samples, 'sequence')} to train on, and training reads {training}: each is "
-            f"read about {training / ours.samples:.1f} times."
-        )
-    said = (*theirs.notes, *([cut.note] if cut.note else []))
-    return Halves(text.name, text.sha256, ours, theirs, cut, said, tuple(notes))
+    train = feed(loaded, cut.training, replace(sampling, samples=training))
+    held_out = feed(loaded, cut.held_out, sampling)
+    _refuse_few(held_out.samples, text.name)
+    repeats = (
+        f"The corpus has {count(train.samples, 'sequence')} to train on, and training reads {training}: each is "
+        f"read about {training / train.samples:.1f} times.",
+    )
+    notes = (*held_out.notes, *([cut.note] if cut.note else []))
+    of_training = repeats if train.samples < training else ()
+    return Halves(text.name, text.sha256, train, held_out, cut, notes, of_training)
 
 
-def _ready(loaded: Loaded, given: Any, sampling: Sampling) -> Halves:
-    """Ready batches: every fifth is held out; where they say which document each sequence is from, whole documents."""
-    prepared = batches_for(loaded, given, sampling)
+def _ready(loaded: Loaded, batches: Any, sampling: Sampling) -> Halves:
+    """Hold out every fifth of ready batches, or whole documents if the batches name them."""
+    prepared = batches_for(loaded, batches, sampling)
     documents = prepared.documents
     if documents and len(set(documents)) > 1 and not any(batch.undivided for batch in prepared):
         names = sorted(set(documents))
         out = {names[place] for place in held_out_places(len(names))}
-        ours, theirs = _by_document(prepared, lambda number: documents[number] not in out)
+        train, held_out = _by_document(prepared, lambda number: documents[number] not in out)
     elif len(prepared.batches) < 2:
         raise RefusalError("One batch cannot be split: give several, some to train on and some to measure on.")
     else:
         every = min(EVERY, len(prepared.batches))
-        theirs = [batch for number, batch in enumerate(prepared.batches) if number % every == every - 1]
-        ours = [batch for number, batch in enumerate(prepared.batches) if number % every != every - 1]
-    cut_from = tuple(documents[number] for batch in theirs for number in batch.samples) if documents else ()
-    held_out = replace(prepared, batches=tuple(_renumbered(theirs)), documents=cut_from)
-    _refuse_few(held_out.samples, prepared.name)
-    return Halves(prepared.name, prepared.sha256, replace(prepared, batches=tuple(ours)), held_out)
+        held_out = [batch for number, batch in enumerate(prepared.batches) if number % every == every - 1]
+        train = [batch for number, batch in enumerate(prepared.batches) if number % every != every - 1]
+    cut_from = tuple(documents[number] for batch in held_out for number in batch.samples) if documents else ()
+    measured = replace(prepared, batches=tuple(_renumbered(held_out)), documents=cut_from)
+    _refuse_few(measured.samples, prepared.name)
+    return Halves(prepared.name, prepared.sha256, replace(prepared, batches=tuple(train)), measured)
 
 
 def _by_document(prepared: Batches, trained_on: Callable[[int], bool]) -> tuple[list[Batch], list[Batch]]:
-    """The sequences of every batch in two, by their numbers."""
-    ours: list[Batch] = []
-    theirs: list[Batch] = []
+    """Split the sequences of every batch by their numbers."""
+    train: list[Batch] = []
+    held_out: list[Batch] = []
     for batch in prepared:
-        for half, wanted in ((ours, True), (theirs, False)):
-            if rows := [place for place, number in enumerate(batch.samples) if trained_on(number) is wanted]:
+        for half, wanted in ((train, True), (held_out, False)):
+            if rows := [row for row, number in enumerate(batch.samples) if trained_on(number) is wanted]:
                 half.append(batch.rows(rows))
-    return ours, theirs
+    return train, held_out
 
 
-def _renumbered(batches: Iterable[Any]) -> Iterable[Any]:
-    """Sequences counted from 0: a survey counts them so."""
+def _renumbered(batches: Iterable[Batch]) -> Iterable[Batch]:
+    """Number sequences from 0, as a survey does."""
     first = 0
     for batch in batches:
         yield replace(batch, samples=tuple(range(first, first + len(batch))))
@@ -110,43 +113,35 @@ def _refuse_few(held_out: int, name: str) -> None:
         )
 
 
-# What a language model loses on a batch: nats per token of each sequence, and which tokens count.
-#
-# A causal model predicts every token from those before it. A masked model predicts a share of its tokens that were
-# hidden (arXiv:1810.04805; all of them behind the mask token); which ones depends on the sequence and the seed alone,
-# so that every arm of a treatment is asked the same questions. A decoder behind an encoder predicts its own next
-# token.
-
-HIDDEN = 0.15  # share of the tokens that a masked model has to guess
-
-GivenLoss = Callable[[nn.Module, Mapping[str, Any]], Tensor]
-"""`loss(model, inputs)`, one number for each sequence: what a caller gives for models that are no language models."""
-
-
 @dataclass(frozen=True)
-class Losing:
-    """How one model loses. Call it with a batch: the mean loss of every sequence, with gradients where they are on."""
+class SequenceLoss:
+    """Call it with a batch: returns the mean loss of every sequence in nats per token.
+
+    A causal model predicts every token from those before it. A masked model predicts a share of hidden tokens
+    (arXiv:1810.04805; all of them behind the mask token). Which ones depends on the sequence and the seed alone, so all
+    arms of a treatment predict the same tokens. A decoder behind an encoder predicts its own next token.
+    """
 
     loaded: Loaded
     seed: int = 0
     given: GivenLoss | None = None
-    skip_first: int = 0  # tokens at the beginning of a sequence that are not asked for
+    skip_first: int = 0  # tokens at the start of a sequence that are not predicted
 
     def __call__(self, batch: Batch) -> Float[Tensor, " batch"]:
         if self.given is not None:
             return self._checked(self.given(self.loaded.model, batch.inputs), len(batch))
-        inputs, wanted, counts = self._asked(batch)
+        inputs, targets, counts = self._targets(batch)
         options = {"use_cache": False} if "use_cache" in self.loaded.accepts else {}
         logits = getattr(self.loaded.model(**inputs, **options), "logits", None)
-        self._refuse_without_logits(logits, wanted)
+        self._refuse_without_logits(logits, targets)
         assert isinstance(logits, Tensor)
         if self.loaded.kind != "masked":
             logits = logits[:, :-1]
-        each = nn.functional.cross_entropy(logits.transpose(1, 2).float(), wanted, reduction="none")
+        each = nn.functional.cross_entropy(logits.transpose(1, 2).float(), targets, reduction="none")
         return (each * counts).sum(dim=1) / counts.sum(dim=1).clamp_min(1)
 
-    def _asked(self, batch: Batch) -> tuple[dict[str, Any], Int[Tensor, "batch token"], Bool[Tensor, "batch token"]]:
-        """What the model is given, what it should say, and where that counts."""
+    def _targets(self, batch: Batch) -> tuple[dict[str, Any], Int[Tensor, "batch token"], Bool[Tensor, "batch token"]]:
+        """Return the inputs, the tokens to predict, and which of them count."""
         inputs = dict(batch.inputs)
         if self.loaded.kind == "masked":
             hidden = self._hidden(batch)
@@ -165,12 +160,11 @@ class Losing:
     def _hidden(self, batch: Batch) -> Bool[Tensor, "batch token"]:
         ids = batch.inputs["input_ids"]
         rows = []
-        for place, number in enumerate(batch.samples):
+        for row, number in enumerate(batch.samples):
             draw = torch.Generator().manual_seed((self.seed << 31) + number)
-            length = ids.shape[1] if batch.mask is None else int(batch.mask[place].sum())
             chosen = torch.zeros(ids.shape[1], dtype=torch.bool)
-            real = torch.arange(ids.shape[1]) if batch.mask is None else batch.mask[place].cpu().nonzero().flatten()
-            inner = real[1:-1] if length > 2 else real  # what stands at the ends is no text
+            real = torch.arange(ids.shape[1]) if batch.mask is None else batch.mask[row].cpu().nonzero().flatten()
+            inner = real[1:-1] if len(real) > 2 else real  # the first and last token are special
             order = torch.randperm(len(inner), generator=draw)
             chosen[inner[order[: max(1, round(HIDDEN * len(inner)))]]] = True
             rows.append(chosen)
@@ -181,12 +175,12 @@ class Losing:
         if token is None:
             raise RefusalError(
                 f"{self.loaded.name} ({self.loaded.class_name}) reads both ways and its tokenizer has no mask token, so"
-                " there is nothing it could be asked: in Python, give loss=."
+                " it has no tokens to predict: in Python, give loss=."
             )
         return token
 
-    def _refuse_without_logits(self, logits: object, wanted: Tensor) -> None:
-        if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[-1] <= int(wanted.max()):
+    def _refuse_without_logits(self, logits: object, targets: Tensor) -> None:
+        if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[-1] <= int(targets.max()):
             raise RefusalError(
                 f"{self.loaded.name} ({self.loaded.class_name}) predicts no tokens, so it has no loss on a text: give "
                 "a language model, or in Python a loss=(model, inputs) -> one number for each sequence."
@@ -194,6 +188,6 @@ class Losing:
 
     def _checked(self, losses: object, sequences: int) -> Float[Tensor, " batch"]:
         if not isinstance(losses, Tensor) or losses.shape != (sequences,):
-            told = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-            raise RefusalError(f"loss= gave {told} for {sequences} sequences: give one number for each of them.")
+            shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            raise RefusalError(f"loss= gave {shape} for {sequences} sequences: give one number for each of them.")
         return losses

@@ -1,17 +1,17 @@
-"""Heads taken out in the order of what they are worth, and what that costs beside other orders.
+"""Remove heads in the order of their worth, and compare the cost with other orders.
 
 Four orders, least first:
 
-    value          the exact Shapley value of a head (`decomposing.head_values`), summed over prompts from the training
-                   half: what it adds to the log-probability of the tokens that really come next
-    size           the size of that value in each prompt, summed: what is for and against cancels above, and not here
-    contribution   its share of what its layer writes (the measure head_contribution), on the same prompts
-    random         several orders drawn at random, as the floor
+    value          the exact Shapley value of a head (`head_values`), summed over prompts from the training half: what
+                   it adds to the log-probability of the tokens that come next
+    size           the absolute value in each prompt, summed: here positive and negative prompts do not cancel
+    contribution   its share of what its block writes (the measure head_contribution), on the same prompts
+    random         several random orders, as the floor
 
-By value, a head that speaks against what comes next goes first; but one that does so in one text may speak for it in
-another. Values and shares are taken from the same tokens of the training half, so that no order knows more than the
-others. Losses are held-out, and are asked at a few numbers of heads; the number of heads that `keep_loss` allows is
-read off losses on the training half, so that nothing is chosen on the text that it is reported for.
+By value, a head that lowers the probability of the next token goes first; but in another text it may raise it. Values
+and shares come from the same tokens of the training half, so no order knows more than the others. Losses are held-out,
+at a few numbers of heads. The number of heads that `keep_loss` allows is read from losses on the training half, so
+nothing is chosen on the text that is reported.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from torch import Tensor
 
 from attnscope.commands.paths.removals import head_values
 from attnscope.commands.scan.run import scan
-from attnscope.commands.treat.arms import held_out_losses, looked_at
+from attnscope.commands.treat.arms import Trial, TrialResult, sequence_losses
 from attnscope.commands.treat.halves import GivenLoss
 from attnscope.commands.treat.record import Order, Pruning
-from attnscope.commands.treat.trial import Result, Trial
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.words import count
 from attnscope.data.batches import Batches
@@ -43,21 +42,21 @@ from attnscope.hf.loading.running import precision_and_place
 
 PROMPTS = 8
 PROMPT_TOKENS = 32
-POINTS = 10  # numbers of heads at which the loss is asked
+POINTS = 10  # numbers of heads at which the loss is measured
 RANDOM_ORDERS = 3
 SETTINGS = ("by", "prompts")
-ORDERS = ("size", "value", "contribution", "random")  # the first where nobody says
-SHARE = 0.1  # of the heads, where nobody says how many
+ORDERS = ("size", "value", "contribution", "random")  # the first is the default
+SHARE = 0.1  # of the heads, by default
 
 Place = tuple[int, int]
 
 
-def pruned(trial: Trial, heads: int | None, keep_loss: float | None) -> Result:
-    """The curves of all orders, and the model without `heads` heads, or as many as keep the loss within `keep_loss`."""
-    loaded = trial.losing.loaded
+def pruned(trial: Trial, heads: int | None, keep_loss: float | None) -> TrialResult:
+    """Measure the curves of all orders, and the model without `heads` heads or as many as `keep_loss` allows."""
+    loaded = trial.loss.loaded
     asked_for = str(trial.chosen.settings.get("by", ORDERS[0]))
     few = replace(trial.text.training, batches=trial.text.training.batches[: len(trial.text.held_out)])
-    refuse_what_has_no_next_token(loaded, trial.losing.given)
+    refuse_what_has_no_next_token(loaded, trial.loss.given)
     first = trial.text.held_out.batches[0].to(precision_and_place(loaded.model)[1])
     found = anatomy(loaded.model, first.inputs)
     sites = prunable(loaded.model, found)
@@ -67,7 +66,7 @@ def pruned(trial: Trial, heads: int | None, keep_loss: float | None) -> Result:
     orders = {
         "value": ("Shapley value", [by_value]),
         "size": ("size of Shapley value", [by_size]),
-        "contribution": ("share of what the layer writes", [_by_contribution(trial, places, prompts)]),
+        "contribution": ("share of what the block writes", [_by_contribution(trial, places, prompts)]),
         "random": ("at random", _at_random(places, trial.sampling.seed)),
     }
     counts = _counts(len(places), heads)
@@ -89,15 +88,13 @@ def pruned(trial: Trial, heads: int | None, keep_loss: float | None) -> Result:
         removed = max(1, round(SHARE * len(places)))
     chosen = replace(trial.chosen, layers=tuple(sorted({block for block, _ in by.heads[:removed]})))
     with without_heads(loaded.model, sites, by.heads[:removed]):
-        treated = looked_at(
-            trial.losing, trial.text.held_out, "the pruned model", trial.progress, title=f" without {removed} heads"
-        )
+        treated = trial.measured("the pruned model", f" without {removed} heads")
         if trial.save is not None:
-            # A model that was treated before keeps its own attention in the folder too, or it would be lost silently.
+            # A model that was treated before must keep its installed variant in the folder.
             saved = save_plain if recipe_of(loaded.model) is None else save_treated
             saved(loaded.model, trial.save, tokenizer=loaded.tokenizer)
     pruning = Pruning(counts, tuple(drawn), removed, by.name, len(places), len(prompts), asked)
-    return Result(chosen, treated, pruning=pruning)
+    return TrialResult(chosen, treated, pruning=pruning)
 
 
 def refuse_what_has_no_next_token(loaded: Loaded, given: GivenLoss | None) -> None:
@@ -109,7 +106,7 @@ def refuse_what_has_no_next_token(loaded: Loaded, given: GivenLoss | None) -> No
 
 
 def refuse_odd_settings(settings: Mapping[str, Any]) -> None:
-    """`by` names the order in which heads leave the treated model, `prompts` says how many texts value them."""
+    """Refuse unknown settings; `by` names the order of removal, `prompts` the number of texts that value heads."""
     if unknown := [name for name in settings if name not in SETTINGS]:
         raise RefusalError(f"prune has no setting '{unknown[0]}'.{nearest(unknown[0], SETTINGS)}")
     asked = settings.get("by", ORDERS[0])
@@ -123,11 +120,11 @@ def refuse_odd_settings(settings: Mapping[str, Any]) -> None:
 def _by_value(
     trial: Trial, found: Anatomy, places: Sequence[Place], prompts: Sequence[Tensor]
 ) -> tuple[list[Place], list[Place]]:
-    """By the Shapley value, summed over prompts, and by its size."""
+    """Order heads by the Shapley value, summed over prompts, and by its size."""
     worth, size = dict.fromkeys(places, 0.0), dict.fromkeys(places, 0.0)
     for number, ids in enumerate(prompts):
         trial.progress("values of heads", number, len(prompts))
-        values = head_values(trial.losing.loaded, ids, found)
+        values = head_values(trial.loss.loaded, ids, found)
         for place in places:
             worth[place] += float(values[place])
             size[place] += abs(float(values[place]))
@@ -136,24 +133,24 @@ def _by_value(
 
 
 def _prompts(trial: Trial) -> list[Int[Tensor, " token"]]:
-    """Beginnings of training sequences; the setting `prompts` says how many."""
+    """Return the beginnings of training sequences; the setting `prompts` says how many."""
     wanted = int(trial.chosen.settings.get("prompts", PROMPTS))
-    place = precision_and_place(trial.losing.loaded.model)[1]
-    found: list[Tensor] = []
+    device = precision_and_place(trial.loss.loaded.model)[1]
+    prompts: list[Tensor] = []
     for batch in trial.text.training:
         for number, row in enumerate(batch.inputs["input_ids"]):
             real = row if batch.mask is None else row[batch.mask[number]]
-            if len(real) > 2 and len(found) < wanted:
-                found.append(real[:PROMPT_TOKENS].to(place))
-    if not found:
+            if len(real) > 2 and len(prompts) < wanted:
+                prompts.append(real[:PROMPT_TOKENS].to(device))
+    if not prompts:
         raise RefusalError("The training half has no sequence of three tokens to value heads on: give more text.")
-    return found
+    return prompts
 
 
 def _by_contribution(trial: Trial, places: Sequence[Place], prompts: Sequence[Tensor]) -> list[Place]:
-    """By the mean share of what the layer writes, on the prompts that heads are valued on."""
+    """Order heads by their mean share of what the block writes, on the same prompts."""
     ready = Batches.of([{"input_ids": ids[None]} for ids in prompts])
-    survey = scan(trial.losing.loaded, ready, measures=["head_contribution"], keep_text=False)
+    survey = scan(trial.loss.loaded, ready, measures=["head_contribution"], keep_text=False)
     shares = survey.values("head_contribution", stack=survey.stacks[-1])
     return sorted(places, key=lambda place: (float(shares[place]), place))
 
@@ -168,7 +165,7 @@ def _at_random(places: Sequence[Place], seed: int) -> list[list[Place]]:
 
 
 def _counts(total: int, heads: int | None) -> tuple[int, ...]:
-    """Evenly spread numbers of heads, with the one that was asked for; never all of them but one end."""
+    """Return evenly spread numbers of heads, with the requested one and the default; never all heads."""
     spread = {round(total * share / POINTS) for share in range(POINTS)}
     return tuple(sorted(spread | ({heads} if heads else set()) | {max(1, round(SHARE * total))}))
 
@@ -179,14 +176,14 @@ def _losses(
     losses = []
     for number, removed in enumerate(counts):
         trial.progress(f"loss without heads, {title}", number, len(counts))
-        with without_heads(trial.losing.loaded.model, sites, order[:removed]):
-            each = held_out_losses(trial.losing, text)
+        with without_heads(trial.loss.loaded.model, sites, order[:removed]):
+            each = sequence_losses(trial.loss, text)
         losses.append(sum(each) / len(each))
     return tuple(losses)
 
 
 def _allowed(counts: Sequence[int], losses: Sequence[float], keep_loss: float) -> int:
-    """The most heads whose absence costs at most `keep_loss`, with every smaller number that was asked about."""
+    """Return the largest number of heads that costs at most `keep_loss`, as all smaller ones do."""
     allowed = 0
     for removed, loss in zip(counts, losses, strict=True):
         if loss > losses[0] + keep_loss:

@@ -20,15 +20,20 @@ from typing import Any, Literal, Unpack
 from torch import nn
 
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
-from attnscope.commands.treat.arms import looked_at
-from attnscope.commands.treat.choosing import chosen_for, needs_training
-from attnscope.commands.treat.halves import GivenLoss, Losing, halves
+from attnscope.commands.treat.arms import Trial, measured_arm
+from attnscope.commands.treat.halves import GivenLoss, SequenceLoss, halves
 from attnscope.commands.treat.pruning import pruned
 from attnscope.commands.treat.record import Treatment
-from attnscope.commands.treat.refusing import Asked, refuse_first, refuse_what_does_not_fit, unused
+from attnscope.commands.treat.remedies import (
+    Asked,
+    chosen_for,
+    needs_training,
+    refuse_first,
+    refuse_what_does_not_fit,
+    unused,
+)
 from attnscope.commands.treat.train import Recipe
 from attnscope.commands.treat.trained import Kept, bos_first, trained, without_training
-from attnscope.commands.treat.trial import Trial
 from attnscope.core.files import named_path
 from attnscope.core.finding import AUTO, BOS, PRUNE, refuse_unknown_remedy
 from attnscope.core.progress import Advance, silent
@@ -112,12 +117,12 @@ def treat(
     with looking_at(loaded.model), quiet():
         refuse_what_does_not_fit(asked, loaded, loss)
         text = halves(loaded, corpus, sampling, training=recipe.steps * sampling.batch_size if trains else SEQUENCES)
-        losing = Losing(loaded, loading.seed, loss)
-        before = looked_at(losing, text.held_out, "the model as it is", progress)
+        sequence_loss = SequenceLoss(loaded, loading.seed, loss)
+        before = measured_arm(sequence_loss, text.held_out, "the model as it is", progress)
         chosen = chosen_for(remedy, diagnose(before.survey, limits), training)
         chosen = replace(chosen, settings=dict(asked.settings), layers=asked.layers or ())
         trial = Trial(
-            losing, text, sampling, chosen, before, limits, progress, None if save is None else named_path(save)
+            sequence_loss, text, sampling, chosen, before, limits, progress, None if save is None else named_path(save)
         )
         if chosen.name == PRUNE:
             result = pruned(trial, heads, keep_loss)

@@ -1,12 +1,12 @@
-"""Training for small models: AdamW, a linear warm-up, a cosine down to nothing, and checkpoints to go on from.
+"""Train small models: AdamW, a linear warm-up, a cosine down to zero, and checkpoints.
 
     recipe = Recipe(steps=2000, rate=2e-3)
     losses = train(model, loss, recipe, seed=0, kept=Path("state"), advance=advance)
 
-`loss(model, rng)` draws its own batch from `rng`, a generator that depends on the seed and the number of the step
-alone. So there is no state of a random generator to keep, and a run that was interrupted and resumed takes the
-very steps that an unbroken one takes: same weights, bit for bit. A checkpoint is two files, numbers as safetensors and
-the rest as JSON; `advance` is called between steps, and whatever it raises (Ctrl-C) finds the last whole step kept.
+`loss(model, rng)` draws its own batch from `rng`, a generator that depends on the seed and the step alone. So no random
+state is saved, and a resumed run takes the same steps as an unbroken one: equal weights, bit for bit. A checkpoint is
+two files, numbers as safetensors and the rest as JSON. `advance` is called between steps; if it raises (Ctrl-C), the
+last whole step is saved.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,12 @@ from attnscope.core.progress import Advance, silent, uninterrupted
 
 Loss = Callable[[nn.Module, torch.Generator], Tensor]
 EVERY_SECONDS = 20.0
-SAVING_COSTS = 20.0  # a large model is saved so seldom that saving takes a twentieth of the time
+SAVING_COSTS = 20.0  # saving takes at most a twentieth of the time
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How long and how fast. `warmup` is a share of the steps; `clip` the largest norm that a gradient may have."""
+    """`warmup` is a share of the steps; `clip` the largest norm of the gradient."""
 
     steps: int
     rate: float
@@ -47,7 +47,7 @@ class Recipe:
             raise RefusalError(f"Training needs steps and a rate, not {self.steps} and {self.rate}: give more.")
 
     def rate_at(self, step: int) -> float:
-        """Up in a straight line, then down along half a cosine; the first step is not lost on a rate of zero."""
+        """Return the rate: a linear rise that starts above zero, then half a cosine."""
         rising = max(1, round(self.warmup * self.steps))
         if step < rising:
             return self.rate * (step + 1) / rising
@@ -68,12 +68,11 @@ def train(
     advance: Advance = silent,
     stage: str = "training",
 ) -> tuple[float, ...]:
-    """Train in place; the loss of every step. With `kept`, begin where a checkpoint there ended.
+    """Train in place and return the loss of every step. With `kept`, resume from a checkpoint there.
 
-    `trained` are the parameters to train, by their names in the model, and the only ones that a checkpoint keeps;
-    without it all of them; `beside` are tensors that forward passes change in place, which belong to a checkpoint too.
-    `plan` is what decides the numbers beside the recipe and the seed (which data, say).
-    `where(model, rng)` says where in the model the loss of that step stopped being a number.
+    `trained` are the parameters to train and to save, by name; the default is all. `beside` are tensors that forward
+    passes change in place, which are saved too. `plan` is what decides the numbers beside recipe and seed (the data,
+    for example). `where(model, rng)` returns where in the model the loss of a step stopped being finite.
     """
     chosen = dict(model.named_parameters()) if trained is None else dict(trained)
     optimiser = torch.optim.AdamW(chosen.values(), lr=recipe.rate, betas=(0.9, recipe.beta2), weight_decay=recipe.decay)
@@ -82,7 +81,7 @@ def train(
     checkpoint = None if kept is None else Checkpoint(kept, everything, mine, dict(beside or {}))
     losses = [] if checkpoint is None else checkpoint.restore(model, optimiser)
     saved_at, saving = time.monotonic(), 0.0
-    good: list[Tensor] = []  # the weights of the step before, whose loss was a number
+    good: list[Tensor] = []  # the weights before the last step, whose loss was finite
     model.train()
     for step in range(len(losses), recipe.steps):
         for group in optimiser.param_groups:
@@ -95,14 +94,16 @@ def train(
             broken = "" if bool(nn.utils.clip_grad_norm_(chosen.values(), recipe.clip).isfinite()) else "gradient"
         if broken:
             place = "" if where is None else where(model, torch.Generator().manual_seed(_step_seed(seed, step)))
-            if broken == "loss" and good:  # the weights that the step before made are what broke it
-                _put_back(chosen, good)
+            if broken == "loss" and good:  # the last update broke it
+                with torch.no_grad():
+                    for parameter, earlier in zip(chosen.values(), good, strict=True):
+                        parameter.copy_(earlier)
                 losses.pop()
             raise RefusalError(
                 f"The {broken} is not a number in step {step + 1}{place}: train with a smaller rate."
-                + _kept_good(checkpoint, model, optimiser, losses)
+                + _save_good(checkpoint, model, optimiser, losses)
             )
-        good = [one.detach().clone() for one in chosen.values()]
+        good = [parameter.detach().clone() for parameter in chosen.values()]
         optimiser.step()
         losses.append(value.item())
         try:
@@ -122,16 +123,10 @@ def train(
     return tuple(losses)
 
 
-@torch.no_grad()
-def _put_back(parameters: Mapping[str, nn.Parameter], kept: Sequence[Tensor]) -> None:
-    for one, was in zip(parameters.values(), kept, strict=True):
-        one.copy_(was)
-
-
-def _kept_good(
+def _save_good(
     checkpoint: Checkpoint | None, model: nn.Module, optimiser: torch.optim.Optimizer, losses: list[float]
 ) -> str:
-    """The last weights that gave a number, written down where there is a place for them, and a sentence about it."""
+    """Save the last weights with a finite loss, if there is a checkpoint, and return a sentence about it."""
     if checkpoint is None or not losses:
         return ""
     checkpoint.save(model, optimiser, losses)
@@ -139,7 +134,7 @@ def _kept_good(
 
 
 def _step_seed(seed: int, step: int) -> int:
-    """Distinct for every pair with fewer than 2^31 steps."""
+    """Return a distinct seed for every pair with fewer than 2^31 steps."""
     return (seed << 31) + step
 
 
@@ -147,14 +142,14 @@ def _step_seed(seed: int, step: int) -> int:
 class Checkpoint:
     """Weights, moments and losses in `kept.safetensors`, the plan in `kept.json`.
 
-    The plan is everything that decides the numbers but is not in the weights: a checkpoint of another plan is refused.
-    How far it is stands with the numbers, so the two files cannot disagree about it.
+    A checkpoint of another plan is refused. The number of steps follows from the losses, so the two files cannot
+    disagree about it.
     """
 
     kept: Path
     plan: dict[str, Any]
-    trained: dict[str, nn.Parameter] | None = None  # what is kept of the weights; None: all of the model
-    beside: dict[str, Tensor] = field(default_factory=dict)  # kept too, though nothing trains it
+    trained: dict[str, nn.Parameter] | None = None  # the weights to save; None: all of the model
+    beside: dict[str, Tensor] = field(default_factory=dict)  # saved too, but not trained
 
     @property
     def numbers(self) -> Path:
@@ -164,7 +159,7 @@ class Checkpoint:
     def words(self) -> Path:
         return self.kept.with_name(self.kept.name + ".json")
 
-    @uninterrupted()  # a second Ctrl-C while the first one's work is being kept
+    @uninterrupted()  # a second Ctrl-C must not cut this short
     def save(self, model: nn.Module, optimiser: torch.optim.Optimizer, losses: list[float]) -> None:
         from safetensors.torch import save
 
@@ -173,14 +168,14 @@ class Checkpoint:
         for name, parameter in (dict(model.named_parameters()) if self.trained is None else self.trained).items():
             for moment, value in optimiser.state[parameter].items():
                 named[f"optimiser/{moment}/{name}"] = value.detach().contiguous()
-        named |= {f"beside/{name}": one.detach().clone() for name, one in self.beside.items()}
+        named |= {f"beside/{name}": tensor.detach().clone() for name, tensor in self.beside.items()}
         named["losses"] = torch.tensor(losses, dtype=torch.float64)
         self.kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self.numbers, save(named))
         write_atomically(self.words, json.dumps({"plan": self.plan}, allow_nan=False).encode())
 
     def restore(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> list[float]:
-        """Put back what was kept; the losses so far, none where nothing is kept."""
+        """Load the checkpoint and return the losses so far; an empty list without a checkpoint."""
         if not self.numbers.exists() or not self.words.exists():
             return []
         from safetensors import SafetensorError
@@ -190,7 +185,7 @@ class Checkpoint:
             plan = json.loads(self.words.read_text(encoding="utf-8"))["plan"]
             named = load(self.numbers.read_bytes())
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise RefusalError(f"{self.numbers} cannot be gone on from ({error}): begin anew.") from error
+            raise RefusalError(f"{self.numbers} cannot be resumed ({error}): begin anew.") from error
         if plan != self.plan:
             raise RefusalError(f"{self.numbers} is of another training run: begin anew, or choose another folder.")
         losses: list[float] = named.pop("losses").tolist()
@@ -198,8 +193,8 @@ class Checkpoint:
         try:
             kept_beside = {name: named.pop(f"beside/{name}") for name in self.beside}
             self._load(model, named)
-            for name, one in self.beside.items():
-                one.copy_(kept_beside[name])
+            for name, tensor in self.beside.items():
+                tensor.copy_(kept_beside[name])
         except (RuntimeError, KeyError) as error:
             raise RefusalError(f"{self.numbers} is of another model: begin anew, or choose another folder.") from error
         for full, value in moments.items():

@@ -1,12 +1,12 @@
-"""One look at a model in training: its step, its loss, what was measured, which alarms began or ended. One line.
+"""A look at a model in training (step, loss, values, alarms), one line of looks.jsonl; and run.json, its header.
 
     {"step": 50, "loss": 3.21, "seconds": 12.4, "tokens": 102400, "cost": 0.031,
      "values": [{"measure": "entropy", "part": "value", "stack": "model", "site": "self", "heads": [[2.1, ...], ...]}],
      "alarms": []}
 
-Numbers are kept to six figures, which is what float32 holds, and are null where they are not finite. A measure of the
-stream has `layers` [layers], one of heads has `heads` [layers, heads]; row l is layer l as in surveys, and a layer that
-has fewer heads than others, or none, is filled up with null.
+Numbers are rounded to six figures, the precision of float32, and are null if not finite. A measure of the stream has
+`layers` [blocks], one of heads has `heads` [blocks, heads]; row b is block b as in surveys, padded with null if
+the block has fewer heads than others.
 """
 
 from __future__ import annotations
@@ -28,11 +28,6 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.files import read_document, write_atomically
 from attnscope.core.finding import SEVERITIES, Severity
 
-# run.json: what a run is of, before its first look.
-#
-# A run goes on only with the model it began with. Training changes values, so a model is known by its structure: its
-# class and the names and shapes of its parameters (`fingerprint`).
-
 HEADER = "run.json"
 FORMAT = "attnscope-run"
 VERSION = 1
@@ -40,7 +35,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class RunStack:
-    """One stack of blocks, as surveys describe it: its name, how many blocks, how many heads a block has at most."""
+    """One stack of blocks: its name, the number of blocks, the largest number of heads in a block."""
 
     name: str
     layers: int
@@ -50,8 +45,10 @@ class RunStack:
 
 @dataclass(frozen=True)
 class RunHeader:
-    """`settings` is plain data: every, probe or batch, thresholds, qk_clip, framework, and whatever else a watch was
-    told. `resumed` are the steps after which the run went on from a checkpoint."""
+    """The content of run.json. A run is resumed only with a model of the same `fingerprint`.
+
+    `settings` is the JSON form of the watch's settings. `resumed` holds the steps after which the run was resumed.
+    """
 
     attnscope: str
     model: str
@@ -63,17 +60,17 @@ class RunHeader:
     resumed: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        said: dict[str, Any] = encode(self)
-        return {**said, "settings": plain(self.settings)}
+        document: dict[str, Any] = encode(self)
+        return {**document, "settings": plain(self.settings)}
 
     @classmethod
     def from_json(cls, data: Any) -> RunHeader:
-        """What `to_json` gave; a `FieldError` names what does not belong there."""
-        read: RunHeader = decode(cls, data)
-        for name, card in read.measures.items():
+        """Invert `to_json`; raise `FieldError` with the name of a bad field."""
+        header: RunHeader = decode(cls, data)
+        for name, card in header.measures.items():
             if name != card.name or not card.parts:
                 raise FieldError(f"measures['{name}'] is the card of something else")
-        return read
+        return header
 
     def write(self, folder: Path) -> None:
         text = json.dumps({"format": FORMAT, "version": VERSION, **self.to_json()}, indent=1, allow_nan=False)
@@ -81,7 +78,7 @@ class RunHeader:
 
 
 def read_header(folder: Path) -> RunHeader:
-    """The header of a run folder, or one sentence about what is wrong with it."""
+    """Read the header of a run folder; refuse one that is missing, damaged or of another version."""
     path = folder / HEADER
     data = read_document(path, "a run folder that `attnscope.watch` wrote")
     if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -98,7 +95,7 @@ def read_header(folder: Path) -> RunHeader:
 
 
 def fingerprint(class_name: str, parameters: Mapping[str, Sequence[int]] | Iterable[tuple[str, Sequence[int]]]) -> str:
-    """A hash of a model's structure, `fingerprint("Llama", {name: tensor.shape ...})`; values do not count."""
+    """Hash the structure of a model: its class and the names and shapes of its parameters, not their values."""
     pairs = parameters.items() if isinstance(parameters, Mapping) else parameters
     structure = [class_name, sorted([name, [int(size) for size in shape]] for name, shape in pairs)]
     return hashlib.sha256(json.dumps(structure).encode()).hexdigest()
@@ -111,8 +108,7 @@ _NUMBERS = {float, int, type(None)}
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """One measure at one place: `Values("entropy", "value", "model", "self", array)`, the array [layers] or
-    [layers, heads], NaN where nothing finite is known."""
+    """One measure in one stack and site: `numbers` is [blocks] or [blocks, heads], NaN where not finite or missing."""
 
     measure: str
     part: str
@@ -122,7 +118,7 @@ class Values:
 
     @classmethod
     def of(cls, measure: str, part: str, stack: str, site: str, numbers: ArrayLike) -> Values:
-        """From anything that numpy takes for numbers, None included; infinities become NaN."""
+        """Build from anything numpy reads as numbers, None included. Infinities become NaN."""
         array = np.array(numbers, dtype=np.float64)
         if array.ndim not in (1, 2):
             raise ValueError(f"{measure} must be [layers] or [layers, heads], not of {array.ndim} axes")
@@ -134,12 +130,12 @@ class Values:
 
     @property
     def layers(self) -> list[float | None] | None:
-        """Plain numbers [layers]; None where there is one for each head."""
+        """Return numbers [blocks], or None if there is one for each head."""
         return None if self.numbers.ndim == 2 else _plain(self.numbers)
 
     @property
     def heads(self) -> list[list[float | None]] | None:
-        """Plain numbers [layers, heads]; None where there is one a layer."""
+        """Return numbers [blocks, heads], or None if there is one for each block."""
         return _plain(self.numbers) if self.numbers.ndim == 2 else None
 
     def to_json(self) -> dict[str, Any]:
@@ -168,10 +164,9 @@ class Values:
 
 @dataclass(frozen=True)
 class Alarm:
-    """A rule that began to hold at a look, holds in more places or by more (`renewed`), or (`ended`) stopped holding.
+    """A rule that began to hold, was `renewed` (more places, another threshold), or `ended` at a look.
 
-    `since` is the step since which it holds: an alarm, what renews it and its end share rule, stack, site and since.
-    `layers` and `heads` (pairs of layer and head) say where; `value` is the number that crossed `threshold`.
+    It holds `since` a step. `layers` and `heads` (pairs of block and head) say where; `value` crossed `threshold`.
     """
 
     rule: str
@@ -192,7 +187,7 @@ class Alarm:
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """What an alarm, what renews it and its end have in common."""
+        """Shared by an alarm, its renewals and its end."""
         return (self.rule, self.stack, self.site, self.since)
 
     def at_least(self, severity: Severity) -> bool:
@@ -201,8 +196,10 @@ class Alarm:
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """`seconds` and `tokens` count from the beginning of the run, over resumptions; `cost` is what this look took, in
-    seconds. `loss` is that of the step, None where nobody told it or it is not finite (which an alarm says)."""
+    """`seconds` and `tokens` count from the start of the run, across resumptions; `cost` is the seconds of this look.
+
+    `loss` is None if it is unknown or not finite (then there is an alarm).
+    """
 
     step: int
     loss: float | None
@@ -215,11 +212,10 @@ class Look:
     def find(
         self, measure: str, part: str = "value", stack: str | None = None, site: str | None = None
     ) -> Values | None:
-        """The first `Values` that these words fit, or None."""
+        """Return the first `Values` that fit, or None; a stack or site of None fits all."""
         wanted = (measure, part, stack, site)
-        return next(
-            (one for one in self.values if all(w in (None, k) for w, k in zip(wanted, one.key, strict=True))), None
-        )
+        fits = (v for v in self.values if all(w in (None, k) for w, k in zip(wanted, v.key, strict=True)))
+        return next(fits, None)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -228,17 +224,17 @@ class Look:
             "seconds": round(self.seconds, 3),
             "tokens": self.tokens,
             "cost": _short(self.cost),
-            "values": [one.to_json() for one in self.values],
+            "values": [values.to_json() for values in self.values],
             "alarms": encode(self.alarms),
         }
 
     @classmethod
     def from_json(cls, data: Any) -> Look:
-        """What `to_json` gave; a `FieldError` names what does not belong there."""
+        """Invert `to_json`; raise `FieldError` with the name of a bad field."""
         if not isinstance(data, Mapping) or not isinstance(data.get("values"), list):
             raise FieldError("values: a list is needed")
         try:
-            values = tuple(Values.from_json(one) for one in data["values"])
+            values = tuple(Values.from_json(entry) for entry in data["values"])
         except FieldError as error:
             raise FieldError(f"values: {error}") from error
         fields = {name: _renamed(v) if name == "alarms" else v for name, v in data.items() if name != "values"}
@@ -248,7 +244,7 @@ class Look:
         return cls(rest.step, rest.loss, rest.seconds, rest.tokens, rest.cost, values, rest.alarms)
 
     def line(self) -> bytes:
-        """The line of looks.jsonl, its end included."""
+        """Return the line of looks.jsonl, with its line end."""
         text = json.dumps(self.to_json(), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
         return text.encode("utf-8", errors="replace") + b"\n"
 
@@ -262,7 +258,7 @@ def _renamed(alarms: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Rest:
-    """All of a look but its values, which are too many to be read one by one."""
+    """A look without its values, which are too many to decode one by one."""
 
     step: int
     loss: float | None
@@ -273,7 +269,7 @@ class _Rest:
 
 
 def _plain(numbers: NDArray[np.float64]) -> list[Any]:
-    """Six figures, null where not finite. All at once: a look has thousands of numbers, and is paid for in training.
+    """Round to six figures, null if not finite. Vectorised, because a look has thousands of numbers.
 
     With e the power of ten of the sixth figure, round(x / 10^e) 10^e; for negative e by dividing by 10^-e, which is
     exact in float64 up to 10^22, so that the quotient is the float nearest to the decimal and prints as short as it
@@ -290,8 +286,8 @@ def _plain(numbers: NDArray[np.float64]) -> list[Any]:
 
 def _with_null(rows: list[Any], finite: list[Any]) -> list[Any]:
     return [
-        _with_null(row, there) if isinstance(row, list) else row if there else None
-        for row, there in zip(rows, finite, strict=True)
+        _with_null(row, known) if isinstance(row, list) else row if known else None
+        for row, known in zip(rows, finite, strict=True)
     ]
 
 

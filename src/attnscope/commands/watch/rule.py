@@ -1,18 +1,17 @@
-"""A rule turns looks into alarms: it reads numbers of the last looks and says where they have become dangerous.
+"""A rule turns looks into alarms: it reads the values of the last looks and yields where they have become dangerous.
 
     @rule(severity="warning", reads=("max_logit",), thresholds={"level": 100.0, "window": 200.0}, summary=..., ...)
     def max_logit_growth(history: History, limits: Limits) -> Iterator[Ringing]:
 
-Rules are leaf files of `watching/alarms/`, one each, and need no torch. Every number that decides is among the
-`thresholds` of its card, and can be changed: `attnscope.watch(..., thresholds={"max_logit_growth.level": 50})`.
-Windows are counted in steps.
+Rules are leaf files of `alarms/`, one each, and need no torch. Every number that decides is among the `thresholds` and
+can be changed: `attnscope.watch(..., thresholds={"max_logit_growth.level": 50})`. Windows are counted in steps.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -20,27 +19,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnscope.commands.watch.look import Look, Values
+from attnscope.core.card import leaf_decorator, undefined
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.finding import Severity
 from attnscope.core.registry import leaves
 
-# The last looks of a run as arrays, for rules to read. Needs no torch.
-
-KEPT = 256  # looks; what came before them is forgotten, but for the first
-# Has no number where weights leave zero; weights that are no numbers show in what layers give.
-_NO_SIZE = ("update_ratio",)
+KEPT = 256  # looks in memory, beside the first
+# NaN where a weight leaves zero, which is harmless. Weights that are NaN show in other measures.
+_MAY_BE_NAN = ("update_ratio",)
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Track:
-    """One measure at one place over the last looks: `values` is [looks, layers] or [looks, layers, heads]."""
+    """One measure in one stack and site over the last looks: `values` is [looks, blocks] or [looks, blocks, heads]."""
 
     stack: str
     site: str
     steps: NDArray[np.int64]
     values: Array
-    first: Array  # at the first look of the run that has it
+    first: Array  # the values at the first look of the run that has them
 
     @property
     def now(self) -> Array:
@@ -48,39 +46,40 @@ class Track:
         return last
 
     def before(self, window: float) -> tuple[Array, int] | None:
-        """At the last look that is `window` steps old or older, at the oldest known where none is, and how many steps
-        ago that was: more than `window` where looks are rarer. None at the first look of all."""
+        """Return the values `window` steps ago and their age in steps, or None at the first look.
+
+        The look is the last one that is at least `window` steps old, or else the oldest known.
+        """
         if len(self.steps) < 2:
             return None
         old = np.flatnonzero(self.steps <= self.steps[-1] - window)
-        place = int(old[-1]) if len(old) else 0
-        return self.values[place], int(self.steps[-1] - self.steps[place])
+        index = int(old[-1]) if len(old) else 0
+        return self.values[index], int(self.steps[-1] - self.steps[index])
 
     def within(self, window: float) -> tuple[Array, int]:
-        """The values of the looks of the last `window` steps, this one included, and how many steps they span. Where
-        looks are rarer than that, this one and the one before it."""
+        """Return the values of the last `window` steps, at least of the last two looks, and the steps they span."""
         begins = min(int((self.steps < self.steps[-1] - window).sum()), max(len(self.steps) - 2, 0))
         return self.values[begins:], int(self.steps[-1] - self.steps[begins])
 
 
 class History:
-    """Grows by one look at a time."""
+    """The last looks of a run, as arrays for rules to read."""
 
     def __init__(self) -> None:
         self.looks: list[Look] = []
-        self._begun: dict[tuple[str, str, str, str], Values] = {}
-        self.lowest = math.inf  # of all losses that were told
+        self._first: dict[tuple[str, str, str, str], Values] = {}
+        self.lowest = math.inf  # the lowest loss so far
         self.loss: float | None = None
-        self.broken: str | None = None  # where numbers stop being numbers, if that is known
+        self.origin: str | None = None  # where numbers stop being finite, if known
 
     def add(self, look: Look) -> None:
-        for one in look.values:
-            self._begun.setdefault(one.key, one)
+        for values in look.values:
+            self._first.setdefault(values.key, values)
         self.looks = [*self.looks[-KEPT + 1 :], look]
-        self.told(look.loss)
+        self.add_loss(look.loss)
 
-    def told(self, loss: float | None) -> None:
-        """The loss of a step, looked at or not."""
+    def add_loss(self, loss: float | None) -> None:
+        """Add the loss of a step, with or without a look."""
         self.loss = loss
         if loss is not None and math.isfinite(loss):
             self.lowest = min(self.lowest, loss)
@@ -89,35 +88,33 @@ class History:
     def step(self) -> int:
         return self.looks[-1].step
 
-    def begun(self, one: Values) -> Values | None:
-        """The same measure of the same place at the first look that had it (gradients are not there before the first
-        update, and all else is); None where that had another shape."""
-        first = self._begun.get(one.key)
-        return None if first is None or first.numbers.shape != one.numbers.shape else first
+    def first(self, values: Values) -> Values | None:
+        """Return the same values at the first look that has them (gradients: step 1), None if the shape differs."""
+        first = self._first.get(values.key)
+        return None if first is None or first.numbers.shape != values.numbers.shape else first
 
     def lost(self, look: Look) -> list[tuple[Values, NDArray[np.bool_]]]:
-        """What is no number at this look and was one at the first that had it, with the layers. An empty place in a
-        table of unequal layers is NaN from the first look on."""
-        found: list[tuple[Values, NDArray[np.bool_]]] = []
-        for one in look.values:
-            before = self.begun(one)
-            if before is not None and one.measure not in _NO_SIZE:
-                gone = np.isnan(one.numbers) & ~np.isnan(before.numbers)
-                if gone.any():
-                    found.append((one, np.asarray(gone if gone.ndim == 1 else gone.any(axis=1))))
-        return found
+        """Return the values that are NaN now and were not at first, each with the blocks that lost a number.
+
+        The padding of blocks with fewer heads is NaN from the first look on.
+        """
+        lost: list[tuple[Values, NDArray[np.bool_]]] = []
+        for values in look.values:
+            first = self.first(values)
+            if first is not None and values.measure not in _MAY_BE_NAN:
+                new = np.isnan(values.numbers) & ~np.isnan(first.numbers)
+                if new.any():
+                    lost.append((values, np.asarray(new if new.ndim == 1 else new.any(axis=1))))
+        return lost
 
     def tracks(self, measure: str, part: str = "value") -> Iterator[Track]:
-        """One for every stack and site in which the last look measured it."""
+        """Yield one track for every stack and site in which the last look measured it."""
         for last in self.looks[-1].values:
             if (last.measure, last.part) != (measure, part):
                 continue
-            same = []
-            for look in self.looks:
-                found = look.find(measure, part, last.stack, last.site)
-                if found is not None and found.numbers.shape == last.numbers.shape:
-                    same.append((look.step, found.numbers))
-            first = self.begun(last)
+            found = [(look.step, look.find(measure, part, last.stack, last.site)) for look in self.looks]
+            same = [(step, v.numbers) for step, v in found if v is not None and v.numbers.shape == last.numbers.shape]
+            first = self.first(last)
             yield Track(
                 last.stack,
                 last.site,
@@ -132,16 +129,18 @@ Limits = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Ringing:
-    """What a rule has seen at the last look, in one stack and site: `where` is [layers] or [layers, heads], or
-    empty where no place is known."""
+    """A rule that rings at the last look in one stack and site.
+
+    `where` is [blocks] or [blocks, heads], or empty if no place is known.
+    """
 
     stack: str
     site: str
     where: NDArray[np.bool_]
     value: float
     threshold: float
-    what: str  # the beginning of a sentence; the place follows
-    severity: Severity | None = None  # where not that of the rule's card
+    what: str  # the start of a sentence that continues with the place
+    severity: Severity | None = None  # None: that of the rule
 
 
 @dataclass(frozen=True)
@@ -153,38 +152,28 @@ class Rule:
     citation: str
     advice: str
     thresholds: Mapping[str, float]
-    function: Callable[[History, Limits], Iterator[Ringing]]
+    function: Callable[[History, Limits], Iterator[Ringing]] = undefined
 
     def __call__(self, history: History, limits: Limits) -> Iterator[Ringing]:
         return self.function(history, limits)
 
 
-def rule(
-    *,
-    severity: Severity,
-    reads: tuple[str, ...],
-    summary: str,
-    citation: str,
-    advice: str,
-    thresholds: Mapping[str, float],
-) -> Callable[[Callable[[History, Limits], Iterator[Ringing]]], Rule]:
-    """Turn a function into a rule named like the function, which is named like its file."""
+def _register(card: Rule, function: Callable[[History, Limits], Iterator[Ringing]]) -> Rule:
+    return replace(card, function=function)
 
-    def register(function: Callable[[History, Limits], Iterator[Ringing]]) -> Rule:
-        return Rule(function.__name__, severity, reads, summary, citation, advice, dict(thresholds), function)
 
-    return register
+rule = leaf_decorator(Rule, _register)
 
 
 @cache
 def rules() -> dict[str, Rule]:
-    """Every rule, by name. Needs no torch."""
+    """Return every rule by name."""
     return leaves("attnscope.alarms", Rule)
 
 
 def limits_of(changed: Mapping[str, Any] | None) -> dict[str, dict[str, float]]:
-    """The thresholds of every rule, with those that were changed: `{"max_logit_growth.level": 50}`."""
-    limits = {name: dict(one.thresholds) for name, one in rules().items()}
+    """Return the thresholds of every rule, with the changed ones (`{"max_logit_growth.level": 50}`) applied."""
+    limits = {name: dict(known.thresholds) for name, known in rules().items()}
     known = [f"{name}.{word}" for name, own in limits.items() for word in own]
     for word, value in (changed or {}).items():
         name, _, threshold = word.partition(".")

@@ -1,13 +1,17 @@
-"""RunLog: the writer of a run folder.
+"""RunLog: the writer of a run folder, with a lock that admits one writer.
 
-    log = RunLog.create("run/", header)                 refused where there is a run already
-    log = RunLog.resume("run/", header, step=1000)      goes on after step 1000; begins where there is no run
+    log = RunLog.create("run/", header)                 refuses a folder that holds a run
+    log = RunLog.resume("run/", header, step=1000)      continues after step 1000, or creates the run
     log.append(look); log.close()
 
 A line is one write at the end of the file. A writer that is killed in the middle leaves at most one line without an
-end, which readers leave out and `resume` cuts off. A disk that is full takes back what was written of the line and
-raises `RunLogStopped`: the run stays readable up to there, and training need not stop. Nothing is forced to disk before
-`close`: what a killed process wrote is safe, what a power cut takes away is the last seconds.
+end, which readers skip and `resume` cuts off. If the disk is full, the half-written line is cut off and `RunLogStopped`
+is raised: the run stays readable, and training need not stop. Nothing is forced to disk before `close`: a killed
+process loses nothing, a power cut the last seconds.
+
+The lock is an advisory lock of the kernel on `run.lock`. It ends with its process, so kill -9 leaves nothing stale, and
+a reused process number is never taken for the writer. If the file system has no such locks, the process number in the
+file decides: a living process on this machine holds the folder, one on another machine for an hour after it last wrote.
 """
 
 from __future__ import annotations
@@ -26,45 +30,38 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.files import named_path
 from attnscope.core.words import count
 
-# One writer for a folder: a lock file with the writer's name, held by the system where it can.
-#
-# The lock is an advisory lock of the kernel on `run.lock`, which ends with its process, however that ends: nothing
-# stale is left behind by kill -9, and no other process that was given the same number is taken for the writer. Where
-# the file system has no such locks, the number in the file decides: a process that lives on this machine holds the
-# folder, and one of another machine does for an hour after it last wrote.
-
 try:
     import fcntl
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 LOCK = "run.lock"
-SILENT = 3600.0  # seconds after which a writer on another machine counts as gone
+SILENT = 3600.0  # seconds without a write after which a writer on another machine counts as dead
 
 
 class FolderLock:
-    """Held from its making until `release`. Children of a fork let go of it, so that they do not outlive the writer."""
+    """Held from construction to `release`. Forked children drop it, so that they do not outlive the writer."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK
         while True:
             self._descriptor: int | None = _opened(self.path)
             if not self._take(self._descriptor):
-                told = self._told()
+                holder = self._holder()
                 self._drop()
                 raise RefusalError(
-                    f"{folder} is in use by {told}: wait until that run ends, or give another folder"
+                    f"{folder} is in use by {holder}: wait until that run ends, or give another folder"
                     f" (if no such training runs any more, delete {self.path.name} in it)."
                 )
             if self._still_there():
                 break
-            self._drop()  # who held it before has just taken the file away: ours is a file that nobody can find
+            self._drop()  # the previous holder has just removed the file that we locked
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
         os.register_at_fork(after_in_child=self._drop)
 
     def touch(self) -> None:
-        """Say that the writer lives, to those on other machines."""
+        """Show other machines that the writer is alive."""
         with contextlib.suppress(OSError):
             os.utime(self.path)
 
@@ -81,7 +78,7 @@ class FolderLock:
                 return True
             except BlockingIOError:
                 return False
-            except OSError:  # no such locks here
+            except OSError:  # the file system has no locks
                 pass
         return not _held_by_number(self.path)
 
@@ -92,7 +89,7 @@ class FolderLock:
         except OSError:
             return False
 
-    def _told(self) -> str:
+    def _holder(self) -> str:
         process, host = _writer(self.path)
         if process is None:
             return "another process"
@@ -132,17 +129,17 @@ def _held_by_number(path: Path) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # somebody else's, and alive
-        return True
+    except OSError:  # alive, and of another user
+        pass
     return True
 
 
-class RunLogStopped(RefusalError):  # noqa: N818  # what happened, and not whose fault
-    """Nothing more can be written (the disk is full, the folder is gone). What is there stays readable."""
+class RunLogStopped(RefusalError):  # noqa: N818  # a state, not a fault of the caller
+    """Nothing more can be written (the disk is full, the folder was removed). The record so far stays readable."""
 
 
 class RunLog:
-    """Made by `create` and `resume`. `kept` are the looks that were there before (none in a new run)."""
+    """Made by `create` and `resume`. `kept` holds the earlier looks of a resumed run."""
 
     def __init__(self, folder: Path, header: RunHeader, kept: tuple[Look, ...], lock: FolderLock) -> None:
         self.folder = folder
@@ -155,15 +152,13 @@ class RunLog:
 
     @classmethod
     def create(cls, folder: Path | str, header: RunHeader) -> RunLog:
-        """A new run; a folder that holds one already is refused."""
+        """Start a new run; refuse a folder that holds one."""
         folder = _made(folder)
         lock = FolderLock(folder)
         try:
             if (folder / HEADER).exists():
-                there = len(_read(folder)[0])
-                raise RefusalError(
-                    f"{folder} already holds a run ({count(there, 'look')}): give another folder, or resume that run."
-                )
+                looks = count(len(_read(folder)[0]), "look")
+                raise RefusalError(f"{folder} already holds a run ({looks}): give another folder, or resume that run.")
             header.write(folder)
             return cls(folder, header, (), lock)
         except BaseException:
@@ -172,7 +167,7 @@ class RunLog:
 
     @classmethod
     def resume(cls, folder: Path | str, header: RunHeader, step: int) -> RunLog:
-        """Go on after `step`: later looks are dropped, because those steps are made again."""
+        """Continue after `step`. Later looks are dropped, because those steps run again."""
         folder = _made(folder)
         if not (folder / HEADER).exists():
             return cls.create(folder, header)
@@ -192,7 +187,7 @@ class RunLog:
                 header,
                 measures={**before.measures, **header.measures},
                 created=before.created,
-                resumed=(*(one for one in before.resumed if one < step), step),
+                resumed=(*(earlier for earlier in before.resumed if earlier < step), step),
             )
             joined.write(folder)
             return cls(folder, joined, kept, lock)
@@ -201,7 +196,7 @@ class RunLog:
             raise
 
     def append(self, look: Look) -> None:
-        """One line, whole or absent. Steps rise: one that was there already is a mistake of the caller."""
+        """Append one whole line or nothing. Raise ValueError if the step does not rise."""
         if self._stopped is not None:
             raise RunLogStopped(self._stopped)
         if look.step <= self._step:
@@ -228,7 +223,7 @@ class RunLog:
         self._lock.touch()
 
     def close(self) -> None:
-        """Twice does no harm. Nothing can be appended afterwards."""
+        """End the record. Calling it twice is safe."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 os.fsync(self._descriptor)
@@ -259,7 +254,7 @@ def _made(folder: Path | str) -> Path:
 
 
 def _read(folder: Path) -> tuple[list[Look], list[int]]:
-    """Looks, and where in the file the line of each ends."""
+    """Return the looks, and where in the file the line of each ends."""
     try:
         content = (folder / LOOKS).read_bytes()
     except FileNotFoundError:

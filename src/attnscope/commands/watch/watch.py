@@ -1,18 +1,9 @@
-"""Watch: a model in training, looked at every so many steps.
+"""Watch: the context manager that looks at a model in training.
 
-    with attnscope.watch(model, "run/", every=50) as watch:
-        for batch in loader:
-            loss = model(**batch).loss
-            loss.backward()
-            optimizer.step()
-            watch.step(loss=loss)                   # before optimizer.zero_grad(), so that gradients are there
-            optimizer.zero_grad()
-
-Nothing of the training changes: weights, optimiser, random state and losses are the same to the bit with and without
-the watch. The model is looked at as it came, before its first update (step 0), after the first step, and after every
-step that `every` divides; a loss that is no number is looked at where it appears (by several processes together, at the
-next look). What cannot be looked at is refused at the first forward
-pass; afterwards training comes first: a look that fails is left out, and said so in the log.
+Nothing of the training changes: weights, optimiser, random state and losses are equal to the bit with and without the
+watch. The model is looked at before its first update (step 0), after the first step, after every step that `every`
+divides, and where a loss stops being finite (with several processes: at the next look). A model that cannot be looked
+at is refused at the first forward pass. Afterwards training comes first: a look that fails is skipped and logged.
 """
 
 from __future__ import annotations
@@ -27,62 +18,66 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attnscope.commands.watch.broken import Broken, Forwards, broken_place
-from attnscope.commands.watch.catching import Caught, Inputs, Precision, catch, checked_probe
-from attnscope.commands.watch.clipping import Clip, Clipped, mean_of_all, of_all, together, writes
-from attnscope.commands.watch.eye import Eye, compiled_in_place, eye_for, header_of, inside
-from attnscope.commands.watch.judge import Judge
+from attnscope.commands.watch.alarm_judge import LOG, AlarmJudge, log_alarm
+from attnscope.commands.watch.clipping import ClippedHead, QKClip
+from attnscope.commands.watch.forward_capture import AutocastState, ForwardCapture, Inputs, checked_probe
 from attnscope.commands.watch.look import Alarm, Look
+from attnscope.commands.watch.look_runner import LookRunner, compiled_in_place, unwrapped
+from attnscope.commands.watch.look_totals import LookTotals, distributed, gather_mean, gather_totals, is_writer
+from attnscope.commands.watch.nonfinite_origin import ForwardCheck, NonfiniteOrigin
 from attnscope.commands.watch.run_folder import RunLog, RunLogStopped
-from attnscope.commands.watch.settings import Page, Settings
-from attnscope.commands.watch.telling import LOG, no_gradients, tell, tell_clipped
-from attnscope.commands.watch.writer import Writers
+from attnscope.commands.watch.settings import WatchSettings
+from attnscope.commands.watch.writers import Writers
 from attnscope.core.errors import RefusalError
 from attnscope.hf.intercepting.restoring import Restoring
 
 
 class TrainingStoppedError(Exception):
-    """Raised by `step` where `stop_on` asks for it; the `with` block of the watch ends quietly."""
+    """Raised by `step` if `stop_on` asks for it; the `with` block of the watch ends quietly."""
 
 
 class Watch:
-    """A context manager; `alarms` are all that began or ended, `stopped` the one that ended the training."""
+    """Made by `attnscope.watch`.
+
+    `alarms` holds every alarm that began, was renewed or ended; `stopped` the one that ended the training; `clipped`
+    the heads that QK-Clip scaled; `looks` counts the looks.
+    """
 
     def __init__(
-        self, model: nn.Module, folder: str | Path, settings: Settings, probe: Mapping[str, Any] | None = None
+        self, model: nn.Module, folder: str | Path, settings: WatchSettings, probe: Mapping[str, Any] | None = None
     ) -> None:
+        settings.chosen_measures()  # refuses unknown names
         self.settings = settings
-        self._outer, self._model = model, inside(model)
-        self._folder = folder
-        self._measures = settings.chosen()
-        self._probe, self._probe_labels = checked_probe(self._model, probe)
-        self._changes = Restoring()
-        self._caught = Caught()
-        self._eye: Eye | None = None
-        self._log: RunLog | None = None
-        self._clip: Clip | None = None
-        self._judge = Judge(settings.thresholds)
-        self._writers = Writers.of(settings.writers, folder)
-        self._step = settings.resume_from or 0
-        self._begun, self._seconds, self._tokens = time.monotonic(), 0.0, 0
-        self._before: dict[str, Tensor] | None = None
-        self._page = Page()
-        self._as_it_came: tuple[Page, float, float] | None = None  # with when it was looked at, and what that took
-        self._forwards = Forwards(self._model)
-        self._seen_gradient = False
-        self._steps, self._said_broken, self._told_gradients = 0, False, False
         self.raises = True  # frameworks have their own way to stop
         self.alarms: list[Alarm] = []
-        self.clipped: list[Clipped] = []
+        self.clipped: list[ClippedHead] = []
         self.looks = 0
         self.stopped: Alarm | None = None
-
-    # the context
+        self._called, self._model, self._folder = model, unwrapped(model), folder
+        self._probe, self._probe_labels = checked_probe(self._model, probe)
+        self._changes = Restoring()
+        self._capture = ForwardCapture()
+        self._check = ForwardCheck(self._model)
+        self._judge = AlarmJudge(settings.thresholds)
+        self._writers = Writers.of(settings.writers, folder)
+        # Known from the first batch on.
+        self._runner: LookRunner | None = None
+        self._log: RunLog | None = None
+        self._clip: QKClip | None = None
+        self._initial: tuple[LookTotals, float, float] | None = None  # totals, when, cost of the look at step 0
+        # Counters. `_steps` counts the steps of this process, `_step` those of the run.
+        self._steps, self._step = 0, settings.resume_from or 0
+        self._started, self._earlier_seconds, self._earlier_tokens = time.monotonic(), 0.0, 0
+        self._nonfinite_reported, self._gradients_missed = False, False
+        # State of the current step.
+        self._totals = LookTotals()
+        self._weights_before: dict[str, Tensor] | None = None
+        self._has_gradient = False
 
     def __enter__(self) -> Watch:
-        compiled = compiled_in_place(self._outer)  # its hooks would be compiled with it
+        compiled = compiled_in_place(self._called)  # its hooks would be compiled with it
         if not compiled:
-            catch(self._changes, self._outer, self._model, self._caught, self._forward_begins, self._forward_ended)
+            self._capture.install(self._changes, self._called, self._model, self._before_forward, self._after_forward)
         try:
             if compiled and self._probe is None:
                 raise RefusalError(
@@ -91,8 +86,8 @@ class Watch:
                 )
             if self._probe is not None:
                 self._open(self._probe)
-                if compiled:  # else the first forward tells in which precision
-                    self._look_as_it_came(self._probe)
+                if compiled:  # else the first forward does it, which knows the precision
+                    self._take_initial_look(self._probe)
         except BaseException:
             self._changes.close()
             raise
@@ -102,210 +97,199 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         self.close()
-        if kind is None and not self._steps and self._caught.forwards:
+        if kind is None and not self._steps and self._capture.forwards:
             raise RefusalError(
-                f"The model ran {self._caught.forwards} training forwards and watch.step() was never called, so "
+                f"The model ran {self._capture.forwards} training forwards and watch.step() was never called, so "
                 "nothing was watched: call watch.step(loss=loss) after every optimizer.step()."
             )
         return isinstance(error, TrainingStoppedError)
 
     def close(self) -> None:
-        """Take the hooks out and end the record. Twice does no harm."""
+        """Remove the hooks and end the record. Calling it twice is safe."""
         self._changes.close()
         if self._log is not None:
             self._log.close()
         self._writers.close()
 
-    # what the loop tells
-
     def before_update(self) -> None:
-        """Gradients are there, and the optimiser has not used them: frameworks that throw them away call this."""
-        if self._eye is not None and self._due(self._step + 1):
-            self._seen_gradient = self._eye.training(self._page, None)
-            self._copy_weights()  # where no forward was seen (a compiled model), it was not done yet
+        """Measure gradients now. For frameworks that drop them before `step` can be called."""
+        if self._runner is not None and self._due(self._step + 1):
+            self._has_gradient = self._runner.measure_training(self._totals, None)
+            self._copy_weights()  # a compiled model had no forward hook to do it
 
     def step(self, loss: Tensor | float | int | None = None, batch: Mapping[str, Any] | None = None) -> None:
-        """A step of the optimiser is done. `batch` is looked at in place of what the model was last given."""
+        """Report one optimiser step. `batch` is looked at instead of the inputs of the last forward."""
         self._steps += 1
         self._step += 1
-        if self._eye is None and batch is None and self._caught.inputs is None:
+        if self._runner is None and batch is None and self._capture.inputs is None:
             raise RefusalError(
                 "The watch has seen no training forward of the model that it was given (it runs inside compiled code, "
                 "or another module is trained): give probe=, a batch to look at, or the module that is called."
             )
-        if self._eye is None:
-            self._open(dict(batch) if batch is not None else self._caught.inputs or {})
+        if self._runner is None:
+            self._open(dict(batch) if batch is not None else self._capture.inputs or {})
         if self._clip is not None:
-            if not self._clip.installed:  # the forward in which attention was found was half over
-                self._clip.first(self._probe or batch or self._caught.inputs or {}, self._precision())
-                self._clip.install(self._changes)
-            self._clipped(self._clip.after_step())
-        value = self._loss(loss)
-        # All processes look at the same steps: one that waits for the others at a step of its own waits for ever.
-        lost = (value is not None and not math.isfinite(value)) or self._forwards.broken is not None
-        lost = lost and not self._said_broken and not together()
+            self._clip_heads(self._clip, batch)
+        value = self._loss_value(loss)
+        lost = (value is not None and not math.isfinite(value)) or self._check.origin is not None
+        # With several processes an extra look would deadlock: the others do not take part in it.
+        lost = lost and not self._nonfinite_reported and not distributed()
         try:
             if self._due(self._step) or lost:
-                self._look(value, batch)
+                self._take_look(value, batch)
             else:
-                self._judge.told(value)
+                self._judge.history.add_loss(value)
         finally:
-            self._page, self._before, self._seen_gradient = Page(), None, False
-            self._caught.forget()
-            self._forwards.forget()
+            self._totals, self._weights_before, self._has_gradient = LookTotals(), None, False
+            self._capture.forget()
+            self._check.forget()
         if self.stopped is not None and self.raises:
             raise TrainingStoppedError(self.stopped.sentence)
-
-    # inside
 
     def _due(self, step: int) -> bool:
         return step % self.settings.every == 0 or step == (self.settings.resume_from or 0) + 1
 
-    def _loss(self, told: Tensor | float | int | None) -> float | None:
-        """Of a tensor on an accelerator only where it is looked at: reading it waits for the device."""
-        if told is None:
-            return self._caught.loss()
-        if isinstance(told, Tensor) and told.device.type != "cpu" and not self._due(self._step):
+    def _loss_value(self, loss: Tensor | float | int | None) -> float | None:
+        """Return the loss. On an accelerator only for a look: reading it waits for the device."""
+        if loss is None:
+            return self._capture.loss()
+        if isinstance(loss, Tensor) and loss.device.type != "cpu" and not self._due(self._step):
             return None
-        return float(told.detach() if isinstance(told, Tensor) else told)
+        return float(loss.detach() if isinstance(loss, Tensor) else loss)
 
-    def _precision(self) -> Precision:
-        return self._caught.precision or Precision.now(next(self._model.parameters()).device.type)
+    def _autocast(self) -> AutocastState:
+        return self._capture.autocast or AutocastState.current(self._model)
 
-    def _forward_begins(self, inputs: Inputs) -> None:
-        """Before a training forward. The first one shows the watch where attention is."""
-        if self._eye is None:
+    def _before_forward(self, inputs: Inputs) -> None:
+        if self._runner is None:
             self._open(inputs)
-        self._look_as_it_came(self._probe or inputs)
+        self._take_initial_look(self._probe or inputs)
         if self._due(self._step + 1):
             self._copy_weights()
 
-    def _forward_ended(self, output: Any) -> None:
-        """After a training forward: where it went wrong can be found out now, and not when the optimiser is done."""
-        if self._eye is not None and self._caught.inputs is not None:
+    def _after_forward(self, output: Any) -> None:
+        if self._runner is not None and self._capture.inputs is not None:
             due = self._due(self._step + 1)
-            self._forwards.ended(output, self._eye.anatomy, self._caught.inputs, self._precision(), looked_at=due)
+            self._check.check(output, self._runner.anatomy, self._capture.inputs, self._autocast(), due=due)
 
     def _copy_weights(self) -> None:
-        if self._before is None and self._eye is not None and self._eye.reads("weight_before"):
-            self._before = self._eye.copied_weights()
+        if self._weights_before is None and self._runner is not None and self._runner.reads("weight_before"):
+            self._weights_before = self._runner.copied_weights()
 
     def _open(self, inputs: Inputs) -> None:
+        """Find attention on the first batch, and create or resume the record."""
         probed = self._probe is not None
-        labels, rows = (self._probe_labels, None) if probed else (self._caught.labels, self.settings.rows)
-        self._eye, kept = eye_for(self._model, self._measures, inputs, labels, rows=rows, probed=probed)
-        if kept:
+        labels = self._probe_labels if probed else self._capture.labels
+        self._runner = LookRunner.start(self._model, self.settings, inputs, labels, probed=probed)
+        if self._runner.needs_labels:
             inputs |= labels
-            self._caught.keeps = tuple(labels)
+            self._capture.required = tuple(labels)
         if self.settings.qk_clip is not None:
-            self._clip = Clip(self._model, self._eye.anatomy, self.settings.qk_clip)
-        if not writes():
+            self._clip = QKClip(self._model, self._runner.anatomy, self.settings.qk_clip)
+        if not is_writer():
             return
-        limits = self._judge.limits
-        header = header_of(self._model, self._eye, self._measures, self.settings, limits, probed=probed)
+        header = self._runner.header(self._judge.limits)
         if self.settings.resume_from is None:
             self._log = RunLog.create(self._folder, header)
         else:
             self._log = RunLog.resume(self._folder, header, self.settings.resume_from)
             for look in self._log.kept:
                 self._judge(look)
-                self._seconds, self._tokens = look.seconds, look.tokens
+                self._earlier_seconds, self._earlier_tokens = look.seconds, look.tokens
         self._writers.open(self._log.header)
 
-    def _look_as_it_came(self, inputs: Inputs) -> None:
-        """Before the first update, which can do harm too: all later looks are compared with this one."""
-        if self._as_it_came is None and not self._steps and self._eye is not None:
-            page, begun = Page(), time.monotonic()
-            self._eye.look(page, inputs, self._precision())
-            self._as_it_came = (page, begun - self._begun, time.monotonic() - begun)
+    def _take_initial_look(self, inputs: Inputs) -> None:
+        """Look before the first update, with which all later looks are compared."""
+        if self._initial is None and not self._steps and self._runner is not None:
+            totals, start = LookTotals(), time.monotonic()
+            self._runner.look(totals, inputs, self._autocast())
+            self._initial = (totals, start - self._started, time.monotonic() - start)
 
-    def _enter_as_it_came(self) -> None:
-        """With the first look, where processes meet; a run that is resumed has its own beginning."""
-        if self._as_it_came is None or self._steps > 1:
+    def _enter_initial_look(self) -> None:
+        """Record it with the first look, where processes meet. A resumed run has its own first look."""
+        if self._initial is None or self._steps > 1:
             return
-        page, seconds, cost = self._as_it_came
-        values = of_all(page, same=self._probe is not None).values()
+        totals, seconds, cost = self._initial
+        values = gather_totals(totals, same_batch=self._probe is not None).values()
         if not self._judge.history.looks:
-            bare = Look(self._step - 1, None, self._seconds + seconds, self._tokens, cost, values)
-            self._told(bare, self._judge(bare))
+            seconds += self._earlier_seconds
+            look = Look(self._step - 1, None, seconds, self._earlier_tokens, cost, values)
+            self._record(look, self._judge(look))
 
-    def _told(self, look: Look, alarms: tuple[Alarm, ...]) -> None:
-        self._write(replace(look, alarms=alarms))
-        self.looks += 1
-        for alarm in alarms:
-            self._tell(alarm)
-
-    def _look(self, loss: float | None, batch: Mapping[str, Any] | None) -> None:
-        assert self._eye is not None
-        self._enter_as_it_came()
-        begun = time.monotonic()
-        inputs = self._probe or (dict(batch) if batch is not None else self._caught.inputs)
-        precision = self._precision()
+    def _take_look(self, loss: float | None, batch: Mapping[str, Any] | None) -> None:
+        assert self._runner is not None
+        self._enter_initial_look()
+        start = time.monotonic()
+        inputs = self._probe or (dict(batch) if batch is not None else self._capture.inputs)
         try:
-            had = self._eye.training(self._page, self._before, gradients=not self._seen_gradient)
-            self._mind_gradients(had or self._seen_gradient)
+            gradients = not self._has_gradient
+            self._has_gradient |= self._runner.measure_training(self._totals, self._weights_before, gradients=gradients)
+            if not self._has_gradient and not self._gradients_missed and self._runner.reads("gradient"):
+                self._gradients_missed = True
+                self._report_missing_gradients()
             if inputs is not None:
-                self._eye.look(self._page, inputs, precision)
+                self._runner.look(self._totals, inputs, self._autocast())
         except (RefusalError, RuntimeError, MemoryError) as error:
             if self._steps <= 1:
                 raise
-            LOG.warning("The look at step %d is left out: %s", self._step, str(error).splitlines()[0])
-        self._page.tokens = self._caught.tokens
-        page = of_all(self._page, same=self._probe is not None)
-        loss = mean_of_all(loss)
-        values = page.values()
-        bare = Look(self._step, loss, self._seconds + begun - self._begun, self._tokens + page.tokens, 0.0, values)
-        broken = self._broken(bare, inputs, precision)
-        alarms = self._judge(bare, None if broken is None else str(broken))
-        cost = time.monotonic() - begun
-        self._told(replace(bare, loss=_finite(loss), cost=cost), alarms)
+            LOG.warning("The look at step %d is skipped: %s", self._step, str(error).splitlines()[0])
+        self._totals.tokens = self._capture.tokens
+        totals = gather_totals(self._totals, same_batch=self._probe is not None)
+        loss = gather_mean(loss)
+        seconds = self._earlier_seconds + start - self._started
+        look = Look(self._step, loss, seconds, self._earlier_tokens + totals.tokens, 0.0, totals.values())
+        origin = self._find_origin(look, inputs)
+        alarms = self._judge(look, None if origin is None else str(origin))
+        finite_loss = loss if loss is not None and math.isfinite(loss) else None
+        self._record(replace(look, loss=finite_loss, cost=time.monotonic() - start), alarms)
 
-    def _mind_gradients(self, had: bool) -> None:
-        if had or self._told_gradients or not self._eye or not self._eye.reads("gradient"):
-            return
-        self._told_gradients = True
-        no_gradients(self.settings.needs_gradients())
+    def _report_missing_gradients(self) -> None:
+        """Log that there are no gradients; refuse if a measure of gradients was asked for by name."""
+        names = ", ".join(self.settings.gradient_measures())
+        if names:
+            raise RefusalError(
+                f"{names} reads gradients, and there are none when watch.step() is called: call it after "
+                "loss.backward() and before optimizer.zero_grad(), or leave the measure out."
+            )
+        LOG.warning("There are no gradients at watch.step(): call it before optimizer.zero_grad() to watch them.")
 
-    def _broken(self, look: Look, inputs: Inputs | None, precision: Precision) -> Broken | None:
-        """Only where something is not finite, and once until all is finite again."""
+    def _find_origin(self, look: Look, inputs: Inputs | None) -> NonfiniteOrigin | None:
+        """Search once each time that something stops being finite."""
         loss_lost = look.loss is not None and not math.isfinite(look.loss)
-        lost = loss_lost or self._forwards.broken is not None or bool(self._judge.history.lost(look))
-        told, self._said_broken = self._said_broken, lost
-        if not lost or self._eye is None or told:
+        lost = loss_lost or self._check.origin is not None or bool(self._judge.history.lost(look))
+        reported, self._nonfinite_reported = self._nonfinite_reported, lost
+        if not lost or self._runner is None or reported:
             return None
-        return self._forwards.broken or broken_place(
-            self._model,
-            self._eye.anatomy,
-            self._eye.slice(inputs) if inputs else None,
-            precision,
-            gave_numbers=self._forwards.gave_numbers,
-            loss_lost=loss_lost,
-        )
+        rows = self._runner.slice(inputs) if inputs else None
+        return self._check.find_after_step(self._runner.anatomy, rows, self._autocast(), loss_lost=loss_lost)
 
-    def _write(self, look: Look) -> None:
-        if writes():
+    def _record(self, look: Look, alarms: tuple[Alarm, ...]) -> None:
+        look = replace(look, alarms=alarms)
+        if is_writer():
             self._writers.write(look)
-        if self._log is None:
-            return
-        try:
-            self._log.append(look)
-        except RunLogStopped as error:
-            self._log = None
-            LOG.error("%s The training goes on, and alarms are still told here.", error)
+        if self._log is not None:
+            try:
+                self._log.append(look)
+            except RunLogStopped as error:
+                self._log = None
+                LOG.error("%s The training goes on, and alarms still appear here.", error)
+        self.looks += 1
+        for alarm in alarms:
+            self.alarms.append(alarm)
+            if is_writer():
+                log_alarm(alarm, self.settings.on_alarm)
+            stop = self.settings.stop_on
+            if stop is not None and not alarm.ended and alarm.at_least(stop) and self.stopped is None:
+                self.stopped = alarm
 
-    def _tell(self, alarm: Alarm) -> None:
-        self.alarms.append(alarm)
-        if writes():
-            tell(alarm, self.settings.on_alarm)
-        stop = self.settings.stop_on
-        if stop is not None and not alarm.ended and alarm.at_least(stop) and self.stopped is None:
-            self.stopped = alarm
-
-    def _clipped(self, clipped: tuple[Clipped, ...]) -> None:
+    def _clip_heads(self, clip: QKClip, batch: Mapping[str, Any] | None) -> None:
+        if not clip.installed:
+            clip.repeat_first_step(self._probe or batch or self._capture.inputs or {}, self._autocast())
+            clip.install(self._changes)
+        clipped = clip.after_step()
         self.clipped += clipped
-        if writes():
-            tell_clipped(self._step, clipped)
-
-
-def _finite(loss: float | None) -> float | None:
-    return loss if loss is not None and math.isfinite(loss) else None
+        for head in clipped if is_writer() else ():
+            LOG.info(
+                "Step %d: head %d of block %d reached a logit of %.3g and was scaled by %.3g.",
+                *(self._step, head.head, head.layer, head.largest, head.factor),
+            )

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from attnscope.core.amx_check import LIMIT, LIMITED_TO, half_precision_crashes
 from attnscope.core.errors import RefusalError
-from attnscope.core.narrow_products import LIMIT, LIMITED_TO, narrow_products_are_deadly
 
 Kept = TypeVar("Kept")
 
@@ -208,7 +208,7 @@ def looking_at(model: nn.Module) -> Iterator[None]:
 
 def _refuse_deadly_products(model: nn.Module) -> None:
     here = (p for p in model.parameters() if p.device.type in ("cpu", "meta"))
-    if any(p.dtype in (torch.bfloat16, torch.float16) for p in here) and narrow_products_are_deadly():
+    if any(p.dtype in (torch.bfloat16, torch.float16) for p in here) and half_precision_crashes():
         raise RefusalError(
             "This processor announces AMX and stops the program at the first product in bfloat16 (a virtual machine "
             f"without tiles): set {LIMIT}={LIMITED_TO} in the environment before Python starts, or use float32."

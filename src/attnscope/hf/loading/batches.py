@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from attnscope.core.places import is_address
+from attnscope.core.folders import is_address
 from attnscope.data import stream as stream_module
 from attnscope.data.batches import Batches
 from attnscope.data.corpus import Corpus, Document

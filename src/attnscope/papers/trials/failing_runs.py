@@ -27,8 +27,8 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from attnscope.commands.timeline.read import read_run
+from attnscope.commands.watch.alarm_judge import muted_log
 from attnscope.commands.watch.run import watch
-from attnscope.commands.watch.telling import unheard
 from attnscope.data.read import read
 from attnscope.papers.models.nano import Config, Nano
 
@@ -95,7 +95,7 @@ def failing_run(
     losses: list[float] = []
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "run" if folder is None else folder
-        with unheard(), watch(model, path, every=size.every) as watching:
+        with muted_log(), watch(model, path, every=size.every) as watching:
             for step in range(size.steps):
                 for group in optimiser.param_groups:
                     group["lr"] = way.rate(step) * (way.mlp(step) if group["mlp"] else 1.0)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.commands.scan.survey.ledger import Ledger
+from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.card import Alarm, Card
 
@@ -123,14 +123,14 @@ def sample_survey(
     first_sample: int = 0,
 ) -> Survey:
     """A survey of `sequences` sequences. `first_sample` numbers them, for shards of one corpus."""
-    ledger = Ledger(CARDS)
+    ledger = SurveyBuilder(CARDS)
     for stack in stacks:
         _observe_stack(ledger, stack, layers, heads, sequences, tokens, seed, first_sample)
     return ledger.survey(sample_provenance(layers, heads, sequences, tokens, name=name, stacks=stacks))
 
 
 def _observe_stack(
-    ledger: Ledger, stack: str, layers: int, heads: int, sequences: int, tokens: int, seed: int, first: int
+    ledger: SurveyBuilder, stack: str, layers: int, heads: int, sequences: int, tokens: int, seed: int, first: int
 ) -> None:
     random = np.random.default_rng([seed, len(stack), first])
     samples = np.arange(first, first + sequences)

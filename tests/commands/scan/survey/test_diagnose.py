@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
-from attnscope.commands.scan.survey.ledger import Ledger
+from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.card import Alarm
 from attnscope.core.errors import RefusalError
@@ -28,11 +28,11 @@ def planted(
     site: str | None = None,
     where: dict[str, Any] | None = None,
     stack: str = "decoder",
-    ledger: Ledger | None = None,
+    ledger: SurveyBuilder | None = None,
     tokens: int = 64,
 ) -> Survey:
     """A survey in which a measure has these means from layer 0 on, in each of two sequences."""
-    book = ledger or Ledger(CARDS)
+    book = ledger or SurveyBuilder(CARDS)
     place = site or CARDS[measure].sites[0]
     for layer, mean in enumerate(means):
         values = np.array([mean, mean], dtype=np.float64)
@@ -114,7 +114,7 @@ def test_sinks_are_one_sentence_and_normal_until_most_heads_are() -> None:
 
 
 def test_sinks_on_another_token() -> None:
-    book = Ledger(CARDS)
+    book = SurveyBuilder(CARDS)
     planted("sink_mass", [[0.0, 0.5, 0.1]], site="self", ledger=book)
     keys = {"key": [9, 0, 0]}
     survey = planted("most_received", [[0.7, 0.5, 0.4]], site="self", where=keys, ledger=book)
@@ -137,7 +137,7 @@ def test_thresholds_change_findings() -> None:
 
 def spikes(stream: Sequence[float], middle: Sequence[float] = ()) -> Survey:
     where = {"token": 0, "channel": 7}
-    book = Ledger(CARDS)
+    book = SurveyBuilder(CARDS)
     planted("spike", middle, site="middle", where=where, ledger=book)
     return planted("spike", stream, site="stream", where=where, ledger=book)
 
@@ -194,7 +194,7 @@ def test_no_spike_where_activations_grow_slowly_or_stay_small() -> None:
 
 
 def test_a_spike_that_wanders_says_how_often() -> None:
-    book = Ledger(CARDS)
+    book = SurveyBuilder(CARDS)
     for layer, size in enumerate((10.0, 5000.0)):
         where = {"channel": np.array([7, 7, 7, 9])}
         book.observe("spike", "value", "decoder", "stream", layer, np.full(4, size), where, np.arange(4))
@@ -251,7 +251,7 @@ def test_cross_attention_is_judged_by_the_length_of_the_other_stack() -> None:
 
 def test_uniform_attention_over_a_few_tokens_is_no_sink() -> None:
     """H_8 / 8 = 0.34: over eight tokens a head that prefers nothing passes 0.3."""
-    book = Ledger(CARDS)
+    book = SurveyBuilder(CARDS)
     rows = np.tril(np.ones((8, 8))) / np.arange(1, 9)[:, None]
     share = float(rows[:, 0].mean())
     assert share == pytest.approx(np.diag(rows).mean()) == pytest.approx(0.3397, abs=1e-4)
@@ -293,7 +293,7 @@ def test_entropy_collapse() -> None:
 
 
 def test_entropy_collapse_explained_by_sinks_is_no_emergency() -> None:
-    book = Ledger(CARDS)
+    book = SurveyBuilder(CARDS)
     planted("sink_mass", [[0.95, 0.95]] * 3, site="self", ledger=book)
     survey = planted("entropy", [[0.1, 0.2]] * 3, site="self", ledger=book)
     finding = next(f for f in diagnose(survey) if f.kind == "entropy_collapse")
@@ -304,7 +304,7 @@ def test_entropy_collapse_explained_by_sinks_is_no_emergency() -> None:
 @pytest.mark.parametrize(("first", "severity"), [(0.95, "note"), (0.6, "warning"), (0.05, "warning")])
 def test_a_layer_of_heads_that_all_rest_is_a_note(first: float, severity: str) -> None:
     """0.6 is a sink, and a head that is one-hot elsewhere in two rows of five: that is not rest."""
-    planted("sink_mass", [[0.95, first], [0.1, 0.1], [0.1, 0.1]], site="self", ledger=(book := Ledger(CARDS)))
+    planted("sink_mass", [[0.95, first], [0.1, 0.1], [0.1, 0.1]], site="self", ledger=(book := SurveyBuilder(CARDS)))
     survey = planted("entropy", [[0.1, 0.2], [2.0, 2.0], [2.0, 2.0]], site="self", ledger=book)
     finding = next(f for f in diagnose(survey) if f.kind == "entropy_collapse")
     assert finding.severity == severity
@@ -336,7 +336,7 @@ def test_duplicate_heads_name_their_twin() -> None:
 
 
 def test_nonfinite_is_located_at_its_first_place() -> None:
-    book = Ledger(CARDS)
+    book = SurveyBuilder(CARDS)
     planted("token_cosine", [0.1, 0.2, np.nan], ledger=book)
     survey = planted("entropy", [[1.0, 1.0], [1.0, np.inf]], site="self", ledger=book)
     finding = only(survey)
@@ -355,7 +355,7 @@ def test_nonfinite_in_the_stream(site: str) -> None:
 
 
 def test_each_stack_speaks_for_itself() -> None:
-    book = Ledger(CARDS)
+    book = SurveyBuilder(CARDS)
     planted("sink_mass", [[0.5, 0.1, 0.1]], site="self", stack="encoder", ledger=book)
     planted("sink_mass", [[0.5, 0.1, 0.1]], site="self", stack="decoder", ledger=book)
     survey = planted("sink_mass", [[0.5, 0.1, 0.1]], site="cross", stack="decoder", ledger=book)
@@ -364,7 +364,7 @@ def test_each_stack_speaks_for_itself() -> None:
 
 
 def test_a_card_rings_its_own_alarm() -> None:
-    ledger = Ledger(CARDS)
+    ledger = SurveyBuilder(CARDS)
     weights = np.array([[-7.0, 0.0, 1.0]])
     ledger.observe("qk_spectrum", "mean", "decoder", "self", 3, weights)
     finding = only(ledger.survey({}))
@@ -378,7 +378,7 @@ def test_alarms_of_stream_measures_name_layers() -> None:
     from dataclasses import replace
 
     cards = {"effective_rank": replace(CARDS["effective_rank"], alarm=Alarm("<", 2.0, "few directions are left."))}
-    ledger = Ledger(cards)
+    ledger = SurveyBuilder(cards)
     for layer, rank in enumerate((9.0, 1.5, 1.2)):
         ledger.observe("effective_rank", "value", "decoder", "stream", layer, np.array([rank]))
     finding = only(ledger.survey({}))
@@ -436,7 +436,7 @@ def test_the_limit_of_norm_growth_has_a_name_and_can_be_changed() -> None:
     card = replace(
         CARDS["norm_growth"], of_block=True, alarm=Alarm(">", 10.0, "one block makes tokens ten times longer")
     )
-    ledger = Ledger({"norm_growth": card})
+    ledger = SurveyBuilder({"norm_growth": card})
     for layer, growth in enumerate((1.1, 12.0, 1.2)):
         ledger.observe("norm_growth", "value", "decoder", "stream", layer, np.array([growth]))
     survey = ledger.survey({})

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnscope.commands.scan.survey.ledger import Ledger
+from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.errors import RefusalError
 from tests.commands.scan.survey.sample import CARDS, sample_survey
@@ -32,7 +32,7 @@ def test_equal_surveys_are_equal_files(tmp_path: Path) -> None:
 
 
 def test_broken_numbers_stay_strict_json(tmp_path: Path) -> None:
-    ledger = Ledger(CARDS)
+    ledger = SurveyBuilder(CARDS)
     ledger.observe("entropy", "value", "decoder", "self", 0, np.array([[np.nan, np.inf, -0.0]]))
     survey = ledger.survey({"verify": {"largest_difference": float("inf")}})
     path = survey.save(tmp_path / "survey.json")

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import attnscope
+from attnscope.commands.scan.survey.builder import NotMeasured
 from attnscope.commands.scan.survey.cell import Cell, Key
-from attnscope.commands.scan.survey.ledger import Missing
 from attnscope.commands.scan.survey.packed import pack, unpack
-from attnscope.commands.scan.survey.shards import PLAN, Store, Whose, from_bytes, shard_name, to_bytes
+from attnscope.commands.scan.survey.shards import PLAN, ShardId, Store, from_bytes, shard_name, to_bytes
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
-from attnscope.core.places import place
+from attnscope.core.folders import open_folder
 from attnscope.core.registry import measures
 
 CARDS: dict[str, Card] = {
@@ -58,7 +58,7 @@ def _survey(seed: int) -> Survey:
 def store(tmp_path: Path) -> Store:
     made = Store.open(tmp_path / "store", PLAN_OF, DIGEST, 4)
     for number in range(4):
-        made.write(number, _survey(number), Missing())
+        made.write(number, _survey(number), NotMeasured())
     return made
 
 
@@ -70,9 +70,9 @@ def test_packing_loses_nothing() -> None:
 
 
 def test_a_shard_file_is_the_survey(tmp_path: Path) -> None:
-    data = to_bytes(Whose(PLAN_OF, DIGEST, 3, 4), _survey(0), Missing({"entropy": frozenset({"x"})}))
+    data = to_bytes(ShardId(PLAN_OF, DIGEST, 3, 4), _survey(0), NotMeasured({"entropy": frozenset({"x"})}))
     read = from_bytes(data, "here")
-    assert (read.whose.number, read.whose.of, read.sequences, read.tokens) == (3, 4, 6, {"": 60, "decoder": 60})
+    assert (read.shard_id.number, read.shard_id.of, read.sequences, read.tokens) == (3, 4, 6, {"": 60, "decoder": 60})
     assert read.missing.lacking == {"entropy": {"x"}}
     for broken in (data[:-9], b"", data[:40], b"x" * 99):
         with pytest.raises(RefusalError, match="no whole shard"):
@@ -81,7 +81,7 @@ def test_a_shard_file_is_the_survey(tmp_path: Path) -> None:
 
 def test_one_bit_that_was_turned_is_seen_wherever_it_is() -> None:
     """Most of a shard are numbers, of which any would be added up; behind the header every part is tried."""
-    data = to_bytes(Whose(PLAN_OF, DIGEST, 3, 4), _survey(0), Missing())
+    data = to_bytes(ShardId(PLAN_OF, DIGEST, 3, 4), _survey(0), NotMeasured())
     start = 8 + int.from_bytes(data[:8], "little")  # safetensors: the length of the header, and the header
     for byte in range(start, len(data), 101):
         turned = bytearray(data)
@@ -96,7 +96,7 @@ def test_one_bit_that_was_turned_is_seen_wherever_it_is() -> None:
 
 
 def test_the_fold_is_the_merge_of_surveys_in_any_order(store: Store, tmp_path: Path) -> None:
-    merged = attnscope.merge(str(store.place))
+    merged = attnscope.merge(str(store.folder))
     for order in itertools.islice(itertools.permutations(range(4)), 0, 24, 7):
         slow = _survey(order[0])
         for number in order[1:]:
@@ -123,25 +123,25 @@ def test_surveys_are_merged_too(tmp_path: Path) -> None:
 
 
 def test_a_missing_shard_is_refused_or_said(store: Store) -> None:
-    store.place.remove(shard_name(DIGEST, 2))
+    store.folder.remove(shard_name(DIGEST, 2))
     with pytest.raises(RefusalError, match=r"Shard 2 of 4 \(counted from 0\) is missing"):
-        attnscope.merge(str(store.place))
-    partial = attnscope.merge(str(store.place), partial=True)
+        attnscope.merge(str(store.folder))
+    partial = attnscope.merge(str(store.folder), partial=True)
     assert partial.provenance["corpus"]["sequences"] == 18
     assert "Shard 2 of 4" in partial.provenance["notes"][0]
     assert store.done() == {0, 1, 3}
 
 
 def test_a_doubled_shard_and_one_of_another_plan_are_refused(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "copy.shard").write_bytes(store.place.read(shard_name(DIGEST, 1)))
+    (tmp_path / "copy.shard").write_bytes(store.folder.read(shard_name(DIGEST, 1)))
     with pytest.raises(RefusalError, match="Shard 1 is there twice"):
-        attnscope.merge([str(store.place), tmp_path / "copy.shard"])
+        attnscope.merge([str(store.folder), tmp_path / "copy.shard"])
     other = Store.open(tmp_path / "other", PLAN_OF | {"seed": 5}, "cd" * 32, 4)
-    other.write(0, _survey(0), Missing())
+    other.write(0, _survey(0), NotMeasured())
     with pytest.raises(RefusalError, match=r"another plan .*another seed"):
-        attnscope.merge([str(store.place), str(other.place)])
+        attnscope.merge([str(store.folder), str(other.folder)])
     with pytest.raises(RefusalError, match="not merged together"):
-        attnscope.merge([str(store.place), _survey(1).save(tmp_path / "survey.json")])
+        attnscope.merge([str(store.folder), _survey(1).save(tmp_path / "survey.json")])
 
 
 def test_a_store_is_for_one_plan(store: Store, tmp_path: Path) -> None:
@@ -164,10 +164,10 @@ def test_a_store_elsewhere(tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
     made = Store.open("memory://attnscope-test/shards", PLAN_OF, DIGEST, 2)
     for number in range(2):
-        made.write(number, _survey(number), Missing())
+        made.write(number, _survey(number), NotMeasured())
     assert made.done() == {0, 1}
     assert attnscope.merge("memory://attnscope-test/shards").cells == (_survey(0) | _survey(1)).cells
-    made.place.remove(shard_name(DIGEST, 1))
+    made.folder.remove(shard_name(DIGEST, 1))
     assert made.done() == {0}
     with pytest.raises(RefusalError, match="cannot be opened"):
         attnscope.merge("nonsense://there")
@@ -178,7 +178,7 @@ def test_many_shards_of_one_layout_are_one_sum(tmp_path: Path) -> None:
     made = Store.open(tmp_path / "many", PLAN_OF, DIGEST, 30)
     one = replace(_survey(1), cells=_cells(1, weights=False))
     for number in range(30):
-        made.write(number, one, Missing())
+        made.write(number, one, NotMeasured())
     merged = attnscope.merge(tmp_path / "many")
     for key, cell in one.cells.items():
         np.testing.assert_array_equal(merged.cells[key].moments.count, 30 * cell.moments.count)
@@ -189,6 +189,6 @@ def test_many_shards_of_one_layout_are_one_sum(tmp_path: Path) -> None:
 def test_an_address_of_this_machine_is_a_folder(tmp_path: Path) -> None:
     """What fsspec writes there is seen before it is whole: a killed writer would leave half a shard as a whole one."""
     pytest.importorskip("fsspec")
-    where = place(f"file://{tmp_path / 'shards'}/")
+    where = open_folder(f"file://{tmp_path / 'shards'}/")
     assert str(where) == str(tmp_path / "shards")
-    assert where == place(tmp_path / "shards")
+    assert where == open_folder(tmp_path / "shards")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
-from attnscope.commands.scan.survey.ledger import Ledger
+from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.commands.scan.survey.readings import Uniform
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.registry import measures
@@ -16,7 +16,7 @@ LARGEST = Uniform(64.0, True).entropy
 
 def survey(ratio: float, predicted: float, measured: float, weights: str = "random") -> Survey:
     """Two heads of one block over 64 tokens: the ratio, and entropies as shares of the largest."""
-    book = Ledger({name: measures()[name].card for name in ("logit_phase", "entropy")})
+    book = SurveyBuilder({name: measures()[name].card for name in ("logit_phase", "entropy")})
     parts = {"value": ratio, "predicted_entropy": predicted * LARGEST, "predicted_squares": 0.6, "squares": 0.64}
     for part, value in parts.items():
         book.observe("logit_phase", part, "decoder", "self", 0, np.full((2, 2), value), {}, SAMPLES)

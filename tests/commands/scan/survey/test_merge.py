@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from attnscope.commands.scan.survey.ledger import Ledger
+from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.commands.scan.survey.provenance import merge_provenance
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.decoding import plain
@@ -44,7 +44,7 @@ def test_an_empty_survey_changes_nothing() -> None:
 
 def test_shards_equal_the_whole() -> None:
     a, b = sample_survey(2, 2, 4), sample_survey(2, 2, 4, first_sample=4)
-    together = Ledger.from_survey(a)
+    together = SurveyBuilder.from_survey(a)
     merged = a | b
     assert merged.provenance["corpus"]["sequences"] == 8
     assert merged.provenance["corpus"]["tokens"] == 8 * 64
@@ -126,7 +126,7 @@ def test_strangers_are_refused() -> None:
     fewer = {name: card for name, card in CARDS.items() if name != "entropy"}
     with pytest.raises(RefusalError, match=r"same measures \(entropy\)"):
         survey.merge(Survey.empty(survey.provenance, fewer))
-    with pytest.raises(RefusalError, match="heads at decoder self layer 0"):
+    with pytest.raises(RefusalError, match="heads at decoder self block 0"):
         survey.merge(sample_survey(2, 3))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attnscope.commands.scan.diagnose import diagnose
-from attnscope.commands.scan.survey.ledger import Ledger
+from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.finding import Finding
 from attnscope.findings.past_float16 import FLOAT16
@@ -19,7 +19,7 @@ LARGEST = float(np.finfo(np.float16).max)
 
 def climbing(sizes: Sequence[Sequence[float]], *, middle: bool = False) -> Survey:
     """Largest entries, one row for each place and one column for each sequence; channel 443 of token 3."""
-    book = Ledger(CARDS)
+    book = SurveyBuilder(CARDS)
     for place, row in enumerate(sizes):
         site, layer = ("stream", "middle")[place % 2 if middle else 0], place // 2 if middle else place
         labels = {"channel": np.full(len(row), 443), "token": np.full(len(row), 3)}

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.commands.scan.survey.cell import Key
-from attnscope.commands.scan.survey.ledger import Ledger
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.errors import RefusalError
 from tests.commands.scan.survey.sample import CARDS, sample_provenance, sample_survey
@@ -28,7 +28,7 @@ def test_values_are_nan_where_nothing_was_measured() -> None:
 
 
 def test_layers_with_fewer_heads_are_filled_up() -> None:
-    ledger = Ledger(CARDS)
+    ledger = SurveyBuilder(CARDS)
     for layer, heads in enumerate((2, 3)):
         ledger.observe("entropy", "value", "decoder", "self", layer, np.ones((1, heads)))
     assert np.isnan(ledger.survey({}).values("entropy")).tolist() == [[False, False, True], [False] * 3]
@@ -102,7 +102,7 @@ def test_table_tells_where() -> None:
 
 
 def test_table_of_nothing_finite_has_no_numbers() -> None:
-    ledger = Ledger(CARDS)
+    ledger = SurveyBuilder(CARDS)
     ledger.observe(*PLACE, np.array([[np.nan, 1.0]]))
     table = ledger.survey({}).table()
     assert table["nonfinite"].tolist() == [1, 0]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnscope.commands.watch import writer as room
-from attnscope.commands.watch.writer import Writers, images, scalars
+from attnscope.commands.watch import writers as room
+from attnscope.commands.watch.writers import Writers, images, scalars
 from attnscope.core.errors import RefusalError
 from tests.commands.timeline.sample import header, look, looks
 
@@ -118,7 +118,7 @@ def test_a_logger_that_fails_is_left_out_and_said_once(tmp_path: Path, caplog: p
     writers.close()
     assert failing.written == [50]
     assert [record.message for record in caplog.records] == [
-        "_Failing is left out from now on (ConnectionError: the server is gone); the training goes on."
+        "_Failing is skipped from now on (ConnectionError: the server is gone); the training goes on."
     ]
     steps = {event.step for event in _events(tmp_path) if event.summary.value}
     assert steps == {50, 100, 150, 200}

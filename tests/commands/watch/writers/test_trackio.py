@@ -14,8 +14,8 @@ pytest.importorskip("trackio")
 ROOT = Path(__file__).parents[4]
 PROGRAM = """
 import sys
-from attnscope.commands.watch.writer import Writers
-from attnscope.commands.watch.writer import scalars
+from attnscope.commands.watch.writers import Writers
+from attnscope.commands.watch.writers import scalars
 from tests.commands.timeline.sample import header, looks
 writers = Writers.of("trackio", sys.argv[1])
 writers.open(header())

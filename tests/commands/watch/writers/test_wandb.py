@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from attnscope.commands.watch.writer import Writers, scalars
+from attnscope.commands.watch.writers import Writers, scalars
 from tests.commands.timeline.sample import header, looks
 
 pytest.importorskip("wandb")

@@ -1,7 +1,4 @@
-"""A cell holds everything a survey knows about one measure at one place, for all heads there at once.
-
-It is a product of mergeable statistics, so it merges exactly as they do.
-"""
+"""A cell: the statistics of one measure at one place, for all heads at once. Cells merge exactly."""
 
 from __future__ import annotations
 
@@ -22,9 +19,9 @@ from attnscope.stats.tally import Tally
 
 
 class Key(NamedTuple):
-    """Where a cell stands: `Key("entropy", "value", "decoder", "self", 3)`.
+    """The place of a cell: `Key("entropy", "value", "decoder", "self", 3)`.
 
-    A stream at layer l is the state entering block l; at layer L (the number of blocks) it leaves the last one.
+    For the stream, layer b is the state that enters block b; with B blocks, layer B leaves the last one.
     """
 
     measure: str
@@ -41,7 +38,7 @@ class Cell:
     moments: Moments
     sketch: QuantileSketch
     peak: Peak
-    tallies: dict[str, Tally] = field(default_factory=dict)  # how often each token, channel, key was the place
+    tallies: dict[str, Tally] = field(default_factory=dict)  # how often each token, channel, key was the location
 
     @classmethod
     def empty(cls, shape: Shape = ()) -> Cell:
@@ -54,17 +51,17 @@ class Cell:
         where: Mapping[str, Int[np.ndarray, " batch *shape"]],
         samples: Int[np.ndarray, " batch"] | None,
     ) -> Cell:
-        """One row of `values` is one sequence. Labels of values that are not finite mean nothing and are left out."""
+        """Build from one row per sequence. Labels of values that are not finite are ignored."""
         finite = np.isfinite(values)
-        places = dict(where)
+        labels = dict(where)
         if samples is not None:
             column = samples.reshape(-1, *[1] * (values.ndim - 1))
-            places["sample"] = np.broadcast_to(column, values.shape)
+            labels["sample"] = np.broadcast_to(column, values.shape)
         return cls(
             moments=Moments.of(values),
             sketch=QuantileSketch.of(values),
-            peak=Peak.of(values, places),
-            tallies={name: Tally.of(labels, keep=finite) for name, labels in sorted(where.items())},
+            peak=Peak.of(values, labels),
+            tallies={name: Tally.of(label, keep=finite) for name, label in sorted(where.items())},
         )
 
     @classmethod
@@ -74,14 +71,13 @@ class Cell:
         where: Sequence[Mapping[str, Int[np.ndarray, " batch *shape"]]],
         samples: Int[np.ndarray, " batch"] | None,
     ) -> list[Cell]:
-        """`of` for places with the same sequences, heads and labels, side by side in one: a scan sums up hundreds of
-        small ones, and each call would cost more than its sums."""
-        labels = {name: np.stack([one[name] for one in where], axis=1) for name in where[0]}
+        """Build the cells of many places with the same sequences, heads and labels in one call, which is faster."""
+        labels = {name: np.stack([place[name] for place in where], axis=1) for name in where[0]}
         whole = cls.of(np.stack(values, axis=1), labels, samples)
         return [whole._part(number) for number in range(len(values))]
 
     def _part(self, number: int) -> Cell:
-        """One entry along the first axis."""
+        """Return one entry along the first axis."""
         return Cell(
             moments=self.moments.part(number),
             sketch=QuantileSketch(self.sketch.tally.part(number)),
@@ -108,12 +104,12 @@ class Cell:
         )
 
     def quantile(self, share: float) -> NDArray[np.float64]:
-        """Within 0.8 % of the true quantile, and never outside the values seen."""
-        found = self.sketch.quantile(share)
-        return np.asarray(np.clip(found, self.moments.minimum, self.moments.maximum))
+        """Return a quantile within 0.8 % of the true one, and never outside the observed values."""
+        quantile = self.sketch.quantile(share)
+        return np.asarray(np.clip(quantile, self.moments.minimum, self.moments.maximum))
 
     def usual(self) -> list[dict[str, int] | None]:
-        """Per head: the most common value of every label; None where there are no labels."""
+        """Return the most common value of every label, per head; None without labels."""
         common = {name: tally.most_common() for name, tally in self.tallies.items()}
         rows = []
         for head in range(math.prod(self.shape)):
@@ -144,7 +140,7 @@ class Cell:
 
 
 def _shape(data: Mapping[str, Any]) -> Shape:
-    """Checked against the numbers that are there, because arrays are made of this shape before they are filled."""
+    """Return the shape, checked against the numbers in the file before arrays are allocated."""
     shape = tuple(int(n) for n in data["shape"])
     numbers = len(data["moments"]["total"])
     if len(shape) > 1 or any(n < 0 for n in shape) or numbers != math.prod(shape):
@@ -155,8 +151,8 @@ def _shape(data: Mapping[str, Any]) -> Shape:
 def join(card: Card, a: Cell, b: Cell) -> Cell:
     """Merge two cells of one place.
 
-    Weights do not depend on the corpus: every shard reads the same ones, and they must count once. Where two
-    readings differ by rounding, the one whose JSON sorts last is kept, which is as order-free as a merge.
+    Weights do not depend on the corpus: every shard reads the same ones, and they count once. If two readings differ by
+    rounding, the one whose JSON sorts last is kept, so the order of merging does not matter.
     """
     if card.scope != "weights":
         return a.merge(b)

@@ -1,4 +1,4 @@
-"""A survey as a JSON document, and back. What is wrong inside is refused by the name of its field."""
+"""Convert a survey to a JSON document and back. A damaged document raises `FieldError` with the name of the field."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.card import Card
 from attnscope.core.decoding import FieldError, decode, encode, plain
 
-_DEEPEST = 10**5  # layers: arrays are made as deep as the largest one says
+_DEEPEST = 10**5  # blocks: arrays are allocated for the largest number in the file
 _LONGEST_NUMBER = 18  # digits
 _DAMAGED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, AssertionError, IndexError)
 
 
 def to_json(survey: Survey) -> dict[str, Any]:
     texts = {"excerpts": {str(sample): list(tokens) for sample, tokens in survey.excerpts.items()}}
-    given = {"sequences": {str(sample): encode(inputs) for sample, inputs in survey.sequences.items()}}
+    ids = {"sequences": {str(sample): encode(inputs) for sample, inputs in survey.sequences.items()}}
     return {
         "provenance": plain(survey.provenance),
         "cards": {name: encode(card) for name, card in sorted(survey.cards.items())},
         "cells": [{"key": list(key), **cell.to_json()} for key, cell in sorted(survey.cells.items())],
         **(texts if survey.excerpts else {}),
-        **(given if survey.sequences else {}),
+        **(ids if survey.sequences else {}),
     }
 
 
@@ -43,24 +43,17 @@ def from_json(data: Mapping[str, Any]) -> Survey:
             raise FieldError(f"cells[{number}]: {error}") from error
     provenance = _field(data, "provenance", dict)
     refuse_other_types(provenance)
-    return Survey(provenance, cards, cells, _excerpts(data), _sequences(data))
+    excerpts: Excerpts = _by_sample(data, "excerpts", tuple[str, ...])
+    sequences: Sequences = _by_sample(data, "sequences", dict[str, tuple[int, ...]])
+    return Survey(provenance, cards, cells, excerpts, sequences)
 
 
-def _excerpts(data: Mapping[str, Any]) -> Excerpts:
-    read: dict[str, tuple[str, ...]] = decode(dict[str, tuple[str, ...]], data.get("excerpts", {}))
-    return {_sample(sample, "excerpts"): tokens for sample, tokens in read.items()}
-
-
-def _sequences(data: Mapping[str, Any]) -> Sequences:
-    kind = dict[str, dict[str, tuple[int, ...]]]
-    read: dict[str, dict[str, tuple[int, ...]]] = decode(kind, data.get("sequences", {}))
-    return {_sample(sample, "sequences"): inputs for sample, inputs in read.items()}
-
-
-def _sample(text: str, field: str) -> int:
-    if not text.isdecimal() or len(text) > _LONGEST_NUMBER:
-        raise FieldError(f"{field}['{text[:20]}'] is not the number of a sequence")
-    return int(text)
+def _by_sample(data: Mapping[str, Any], field: str, kind: Any) -> dict[int, Any]:
+    decoded = decode(dict[str, kind], data.get(field, {}))
+    for sample in decoded:
+        if not sample.isdecimal() or len(sample) > _LONGEST_NUMBER:
+            raise FieldError(f"{field}['{sample[:20]}'] is not the number of a sequence")
+    return {int(sample): value for sample, value in decoded.items()}
 
 
 def _field(data: Mapping[str, Any], name: str, kind: type) -> Any:
@@ -70,11 +63,10 @@ def _field(data: Mapping[str, Any], name: str, kind: type) -> Any:
 
 
 def _key(words: Any, cards: Mapping[str, Card]) -> Key:
-    if not isinstance(words, list) or len(words) != len(Key._fields):
+    whole = isinstance(words, list) and len(words) == len(Key._fields)
+    if not whole or not all(isinstance(name, str) for name in words[:4]) or type(words[4]) is not int:
         raise FieldError("its key must be measure, part, stack, site and layer")
     key = Key(*words)
-    if not all(isinstance(name, str) for name in key[:4]) or type(key.layer) is not int:
-        raise FieldError("its key must be measure, part, stack, site and layer")
     if key.layer not in range(_DEEPEST):
         raise FieldError(f"layer {key.layer} is not one of a model")
     if key.measure not in cards or key.part not in cards[key.measure].parts:
@@ -93,7 +85,7 @@ class _Stack:
     tokens: int | None = None
 
 
-# What pages, terminals and findings read of provenance. The rest is shown as it is, whatever it is.
+# The fields of provenance that pages, terminals and findings read. The rest is shown as it is.
 _READ: Mapping[str, Mapping[str, Any]] = {
     "model": {"name": str, "class": str, "stacks": tuple[_Stack, ...]},
     "corpus": {"name": str, "sequences": int, "tokens": int, "files_read": int, "files_skipped": int},
@@ -101,7 +93,7 @@ _READ: Mapping[str, Mapping[str, Any]] = {
 
 
 def refuse_other_types(provenance: Mapping[str, Any]) -> None:
-    """A survey that was edited by hand must not make its page fail: what is read of it has the type it should have."""
+    """Check the types of provenance, so that a survey that was edited by hand cannot break its page."""
     for section, kinds in _READ.items():
         part = provenance.get(section, {})
         if not isinstance(part, Mapping):

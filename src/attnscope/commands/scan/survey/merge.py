@@ -1,10 +1,12 @@
-"""merge(parts) -> Survey: shards of one plan, or surveys of several corpora, made one.
+"""merge(parts) -> Survey: merge the shards of one plan, or surveys of several corpora. Needs no torch.
 
     attnscope.merge("run/shards")                          the store of a job array, when every shard is there
-    attnscope.merge(["a/survey.json", "b/survey.json"])    what `a | b` gives
+    attnscope.merge(["a/survey.json", "b/survey.json"])    the same as `a | b`
 
-Shards are added up one at a time, in the order of their numbers: memory holds one survey and one shard, however many
-there are. Every shard must be there once. No torch here.
+Shards are added one at a time: memory holds one survey and one shard. Every step is exact (integers are added, minima
+and maxima kept), so the order of shards does not matter. Shards of one layout are summed as arrays. If layouts differ
+(a measure had no place in one shard, a rare label occurs in another) each has its own sum, and these few are merged as
+any two surveys are.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnscope.commands.load import opened
+from attnscope.commands.scan.survey.builder import NotMeasured
 from attnscope.commands.scan.survey.cell import Cell, Key
-from attnscope.commands.scan.survey.ledger import Missing
 from attnscope.commands.scan.survey.packed import SKETCH, SUMS, Arrays, Layout, coded, uncoded, unpack
 from attnscope.commands.scan.survey.provenance import counted, merge_provenance
 from attnscope.commands.scan.survey.shards import PLAN, SUFFIX, ShardFile, cards_of, differences, from_bytes, weights_of
@@ -29,43 +31,36 @@ from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import named_path
-from attnscope.core.places import Place, is_address, place
+from attnscope.core.folders import Folder, is_address, open_folder
 from attnscope.core.progress import Advance, silent
 from attnscope.core.words import ranges
 
-# Shards added up, one after the other, in the memory of one survey: `Fold().add(shard)` ten thousand times.
-#
-# Every step is exact (integers are added, minima and maxima kept), so the order of shards cannot be seen in the result;
-# they are taken in the order of their numbers all the same. Shards of one layout are summed as arrays; where layouts
-# differ (a measure had no place in one, a rare label was seen in another) there is a sum for each, and these few are
-# merged as any two surveys are.
-
-_FEWEST_WAITING = 1 << 16  # codes not seen before that wait to be sorted in
+_FEWEST_WAITING = 1 << 16  # new codes that wait before they are sorted in
 
 
-class Fold:
-    """Mutable on purpose: it is as large as one survey, however many are added."""
+class ShardMerger:
+    """Adds shards in the memory of one survey."""
 
     def __init__(self) -> None:
-        self._sums: dict[bytes, _Sum] = {}
-        self._weights: set[str] = set()  # nearly always one text, or one and that of none
+        self._sums: dict[bytes, _LayoutSum] = {}
+        self._weights: set[str] = set()  # usually one text, and the empty one
 
     def add(self, shard: ShardFile) -> None:
         if shard.layout not in self._sums:
-            self._sums[shard.layout] = _Sum(Layout.from_bytes(shard.layout))
+            self._sums[shard.layout] = _LayoutSum(Layout.from_bytes(shard.layout))
         self._sums[shard.layout].add(shard.arrays)
         self._weights.add(shard.weights)
 
     def survey(self, cards: dict[str, Card]) -> Survey:
-        """All that was added, without a word on where it comes from."""
-        parts = [one.cells() for _, one in sorted(self._sums.items())]
+        """Return the survey of all shards, without provenance."""
+        parts = [total.cells() for _, total in sorted(self._sums.items())]
         parts += [weights_of(text) for text in sorted(self._weights)]
         empty = Survey.empty({}, cards)
         return reduce(lambda whole, cells: whole | Survey({}, empty.cards, cells), parts, empty)
 
 
-class _Sum:
-    """Of shards of one layout."""
+class _LayoutSum:
+    """The sum of shards of one layout."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -75,7 +70,7 @@ class _Sum:
         self._peak = np.full(size, -np.inf)
         self._where: dict[str, NDArray[np.int64]] | None = None
         self._sums = {name: _Limbs(size) for name in SUMS}
-        self._seen = {name: _Seen() for name in (SKETCH, *(f"tally.{one}" for one in layout.tallies))}
+        self._counters = {name: _CodeCounter() for name in (SKETCH, *(f"tally.{label}" for label in layout.tallies))}
 
     def add(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         for name in self._counts:
@@ -85,11 +80,11 @@ class _Sum:
         self._keep_peak(arrays)
         for name, limbs in self._sums.items():
             limbs.add(arrays[f"{name}.limbs"], arrays[f"{name}.low"])
-        for name, seen in self._seen.items():
-            seen.add(*coded(arrays, name))
+        for name, counter in self._counters.items():
+            counter.add(*coded(arrays, name))
 
     def _keep_peak(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """As `Peak.merge` does: the larger value, and among equal ones the smaller labels."""
+        """Keep the larger value, and among equal ones the smaller labels, as `Peak.merge` does."""
         value = arrays["peak"]
         theirs = {name: arrays[f"peak.{name}"] for name in self._layout.labels}
         if self._where is None:
@@ -114,13 +109,13 @@ class _Sum:
         }
         for name, sums in self._sums.items():
             arrays[f"{name}.limbs"], arrays[f"{name}.low"] = sums.limbs, np.full(self._layout.numbers, sums.low)
-        for name, seen in self._seen.items():
-            arrays |= uncoded(*seen.all(), self._layout.numbers, name)
+        for name, counter in self._counters.items():
+            arrays |= uncoded(*counter.all(), self._layout.numbers, name)
         return unpack(self._layout, arrays)
 
 
 class _Limbs:
-    """Exact sums in limbs that are never carried; as wide as the exponents that were really there."""
+    """Exact sums in limbs that are never carried, as wide as the exponents that occur."""
 
     def __init__(self, size: int) -> None:
         self.limbs = np.zeros((size, 0), np.int64)
@@ -138,13 +133,13 @@ class _Limbs:
             self.limbs = np.pad(self.limbs, ((0, 0), (before, after)))
             self.low -= before
         rows = np.flatnonzero(used)
-        places = (low[rows].astype(np.int64) - self.low + rows * self.limbs.shape[1])[:, None]
+        starts = (low[rows].astype(np.int64) - self.low + rows * self.limbs.shape[1])[:, None]
         flat = self.limbs.reshape(-1)
-        flat[(places + np.arange(limbs.shape[1])).ravel()] += limbs[rows].ravel()
+        flat[(starts + np.arange(limbs.shape[1])).ravel()] += limbs[rows].ravel()
 
 
-class _Seen:
-    """How often each code was seen: sorted codes, and those that are new wait until there are many."""
+class _CodeCounter:
+    """Counts codes. Known codes are sorted; new ones wait until there are many."""
 
     def __init__(self) -> None:
         self._codes, self._counts = np.empty(0, np.int64), np.empty(0, np.int64)
@@ -155,10 +150,10 @@ class _Seen:
         if not len(self._codes):
             self._codes, self._counts = codes.copy(), counts.copy()
             return
-        place = np.searchsorted(self._codes, codes)
-        np.minimum(place, len(self._codes) - 1, out=place)
-        known = self._codes[place] == codes
-        self._counts[place[known]] += counts[known]  # codes of one shard differ
+        index = np.searchsorted(self._codes, codes)
+        np.minimum(index, len(self._codes) - 1, out=index)
+        known = self._codes[index] == codes
+        self._counts[index[known]] += counts[known]  # codes of one shard are unique
         if not known.all():
             self._waiting.append((codes[~known], counts[~known]))
             self._many += len(self._waiting[-1][0])
@@ -172,38 +167,40 @@ class _Seen:
     def _sort_in(self) -> None:
         if not self._waiting:
             return
-        codes = np.concatenate([self._codes, *(one for one, _ in self._waiting)])
-        counts = np.concatenate([self._counts, *(one for _, one in self._waiting)])
-        order = np.argsort(codes, kind="stable")  # runs that are sorted already: a merge, not a sort
+        codes = np.concatenate([self._codes, *(codes for codes, _ in self._waiting)])
+        counts = np.concatenate([self._counts, *(counts for _, counts in self._waiting)])
+        order = np.argsort(codes, kind="stable")  # fast, because the pieces are sorted
         codes, counts = codes[order], counts[order]
         first = np.flatnonzero(np.diff(codes, prepend=codes[:1] - 1))
         self._codes, self._counts = codes[first], np.add.reduceat(counts, first)
         self._waiting, self._many = [], 0
 
 
-Part = str | Path | Survey
+Mergeable = str | Path | Survey
 
 
-def merge(parts: Part | Iterable[Part], *, partial: bool = False, progress: Advance | None = None) -> Survey:
-    """One survey of stores, shard files, or surveys and their files. `partial` takes a store whose shards are not all
-    there, and says so in the survey's notes."""
-    given = [parts] if isinstance(parts, str | Path | Survey) else list(parts)
-    if not given:
+def merge(parts: Mergeable | Iterable[Mergeable], *, partial: bool = False, progress: Advance | None = None) -> Survey:
+    """Merge stores and shard files, or surveys and their files, into one survey.
+
+    `partial` accepts a store with missing shards, and says so in the notes of the survey.
+    """
+    all_parts = [parts] if isinstance(parts, str | Path | Survey) else list(parts)
+    if not all_parts:
         raise RefusalError("There is nothing to merge: name a store of shards, shard files, or surveys.")
-    shards = [one for one in given if not isinstance(one, Survey) and _holds_shards(one)]
+    shards = [part for part in all_parts if not isinstance(part, Survey) and _holds_shards(part)]
     if not shards:
-        return reduce(lambda a, b: a | b, _each_once(given))
-    if len(shards) < len(given):
+        return reduce(lambda a, b: a | b, _each_once(all_parts))
+    if len(shards) < len(all_parts):
         raise RefusalError("Shards and surveys are not merged together: merge the shards first, then the surveys.")
-    return folded(_files(shards), partial=partial, tell=progress or silent)
+    return merge_shards(_files(shards), partial=partial, tell=progress or silent)
 
 
-def folded(files: Iterable[tuple[Place, str]], *, partial: bool = False, tell: Advance = silent) -> Survey:
-    """The survey of these shard files, which must be of one plan, and all of them unless `partial`."""
-    every = sorted(files, key=lambda one: (one[1], str(one[0])))
+def merge_shards(files: Iterable[tuple[Folder, str]], *, partial: bool = False, tell: Advance = silent) -> Survey:
+    """Merge shard files of one plan; refuse missing shards unless `partial`."""
+    every = sorted(files, key=lambda file: (file[1], str(file[0])))
     if not every:
         raise RefusalError("There is no finished shard there: run `attnscope scan ... --store` first.")
-    fold, missing = Fold(), Missing()
+    merger, not_measured = ShardMerger(), NotMeasured()
     first: ShardFile | None = None
     origins: dict[str, dict[str, Any]] = {}
     seen: dict[int, str] = {}
@@ -213,79 +210,76 @@ def folded(files: Iterable[tuple[Place, str]], *, partial: bool = False, tell: A
         shard = from_bytes(where.read(name), f"{where}/{name}")
         first = first or shard
         _refuse_strangers(first, shard, f"{where}/{name}")
-        number = shard.whose.number
+        number = shard.shard_id.number
         if number in seen:
             raise RefusalError(f"Shard {number} is there twice ({seen[number]} and {where}/{name}): give it once.")
         seen[number] = f"{where}/{name}"
-        fold.add(shard)
-        missing |= shard.missing
+        merger.add(shard)
+        not_measured |= shard.missing
         origins.setdefault(shard.origin, json.loads(shard.origin))
         sequences += shard.sequences
         for stack, count in shard.tokens.items():
             tokens[stack] = tokens.get(stack, 0) + count
         tell("merging shards", step + 1, len(every))
     assert first is not None
-    survey = fold.survey(cards_of(first.cards))
+    survey = merger.survey(cards_of(first.cards))
     origin = reduce(merge_provenance, (origins[text] for text in sorted(origins)))
-    note = _absent(first.whose.of, seen, partial)
+    note = _missing_note(first.shard_id.of, seen, partial)
     if note:
         origin["notes"] = [*origin.get("notes", ()), note]
     provenance = counted(origin, sequences, tokens.pop(""), tokens)
-    return missing.said_of(Survey(provenance, survey.cards, survey.cells))
+    return not_measured.added_to(Survey(provenance, survey.cards, survey.cells))
 
 
-def _each_once(given: Iterable[Part]) -> Iterator[Survey]:
-    """The same survey twice would count every sequence of it twice."""
+def _each_once(parts: Iterable[Mergeable]) -> Iterator[Survey]:
+    """Yield the surveys; refuse one that is given twice, since its sequences would count twice."""
     seen: set[str] = set()
-    for one in given:
-        if not isinstance(one, Survey) and not Survey.file_in(named_path(one)).is_file():
+    for part in parts:
+        if not isinstance(part, Survey) and not Survey.file_in(named_path(part)).is_file():
             raise RefusalError(
-                f"{one} is neither a store of shards nor a survey: name the folder that was the --store of the scan, "
+                f"{part} is neither a store of shards nor a survey: name the folder that was the --store of the scan, "
                 "or the --out of scans that are done."
             )
-        survey = opened(one, Survey)
+        survey = opened(part, Survey)
         digest = hashlib.sha256(json.dumps(survey.to_json(), sort_keys=True).encode()).hexdigest()
         if digest in seen:
-            called = "One survey" if isinstance(one, Survey) else f"The survey {one}"
-            raise RefusalError(f"{called} is there twice, and each of its sequences would be too: give it once.")
+            called = "One survey" if isinstance(part, Survey) else f"The survey {part}"
+            raise RefusalError(f"{called} is there twice, so its sequences would count twice: give it once.")
         seen.add(digest)
         yield survey
 
 
-def _holds_shards(one: str | Path) -> bool:
-    if is_address(one):
-        return str(one).endswith(SUFFIX) or _is_store(place(one))
-    path = Path(one).expanduser()
-    return path.name.endswith(SUFFIX) or (path.is_dir() and _is_store(place(path)))
-
-
-def _is_store(where: Place) -> bool:
-    names = where.names()
+def _holds_shards(part: str | Path) -> bool:
+    if str(part).endswith(SUFFIX):
+        return True
+    if not is_address(part) and not Path(part).expanduser().is_dir():
+        return False
+    names = open_folder(part).names()
     return PLAN in names or any(name.endswith(SUFFIX) for name in names)
 
 
-def _files(given: Iterable[str | Path]) -> Iterator[tuple[Place, str]]:
-    for one in given:
-        if str(one).endswith(SUFFIX):
-            folder, _, name = str(one).rpartition("/")
-            yield place(folder or "."), name
+def _files(parts: Iterable[str | Path]) -> Iterator[tuple[Folder, str]]:
+    for part in parts:
+        if str(part).endswith(SUFFIX):
+            parent, _, name = str(part).rpartition("/")
+            yield open_folder(parent or "."), name
         else:
-            where = place(one)
-            yield from ((where, name) for name in where.names() if name.endswith(SUFFIX))
+            folder = open_folder(part)
+            yield from ((folder, name) for name in folder.names() if name.endswith(SUFFIX))
 
 
 def _refuse_strangers(first: ShardFile, shard: ShardFile, name: str) -> None:
-    if shard.whose.digest != first.whose.digest:
+    if shard.shard_id.digest != first.shard_id.digest:
         raise RefusalError(
-            f"{name} is a shard of another plan than {first.whose.name} "
-            f"({differences(first.whose.plan, shard.whose.plan)}): merge shards of one plan only."
+            f"{name} is a shard of another plan than {first.shard_id.name} "
+            f"({differences(first.shard_id.plan, shard.shard_id.plan)}): merge shards of one plan only."
         )
     if shard.cards != first.cards:
-        raise RefusalError(f"{name} has other measures than {first.whose.name}: scan all shards with one version.")
+        raise RefusalError(f"{name} has other measures than {first.shard_id.name}: scan all shards with one version.")
 
 
-def _absent(of: int, seen: dict[int, str], partial: bool) -> str:
-    """A note where shards are missing and that is allowed."""
+def _missing_note(of: int, seen: dict[int, str], partial: bool) -> str:
+    """Return a note on missing shards, or refuse them unless `partial`."""
     absent = [number for number in range(of) if number not in seen]
     if not absent:
         return ""

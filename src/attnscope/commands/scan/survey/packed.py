@@ -1,12 +1,12 @@
-"""A survey as a few arrays: what ten thousand shards are written, read and added up in.
+"""A survey as a few arrays: the form in which ten thousand shards are written, read and added.
 
-A cell holds Python integers and dictionaries, which take a second to read for 30 layers of 9 heads. Here the cells of
-all places stand one behind the other, one row for each head ("number"), and adding two surveys is adding arrays.
-Nothing is lost: `unpack(pack(survey)) == survey`, to the last bit.
+A cell holds Python integers and dictionaries, which take a second to read for 30 blocks of 9 heads. Here the cells of
+all places are concatenated, one row for each head ("number"), and surveys are added as arrays. Nothing is lost:
+`unpack(pack(survey)) == survey`, to the last bit.
 
 An exact sum is s * sum_i limb_i 2^(32 (low + i)), with s its sign and limbs below 2^32. The limbs of 2^31 shards can be
-added in int64 without a carry, so that sums of shards stay exact and need no order. Weights, which count once however
-often they are read, stay cells.
+added in int64 without a carry, so sums of shards are exact in any order. Weights, which count once however often they
+are read, stay cells.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ SKETCH = "sketch"
 
 @dataclass(frozen=True)
 class Layout:
-    """What stands where: the key of each cell, its heads (None: one number), and which labels its peak and tallies
-    have."""
+    """For each cell: its key, its heads (None: one number), the labels of its peak and of its tallies."""
 
     cells: tuple[tuple[Key, int | None, tuple[str, ...], tuple[str, ...]], ...]
 
@@ -81,7 +80,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def pack(cells: Mapping[Key, Cell]) -> tuple[Layout, Arrays]:
-    """The arrays of these cells; of nothing, arrays of nothing."""
+    """Return the cells as arrays."""
     layout = Layout.of(cells)
     each = [cells[key] for key, *_ in layout.cells]
     arrays: Arrays = {
@@ -92,24 +91,22 @@ def pack(cells: Mapping[Key, Cell]) -> tuple[Layout, Arrays]:
         "peak": _row([cell.peak.value for cell in each], np.float64),
     }
     for name in layout.labels:
-        nowhere = [np.full(cell.shape, NOWHERE, np.int64) for cell in each]
-        found = [cell.peak.where.get(name, none) for cell, none in zip(each, nowhere, strict=True)]
-        arrays[f"peak.{name}"] = _row(found, np.int64)
+        labels = [cell.peak.where.get(name, np.full(cell.shape, NOWHERE, np.int64)) for cell in each]
+        arrays[f"peak.{name}"] = _row(labels, np.int64)
     for name in SUMS:
         sums = [int(number) for cell in each for number in getattr(cell.moments, name).flat]
         arrays[f"{name}.limbs"], arrays[f"{name}.low"] = _limbs(sums)
-    sketches = [cell.sketch.tally for cell in each]
-    arrays |= _labelled(SKETCH, sketches, layout.sizes)
+    arrays |= _labelled(SKETCH, [cell.sketch.tally for cell in each], layout.sizes)
     for name in layout.tallies:
-        there = [cell.tallies.get(name) or Tally.empty(cell.shape) for cell in each]
-        arrays |= _labelled(f"tally.{name}", there, layout.sizes)
+        tallies = [cell.tallies.get(name) or Tally.empty(cell.shape) for cell in each]
+        arrays |= _labelled(f"tally.{name}", tallies, layout.sizes)
     return layout, arrays
 
 
 def unpack(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> dict[Key, Cell]:
-    """The cells again. Sums may be limbs of many shards, not carried."""
+    """Return the cells. Sums may be limbs of many shards, not carried."""
     sums = {name: whole_numbers(arrays[f"{name}.limbs"], arrays[f"{name}.low"]) for name in SUMS}
-    codes = {name: coded(arrays, name) for name in (SKETCH, *(f"tally.{one}" for one in layout.tallies))}
+    codes = {name: coded(arrays, name) for name in (SKETCH, *(f"tally.{label}" for label in layout.tallies))}
     cells: dict[Key, Cell] = {}
     start = 0
     for (key, heads, peak, tallies), size in zip(layout.cells, layout.sizes, strict=True):
@@ -138,13 +135,13 @@ def unpack(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> dict[Key, Cell
 
 
 def packed(survey: Survey) -> tuple[Layout, Arrays, dict[Key, Cell]]:
-    """Layout and arrays of all that adds up, and the cells that do not."""
+    """Return layout and arrays of the cells that add up, and the cells of weights, which do not."""
     weights = {key: cell for key, cell in survey.cells.items() if survey.cards[key.measure].scope == "weights"}
     return *pack({key: cell for key, cell in survey.cells.items() if key not in weights}), weights
 
 
 def coded(arrays: Mapping[str, NDArray[Any]], name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Codes (number and label in one, rising) and how often each was seen."""
+    """Return ascending codes (number and label in one) and their counts."""
     lengths = arrays[f"{name}.lengths"]
     number = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
     codes = (number << LABEL_BITS) + (arrays[f"{name}.labels"].astype(np.int64) + OFFSET)
@@ -152,7 +149,7 @@ def coded(arrays: Mapping[str, NDArray[Any]], name: str) -> tuple[NDArray[np.int
 
 
 def uncoded(codes: NDArray[np.int64], counts: NDArray[np.int64], numbers: int, name: str) -> Arrays:
-    """What `coded` reads."""
+    """Invert `coded`."""
     labels = (codes & ((1 << LABEL_BITS) - 1)) - OFFSET
     lengths = np.bincount(codes >> LABEL_BITS, minlength=numbers)
     return {
@@ -163,9 +160,9 @@ def uncoded(codes: NDArray[np.int64], counts: NDArray[np.int64], numbers: int, n
 
 
 def whole_numbers(limbs: Int[np.ndarray, "number limb"], low: Int[np.ndarray, " number"]) -> list[int]:
-    """sum_i limb_i 2^(32 (low + i)), of limbs that may be many shards' and of any sign."""
+    """Return sum_i limb_i 2^(32 (low + i)); limbs may be sums over shards and of any sign."""
     return [
-        sum(limb << LIMB * (first + place) for place, limb in enumerate(row) if limb)
+        sum(limb << LIMB * (first + i) for i, limb in enumerate(row) if limb)
         for row, first in zip(limbs.tolist(), low.tolist(), strict=True)
     ]
 
@@ -186,8 +183,8 @@ def _row(parts: Sequence[NDArray[Any]], kind: Any) -> NDArray[Any]:
 
 def _labelled(name: str, tallies: Sequence[Tally], sizes: Sequence[int]) -> Arrays:
     starts = np.cumsum([0, *sizes])[:-1]
-    codes = [one.codes + (int(start) << LABEL_BITS) for one, start in zip(tallies, starts, strict=True)]
-    return uncoded(_row(codes, np.int64), _row([one.counts for one in tallies], np.int64), sum(sizes), name)
+    codes = [tally.codes + (int(start) << LABEL_BITS) for tally, start in zip(tallies, starts, strict=True)]
+    return uncoded(_row(codes, np.int64), _row([tally.counts for tally in tallies], np.int64), sum(sizes), name)
 
 
 def _tally(codes: tuple[NDArray[np.int64], NDArray[np.int64]], start: int, size: int, shape: tuple[int, ...]) -> Tally:
@@ -196,6 +193,6 @@ def _tally(codes: tuple[NDArray[np.int64], NDArray[np.int64]], start: int, size:
 
 
 def _narrow(values: NDArray[np.int64]) -> NDArray[Any]:
-    """In as few bytes as hold them: most labels are small and most counts are 1."""
+    """Use the smallest integer type: most labels are small and most counts are 1."""
     most = max(int(np.abs(values).max(initial=0)), 1)
     return values.astype(np.int16 if most < 2**15 else np.int32 if most < 2**31 else np.int64)

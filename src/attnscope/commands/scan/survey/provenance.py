@@ -1,12 +1,19 @@
-"""Where a survey comes from, as plain JSON, and what becomes of it when two surveys merge.
+"""Provenance of a survey as plain JSON, how it merges, its file format, and the texts behind findings.
 
 Keys: model {name, class, hash, parameters, stacks [{name, layers, heads, causal, tokens, kinds}]}, corpus {name, hash,
 sequences, tokens, window, and of a folder files_read, files_skipped}, bos {begins, token, why, and where BOS is absent
 from a language model loss_without, loss_with, loss_windows}, measures, not_measured {measure: reason}, dtype, device,
-seed, routes, verify, notes, versions, attnscope, created. `tokens` of a stack counts what its queries really read,
-where the corpus counts what it holds (images, say); `kinds` says of blocks without softmax attention what stands in its
-place, by number; `notes` are sentences on what was read, and on what of the model is not in the survey. Merging is
-associative and commutative, like all the rest.
+seed, routes, verify, notes, versions, attnscope, created. `tokens` of a stack counts the tokens of its queries, those
+of the corpus what it holds (images, for example). `kinds` names by number what blocks without softmax attention have
+instead. `notes` are sentences on what was read, and on what of the model is missing. Merging is associative and
+commutative.
+
+The file format is stable, with one JSON schema for each version beside this file: within a version nothing is removed
+or changes its meaning, and new fields are optional. A breaking version gets the next number, its own schema, and a step
+from the version before in `STEPS`, so that every old file can still be read.
+
+    from attnscope.commands.scan.survey.provenance import schema
+    jsonschema.validate(json.load(open("survey.json")), schema())
 """
 
 from __future__ import annotations
@@ -23,23 +30,18 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.finding import Finding
 from attnscope.reports.record import Step
 
-# The format of survey files, as JSON schemas that lie beside this file: one for every version that there has been.
-#
-#     from attnscope.commands.scan.survey.provenance import schema
-#     jsonschema.validate(json.load(open("survey.json")), schema())
-#
-# The format is stable: within a version nothing is taken away or changes its meaning, and what is added may be absent.
-# A version that breaks this gets the next number, its own schema, and a step from the one before it in `STEPS`, so that
-# every file that was ever written can still be read.
-
 VERSION = 1
-
 STEPS: Mapping[int, Step] = MappingProxyType({})
-"""By version: what makes a document of it one of the next version. Never taken out again."""
+"""By version: the function that converts a document to the next version. Steps are never removed."""
+MOST_EXCERPTS = 12
+Excerpts = dict[int, tuple[str, ...]]
+"""Sequences by number, each as the texts of its tokens."""
+Sequences = dict[int, dict[str, tuple[int, ...]]]
+"""The same sequences as token ids, by argument of the model."""
 
 
 def schema(version: int = VERSION) -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of a version."""
+    """Return the JSON schema (draft 2020-12) of a version."""
     file = resources.files("attnscope.commands.scan.survey").joinpath(f"survey-{version}.schema.json")
     if not file.is_file():
         raise RefusalError(f"There is no version {version} of surveys: they have versions from 1 to {VERSION}.")
@@ -48,7 +50,7 @@ def schema(version: int = VERSION) -> dict[str, Any]:
 
 
 def refuse_strangers(a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
-    """Numbers of different models, or of one model at different precision, must not be averaged."""
+    """Refuse to merge surveys of different models or precisions."""
     first, second = a.get("model", {}), b.get("model", {})
     if first.get("hash") != second.get("hash"):
         raise RefusalError(
@@ -81,7 +83,7 @@ def merge_provenance(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, An
 
 
 def counted(origin: Mapping[str, Any], sequences: int, tokens: int, by_stack: Mapping[str, int]) -> dict[str, Any]:
-    """Provenance with what has been read so far."""
+    """Return provenance with the counts of what was read."""
     stacks = [{**stack, "tokens": by_stack.get(stack["name"], 0)} for stack in origin["model"]["stacks"]]
     return {
         **origin,
@@ -91,7 +93,7 @@ def counted(origin: Mapping[str, Any], sequences: int, tokens: int, by_stack: Ma
 
 
 def _merge_models(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
-    """The weights are the same; the folder they were read from may not be, and every stack read more tokens."""
+    """Merge the entries of equal weights, which may come from different folders."""
     merged = {**_either(a, b), "name": min(str(m.get("name")) for m in (a, b))}
     if "stacks" in a and "stacks" in b:
         merged["stacks"] = _merge_stacks(a["stacks"], b["stacks"])
@@ -99,7 +101,7 @@ def _merge_models(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merge_stacks(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Tokens add up; a sum is not known where one side was not counted."""
+    """Add the tokens; drop them if one side has no count."""
     first, second = ({str(s.get("name")): s for s in side} for side in (a, b))
     names = list(first) if list(first) == list(second) else sorted({*first, *second})
     merged = []
@@ -107,20 +109,17 @@ def _merge_stacks(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> list[dict
         if name not in first or name not in second:
             merged.append(first.get(name) or second[name])
             continue
-        one, two = first[name], second[name]
-        both = _either({**one, "tokens": None}, {**two, "tokens": None})
-        if "tokens" in one and "tokens" in two:
-            merged.append({**both, "tokens": one["tokens"] + two["tokens"]})
+        left, right = first[name], second[name]
+        both = _either({**left, "tokens": None}, {**right, "tokens": None})
+        if "tokens" in left and "tokens" in right:
+            merged.append({**both, "tokens": left["tokens"] + right["tokens"]})
         else:
             merged.append({k: v for k, v in both.items() if k != "tokens"})
     return merged
 
 
 def _merge_corpora(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
-    """Sequences and tokens add up.
-
-    Shards of one corpus are one entry; several corpora are listed under `shards`.
-    """
+    """Add sequences and tokens. Shards of one corpus are one entry; several corpora are listed under `shards`."""
     shards: dict[str, dict[str, Any]] = {}
     for shard in [*a.get("shards", [a] if a else []), *b.get("shards", [b] if b else [])]:
         source = {k: v for k, v in shard.items() if k not in ("sequences", "tokens")}
@@ -143,7 +142,7 @@ def _merge_corpora(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _either(a: Any, b: Any) -> Any:
-    """What agrees is kept; mappings are merged key by key; what differs becomes a sorted list of both."""
+    """Keep equal values, merge mappings key by key, and turn different values into a sorted list."""
     if a == b:
         return a
     if isinstance(a, dict) and isinstance(b, dict):
@@ -153,7 +152,7 @@ def _either(a: Any, b: Any) -> Any:
 
 
 def _worse(a: Any, b: Any) -> Any:
-    """Of two checks the larger difference counts."""
+    """Keep the larger difference of two checks."""
     if isinstance(a, dict) and isinstance(b, dict):
         return {k: _worse(a.get(k, b.get(k)), b.get(k, a.get(k))) for k in sorted({*a, *b})}
     if isinstance(a, bool) and isinstance(b, bool):
@@ -162,26 +161,12 @@ def _worse(a: Any, b: Any) -> Any:
     return max(a, b) if numbers else _either(a, b)
 
 
-def _text(thing: Any) -> str:
-    return json.dumps(thing, sort_keys=True)
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def _model(model: Mapping[str, Any]) -> str:
     return f"{model.get('name', 'unnamed')} [{str(model.get('hash', 'no hash'))[:12]}]"
-
-
-# From a finding to the sequence behind it: a survey keeps the tokens of the sequences that its findings point at.
-#
-# A finding about a largest value knows in which sequence it was seen (`details["sample"]`) and at which token.
-# Sequences are numbered within one corpus, so a survey merged of several corpora shows none.
-
-Excerpts = dict[int, tuple[str, ...]]
-"""Sequences by number, each as the texts of its tokens."""
-
-Sequences = dict[int, dict[str, tuple[int, ...]]]
-"""The same sequences as the model was given them: numbers of tokens by argument."""
-
-MOST_EXCERPTS = 12
 
 
 @dataclass(frozen=True)
@@ -205,18 +190,21 @@ class Evidence:
 
 
 def view_name(sample: int) -> str:
-    """What the page of one sequence is called beside a report."""
+    """Return the file name of the page of one sequence, beside a report."""
     return f"view-{sample}.html"
 
 
 def samples_behind(findings: Iterable[Finding]) -> tuple[int, ...]:
-    """Numbers of the sequences that findings point at, each once, in the order of the findings."""
+    """Return the sequences that findings point at (`details["sample"]`), in order and without repeats."""
     named = (finding.details.get("sample") for finding in findings)
     return tuple(dict.fromkeys(sample for sample in named if isinstance(sample, int)))[:MOST_EXCERPTS]
 
 
 def evidence(finding: Finding, excerpts: Mapping[int, tuple[str, ...]]) -> Evidence | None:
-    """None where a finding points at no sequence, or its text was not kept."""
+    """Return the sequence behind a finding, or None if it has none or its text was not kept.
+
+    Sequences are numbered within one corpus, so a survey merged from several corpora keeps none.
+    """
     sample = finding.details.get("sample")
     if not isinstance(sample, int) or sample not in excerpts:
         return None

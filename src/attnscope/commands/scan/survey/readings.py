@@ -1,4 +1,8 @@
-"""Heads with a fixed pattern: what findings on such heads share. Useful parts, and cheap to replace."""
+"""What findings read from a survey: grids of means, uniform attention as a baseline, sizes of the stream.
+
+A number is remarkable only beside what attention without any preference gives: over 8 tokens under a causal mask,
+uniform attention already puts a third of its weight on the first key.
+"""
 
 from __future__ import annotations
 
@@ -17,43 +21,46 @@ from attnscope.core.card import Card
 from attnscope.core.finding import Finding, FindingKind
 from attnscope.core.words import blocks, count, heads, percent, within
 
-# Means of one measure at one place as an array over layers and heads: what findings are made from.
+_EULER = 0.5772156649015329
+SHORTEST = 2  # tokens: with fewer there is no choice
 
 
 @dataclass(frozen=True)
 class Grid:
+    """The means of one measure in one stack and site."""
+
     stack: str
     site: str
-    means: NDArray[np.float64]  # [layers, heads] or [layers], NaN where nothing was measured
+    means: NDArray[np.float64]  # [blocks, heads] or [blocks], NaN where nothing was measured
     cells: dict[int, Cell]
-    tail: str  # " of the encoder", where the model has several stacks
+    tail: str  # " of the encoder", if the model has several stacks
 
     @property
     def measured(self) -> int:
-        """How many heads (or layers) have a number."""
+        """The number of heads (or blocks) with a mean."""
         return int(np.isfinite(self.means).sum())
 
     def portion(self, found: Sequence[tuple[int, int]]) -> str:
-        """`176 of 270 heads (blocks 12-29) of the decoder`."""
+        """Return `176 of 270 heads (blocks 12-29) of the decoder`."""
         depths = blocks(layer for layer, _ in found)
         return f"{len(found):,} of {count(self.measured, 'head')} ({depths}){self.tail}"
 
     def peak(self, place: tuple[int, int] | int) -> dict[str, int]:
-        """Where the largest value at a place was: the number of the sequence (`sample`), and a token or key in it."""
+        """Return where the largest value at a place was: the sequence (`sample`), and a token or key in it."""
         layer, head = place if isinstance(place, tuple) else (place, 0)
         return dict(self.cells[layer].peak.places()[head] or {})
 
     def chosen(self, mask: Bool[np.ndarray, "*shape"]) -> tuple[tuple[int, int], ...]:
-        """The (layer, head) pairs where the mask is True, in order."""
+        """Return the (block, head) pairs where the mask is True, in order."""
         return tuple((int(layer), int(head)) for layer, head in np.argwhere(mask))
 
     def strongest(self, mask: Bool[np.ndarray, "*shape"]) -> list[tuple[int, int]]:
-        """The same pairs, largest mean first."""
+        """Return the same pairs, largest mean first."""
         return sorted(self.chosen(mask), key=lambda place: (-self.means[place], place))
 
 
 def grids(survey: Survey, measure: str, part: str = "value") -> Iterator[Grid]:
-    """One grid for each stack and site at which the measure was taken; none where it was not."""
+    """Yield one grid for each stack and site at which the measure was taken."""
     many = len(survey.stacks) > 1
     for stack, site in survey.places(measure, part):
         column = survey.column(measure, part, stack, site)
@@ -64,18 +71,9 @@ def grid_at(survey: Survey, measure: str, stack: str, site: str, part: str = "va
     return next((g for g in grids(survey, measure, part) if (g.stack, g.site) == (stack, site)), None)
 
 
-# How long sequences were, and what attention without any preference would look like at that length.
-#
-# A number is only remarkable next to what no preference gives: over 8 tokens under a causal mask, uniform attention
-# already puts a third of itself on the first key.
-
-_EULER = 0.5772156649015329
-SHORTEST = 2  # tokens: with fewer there is nothing to choose between
-
-
 @dataclass(frozen=True)
 class Uniform:
-    """Uniform attention over `length` keys: row i sees i of them under a causal mask, else all."""
+    """Uniform attention over `length` keys: under a causal mask row i sees i of them, otherwise all."""
 
     length: float
     causal: bool
@@ -87,7 +85,7 @@ class Uniform:
 
     @property
     def keys(self) -> float:
-        """The mean over rows of how many keys there are: no head looks at more."""
+        """The mean over rows of the number of keys, which no head exceeds."""
         return (self.length + 1) / 2 if self.causal else self.length
 
     @property
@@ -112,16 +110,16 @@ class Uniform:
 
 
 def uniform_attention(survey: Survey, stack: str, site: str) -> Uniform | None:
-    """None where the length is not known.
+    """Return uniform attention at the mean length of the sequences, or None if the length is unknown.
 
-    The length is the mean number of tokens in a sequence: of the stack where provenance says so, else of the corpus.
-    Cross-attention reads the other stack, if there is just one and its tokens were counted.
+    The length is that of the stack if provenance has it, otherwise that of the corpus. Cross-attention reads the other
+    stack, if there is just one and its tokens were counted.
     """
     stacks = [s for s in survey.provenance.get("model", {}).get("stacks", []) if isinstance(s, dict)]
     corpus = survey.provenance.get("corpus", {})
     own: dict[str, Any] = next((s for s in stacks if s.get("name") == stack), {})
     if site == "uneven":
-        return None  # how many keys a query saw is not known
+        return None  # the number of keys is unknown
     if site == "self":
         tokens, causal = own.get("tokens", corpus.get("tokens")), bool(own.get("causal"))
     else:
@@ -133,41 +131,35 @@ def uniform_attention(survey: Survey, stack: str, site: str) -> Uniform | None:
 
 
 def largest(survey: Survey, card: Card, stack: str, site: str) -> float | None:
-    """The most that a measure can be at the length of these sequences; None where length or bound is not known."""
-    known = uniform_attention(survey, stack, site)
-    if known is None or card.bound is None or known.length < SHORTEST:
+    """Return the largest possible value of a measure at this length, or None if length or bound is unknown."""
+    uniform = uniform_attention(survey, stack, site)
+    if uniform is None or card.bound is None or uniform.length < SHORTEST:
         return None
-    found: float = getattr(known, card.bound)
-    return found
+    bound: float = getattr(uniform, card.bound)
+    return bound
 
 
 def raised(threshold: float, uniform: Uniform | None) -> float:
-    """A threshold for a mean share, raised on short sequences to twice what uniform attention gives.
+    """Raise a threshold for a mean share on short sequences to twice what uniform attention gives.
 
-    Twice: a head that merely averages must stay well below, also where sequences differ in length (the mean of 1/n
-    over them is a little above 1/n at their mean). Where uniform attention gives half the threshold or less, which for
-    0.3 under a causal mask means 26 tokens or more, nothing is raised; over four tokens or fewer no share is enough.
+    Twice, because a head that merely averages must stay well below, also if sequences differ in length (the mean of 1/n
+    over them is a little above 1/n at their mean). Nothing is raised if uniform attention gives half the threshold or
+    less, which for 0.3 under a causal mask means 26 tokens or more. Over four tokens or fewer no share is enough.
     """
     return threshold if uniform is None else max(threshold, 2 * uniform.share)
 
 
 def aside(threshold: float, uniform: Uniform | None) -> str:
-    """Why a threshold was raised, to be put behind a sentence; nothing where it was not."""
+    """Return a sentence on why a threshold was raised, or nothing if it was not."""
     if uniform is None or raised(threshold, uniform) == threshold:
         return ""
     bar, tokens, share = percent(raised(threshold, uniform)), f"{uniform.length:.3g}", percent(uniform.share)
     return f" The bar is {bar} because over {tokens} tokens uniform attention alone gives {share}."
 
 
-# How large the largest entry of the residual stream is, place after place: what findings about activations read.
-#
-# Places stand in the order in which half-blocks write: the stream entering block 0, after its attention write, entering
-# block 1 (after the MLP write of block 0), and so on.
-
-
 @dataclass(frozen=True)
 class Level:
-    """The largest activation at one place between two half-blocks: its mean over sequences, and its cell."""
+    """The largest activation of the stream between two half-blocks: its mean over sequences, and its cell."""
 
     layer: int
     site: str
@@ -176,25 +168,25 @@ class Level:
 
     @property
     def writer(self) -> tuple[int, str]:
-        """The block and the half of it that wrote this state; block -1 is what comes before the first."""
+        """The block and the half of it that wrote this state; block -1 is the embedding."""
         return (self.layer, "attention") if self.site == "middle" else (self.layer - 1, "MLP")
 
     @property
     def largest(self) -> float:
-        """In any sequence."""
+        """The largest value in any sequence."""
         return float(self.cell.moments.maximum)
 
     @property
     def sample(self) -> int | None:
-        """The sequence in which it was seen."""
+        """The sequence with the largest value."""
         return (self.cell.peak.places()[0] or {}).get("sample")
 
     def label(self, name: str) -> tuple[int, float] | None:
-        """The most common label and the share of sequences that have it."""
+        """Return the most common label and the share of sequences with it."""
         return self.cell.tallies[name].most_common()[0] if name in self.cell.tallies else None
 
     def where(self) -> str:
-        """` (channel 7, token 0 in 80% of sequences)`, or nothing."""
+        """Return ` (channel 7, token 0 in 80% of sequences)`, or nothing."""
         labels = ((name, self.label(name)) for name in ("channel", "token"))
         named = [
             f"{name} {label[0]}" + (f" in {percent(label[1])} of sequences" if label[1] < 1 else "")
@@ -205,6 +197,7 @@ class Level:
 
 
 def levels_of(survey: Survey, stack: str) -> list[Level]:
+    """Return the levels in the order in which half-blocks write: entering block 0, after its attention, entering 1."""
     found = [
         Level(key.layer, key.site, float(cell.moments.mean), cell)
         for key, cell in survey.cells.items()
@@ -216,7 +209,7 @@ def levels_of(survey: Survey, stack: str) -> list[Level]:
 def fixed_pattern(
     survey: Survey, kind: FindingKind, *, bound: tuple[str, float], habit: str, advice: str
 ) -> Iterator[Finding]:
-    """Heads in which the first measure that `kind` reads is above a bound: name and value of a threshold."""
+    """Yield findings on heads in which the first measure that `kind` reads is above `bound`, a named threshold."""
     measure = kind.reads[0]
     name, threshold = bound
     for grid in grids(survey, measure):

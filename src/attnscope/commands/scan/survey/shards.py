@@ -1,16 +1,21 @@
-"""A store: the folder in which the shards of one plan gather, whoever makes them.
+"""Shard files, and the store: the folder of the shards of one plan.
 
     store = Store.open("run/shards", plan, digest, of=64)
-    store.done(); store.write(3, survey, missing)
+    store.done(); store.write(3, survey, not_measured)
 
-`plan.json` says which plan, and beside it stands one file for each finished shard, whole or not there: nothing else is
-remembered anywhere, so a process may be killed at any moment, and whoever comes next reads what is done from the names.
+A store holds `plan.json` and one file for each finished shard. There is no other state, so a process may be killed at
+any moment, and the next one reads from the file names what is done.
+
+A shard is `PLAN-0000012.shard`: safetensors with arrays and one JSON document. It holds its plan, its number and what
+was read, so shards can be collected from anywhere and merged without the model or torch. It also holds a hash of its
+content, because a flipped bit would otherwise be added like any other. (Older files without a hash are read too.)
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,20 +24,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnscope.commands.scan.survey.builder import NotMeasured
 from attnscope.commands.scan.survey.cell import Cell, Key
-from attnscope.commands.scan.survey.ledger import Missing
 from attnscope.commands.scan.survey.packed import SUMS, packed
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.card import Card
 from attnscope.core.decoding import FieldError, decode, encode
 from attnscope.core.errors import RefusalError
-from attnscope.core.places import Place, place
-
-# One shard of a survey as a file: `PLAN-0000012.shard`, safetensors with arrays and one JSON document beside them.
-#
-# It says of itself which plan it belongs to, which of how many shards it is, and what was read, so that shards can be
-# gathered from anywhere and merged where neither the model nor torch is. A hash of all of it lies inside: a bit that a
-# disk or a network turned would otherwise be added up like any other. (Files of before the hash are read without it.)
+from attnscope.core.folders import Folder, open_folder
 
 SUFFIX = ".shard"
 FORMAT, VERSION = "attnscope-shard", 1
@@ -41,8 +40,8 @@ _DAMAGED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, Inde
 
 
 @dataclass(frozen=True)
-class Whose:
-    """A place among the shards of a plan. `plan` is plain data, `digest` its hash."""
+class ShardId:
+    """The plan of a shard (plain data), the hash of the plan, and which of how many shards it is."""
 
     plan: Mapping[str, Any]
     digest: str
@@ -56,14 +55,14 @@ class Whose:
 
 @dataclass(frozen=True, eq=False)
 class ShardFile:
-    """What a file holds. `tokens` by stack, the corpus's own under ''."""
+    """The content of a file. `tokens` is by stack; '' is the corpus."""
 
-    whose: Whose
+    shard_id: ShardId
     origin: str  # provenance without counts, as JSON
     cards: str
     sequences: int
     tokens: Mapping[str, int]
-    missing: Missing
+    missing: NotMeasured
     layout: bytes
     arrays: Mapping[str, NDArray[Any]]
     weights: str  # cells that count once, as JSON
@@ -73,7 +72,7 @@ def shard_name(digest: str, number: int) -> str:
     return f"{digest[:16]}-{number:07d}{SUFFIX}"
 
 
-def to_bytes(whose: Whose, survey: Survey, missing: Missing) -> bytes:
+def to_bytes(shard_id: ShardId, survey: Survey, missing: NotMeasured) -> bytes:
     from safetensors.numpy import save
 
     layout, arrays, weights = packed(survey)
@@ -82,10 +81,10 @@ def to_bytes(whose: Whose, survey: Survey, missing: Missing) -> bytes:
     document = {
         "format": FORMAT,
         "version": VERSION,
-        "plan": whose.plan,
-        "digest": whose.digest,
-        "number": whose.number,
-        "of": whose.of,
+        "plan": shard_id.plan,
+        "digest": shard_id.digest,
+        "number": shard_id.number,
+        "of": shard_id.of,
         "sequences": corpus["sequences"],
         "tokens": {"": corpus["tokens"], **{stack["name"]: stack["tokens"] for stack in stacks}},
         "missing": missing.to_json(),
@@ -106,7 +105,7 @@ def to_bytes(whose: Whose, survey: Survey, missing: Missing) -> bytes:
 
 
 def from_bytes(data: bytes, name: str) -> ShardFile:
-    """Read back; `name` goes into refusals."""
+    """Read a shard; `name` goes into refusals."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -114,22 +113,22 @@ def from_bytes(data: bytes, name: str) -> ShardFile:
         arrays: dict[str, NDArray[Any]] = load(data)
         written = arrays.pop(HASH, None)
         if written is not None and written.tobytes() != content_hash(arrays):
-            raise ValueError("it is not what was written")
+            raise ValueError("its content does not match its hash")
         document = json.loads(arrays.pop("document").tobytes())
         layout = arrays.pop("layout").tobytes()
         if document["format"] != FORMAT or document["version"] != VERSION:
             raise RefusalError(f"{name} is a shard of another version: merge it with the attnscope that wrote it.")
-        for one in SUMS:
-            signs = 1 - 2 * arrays.pop(f"{one}.negative").astype(np.int64)
-            arrays[f"{one}.limbs"] = arrays.pop(f"{one}.magnitude").astype(np.int64) * signs[:, None]
-        whose = Whose(document["plan"], str(document["digest"]), int(document["number"]), int(document["of"]))
+        for total in SUMS:
+            signs = 1 - 2 * arrays.pop(f"{total}.negative").astype(np.int64)
+            arrays[f"{total}.limbs"] = arrays.pop(f"{total}.magnitude").astype(np.int64) * signs[:, None]
+        shard_id = ShardId(document["plan"], str(document["digest"]), int(document["number"]), int(document["of"]))
         return ShardFile(
-            whose,
+            shard_id,
             document["origin"],
             document["cards"],
             int(document["sequences"]),
             document["tokens"],
-            Missing.from_json(document["missing"]),
+            NotMeasured.from_json(document["missing"]),
             layout,
             arrays,
             document["weights"],
@@ -139,7 +138,7 @@ def from_bytes(data: bytes, name: str) -> ShardFile:
 
 
 def content_hash(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Of all arrays of a file but the hash itself."""
+    """Hash all arrays of a file."""
     digest = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         digest.update(f"{name} {array.dtype.str} {array.shape} ".encode() + array.tobytes())
@@ -156,7 +155,7 @@ def weights_of(text: str) -> dict[Key, Cell]:
 
 
 def uncounted(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """What shards of one scan have in common: where they come from, without how much was read."""
+    """Return provenance without the counts, which is equal for all shards of one scan."""
     model, corpus = provenance["model"], provenance["corpus"]
     stacks = [{name: value for name, value in stack.items() if name != "tokens"} for stack in model["stacks"]]
     counts = ("sequences", "tokens")
@@ -173,61 +172,60 @@ _FORMAT, _VERSION = "attnscope-shards", 1
 
 @dataclass(frozen=True)
 class Store:
-    place: Place
+    folder: Folder
     plan: Mapping[str, Any]
     digest: str
     of: int
 
     @classmethod
     def open(cls, where: str | Path, plan: Mapping[str, Any], digest: str, of: int) -> Store:
-        """Make the folder, or go on in it; one that holds shards of another plan is refused."""
-        store = cls(place(where), plan, digest, of)
-        there = store.place.names()
-        if PLAN in there:
-            known = plan_in(store.place)
+        """Create or reopen a store; refuse one of another plan."""
+        store = cls(open_folder(where), plan, digest, of)
+        names = store.folder.names()
+        if PLAN in names:
+            known = plan_in(store.folder)
             if known["digest"] != digest:
                 raise RefusalError(
                     f"The store '{where}' holds shards of another plan ({differences(plan, known['plan'])}): give the "
                     "same options again, name another --store, or remove it."
                 )
             return store
-        if there:
+        if names:
             raise RefusalError(f"The folder '{where}' is not empty and holds no shards: name another one with --store.")
         document = {"format": _FORMAT, "version": _VERSION, "digest": digest, "of": of, "plan": dict(plan)}
-        store.place.write(PLAN, json.dumps(document, indent=1).encode())
+        store.folder.write(PLAN, json.dumps(document, indent=1).encode())
         return store
 
     def done(self) -> frozenset[int]:
-        """Numbers of the shards that are there."""
-        prefix = f"{self.digest[:16]}-"
-        found = (name.removeprefix(prefix).removesuffix(SUFFIX) for name in self.place.names() if _is(name, prefix))
-        return frozenset(int(number) for number in found if number.isdecimal())
+        """Return the numbers of the finished shards."""
+        pattern = re.compile(rf"{self.digest[:16]}-(\d+){re.escape(SUFFIX)}")
+        return frozenset(int(match[1]) for name in self.folder.names() if (match := pattern.fullmatch(name)))
 
     def has(self, number: int) -> bool:
-        """Whether one shard is there, without a list of all."""
-        return self.place.holds(shard_name(self.digest, number))
+        """Return whether one shard is finished, without listing all."""
+        return self.folder.holds(shard_name(self.digest, number))
 
-    def write(self, number: int, survey: Survey, missing: Missing) -> None:
-        whose = Whose(self.plan, self.digest, number, self.of)
-        self.place.write(whose.name, to_bytes(whose, survey, missing))
+    def write(self, number: int, survey: Survey, missing: NotMeasured) -> None:
+        shard_id = ShardId(self.plan, self.digest, number, self.of)
+        self.folder.write(shard_id.name, to_bytes(shard_id, survey, missing))
 
     def read(self, number: int) -> ShardFile:
         name = shard_name(self.digest, number)
-        return from_bytes(self.place.read(name), f"{self.place}/{name}")
+        return from_bytes(self.folder.read(name), f"{self.folder}/{name}")
 
 
 def remove_store(where: Path) -> None:
-    """Take away a store, and nothing that is not one."""
+    """Remove a store, and no other files."""
     if not where.is_dir():
         return
-    for one in where.iterdir():
-        if one.name == PLAN or one.name.endswith((SUFFIX, ".part")):
-            one.unlink(missing_ok=True)
+    for file in where.iterdir():
+        if file.name == PLAN or file.name.endswith((SUFFIX, ".part")):
+            file.unlink(missing_ok=True)
     if not any(where.iterdir()):
         where.rmdir()
 
 
-def plan_in(where: Place) -> dict[str, Any]:
+def plan_in(where: Folder) -> dict[str, Any]:
     try:
         known = json.loads(where.read(PLAN))
         if known["format"] != _FORMAT or known["version"] != _VERSION or not isinstance(known["plan"], dict):
@@ -240,12 +238,8 @@ def plan_in(where: Place) -> dict[str, Any]:
     return dict(known)
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """In which settings two plans differ. The fingerprint of the sequences follows from others, and is named last."""
-    changed = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
+    """Return words for the settings in which two plans differ. Those that follow from others are named last."""
+    changed = [name for name in sorted({*a, *b}) if a.get(name) != b.get(name)]
     changed = [name for name in changed if name not in ("tokens", "shards")] or ["choice of sequences"]
     return f"another {', '.join(changed).replace('_', ' ')}"
-
-
-def _is(name: str, prefix: str) -> bool:
-    return name.startswith(prefix) and name.endswith(SUFFIX)

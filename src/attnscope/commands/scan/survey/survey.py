@@ -1,12 +1,12 @@
-"""A survey: what a model did over a corpus, labelled by measure, place and head.
+"""A survey: the statistics of a model over a corpus, by measure, place and head.
 
     survey = Survey.load("out/survey.json")
     survey.table()                      a tidy pandas frame
-    survey.values("entropy")            means as an array [layers, heads]
-    survey.histogram("entropy", 3, 0)   how the sequences spread around the mean of layer 3, head 0
+    survey.values("entropy")            means as an array [blocks, heads]
+    survey.histogram("entropy", 3, 0)   the distribution over sequences for block 3, head 0
     survey | other_shard                exactly the survey of both shards
 
-It carries the cards of its measures, so it explains itself where neither torch nor the model is.
+It holds the cards of its measures, so it explains itself without torch or the model.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Survey(Record):
-    """Cards say what the numbers mean, provenance where they come from, cells what they are."""
+    """Cards say what the numbers mean, provenance where they come from; cells hold them."""
 
     KIND: ClassVar[str] = "survey"
     COMMAND: ClassVar[str] = "scan"
@@ -56,14 +56,14 @@ class Survey(Record):
     cards: dict[str, Card]
     cells: dict[Key, Cell]
     excerpts: Excerpts = field(default_factory=dict)  # texts of the sequences that findings point at
-    sequences: Sequences = field(default_factory=dict)  # and what the model was given of them
+    sequences: Sequences = field(default_factory=dict)  # and their token ids
 
     @classmethod
     def empty(cls, provenance: Mapping[str, Any], cards: Mapping[str, Card]) -> Survey:
         return cls(plain(provenance), dict(sorted(cards.items())), {})
 
     def merge(self, other: Survey) -> Survey:
-        """The survey of both corpora together, the same to the last bit whatever the order of merging."""
+        """Return the survey of both corpora, equal to the last bit in any order of merging."""
         refuse_strangers(self.provenance, other.provenance)
         if self.cards != other.cards:
             differ = sorted(n for n in {*self.cards, *other.cards} if self.cards.get(n) != other.cards.get(n))
@@ -76,20 +76,17 @@ class Survey(Record):
             mine = cells.get(key)
             if mine is not None and mine.shape != cell.shape:
                 raise RefusalError(
-                    f"The surveys have {mine.shape} and {cell.shape} heads at {key.stack} {key.site} layer"
+                    f"The surveys have {mine.shape} and {cell.shape} heads at {key.stack} {key.site} block"
                     f" {key.layer} and cannot be merged: scan the same model."
                 )
             cells[key] = cell if mine is None else join(self.cards[key.measure], mine, cell)
         provenance = merge_provenance(self.provenance, other.provenance)
-        # Where two corpora number other sequences alike, either text would do, and none is shown (see `evidence`).
+        # Two corpora may use one number for different sequences. Then either text will do (see `evidence`).
         texts = {
             n: min(s.excerpts[n] for s in (self, other) if n in s.excerpts) for n in {*self.excerpts, *other.excerpts}
         }
-        given = {
-            n: (self if n in self.excerpts and self.excerpts[n] == text else other).sequences
-            for n, text in texts.items()
-        }
-        kept = {n: of[n] for n, of in sorted(given.items()) if n in of}
+        owners = {n: self if self.excerpts.get(n) == text else other for n, text in texts.items()}
+        kept = {n: owner.sequences[n] for n, owner in sorted(owners.items()) if n in owner.sequences}
         return Survey(provenance, self.cards, dict(sorted(cells.items())), dict(sorted(texts.items())), kept)
 
     def __or__(self, other: object) -> Survey:
@@ -110,19 +107,18 @@ class Survey(Record):
         return "report.html" if file.name.startswith("survey.json") else super().page_name(file)
 
     def table(self) -> pandas.DataFrame:
-        """One row for each measure, part, place and head."""
-
+        """Return one row for each measure, part, place and head."""
         return table(self)
 
     @property
     def stacks(self) -> tuple[str, ...]:
-        """Names of the stacks of blocks, in the model's order where provenance tells it."""
+        """The names of the stacks, in the model's order if provenance has it."""
         seen = {key.stack for key in self.cells}
-        told = [s["name"] for s in self.provenance.get("model", {}).get("stacks", []) if s["name"] in seen]
-        return (*told, *sorted(seen.difference(told)))
+        known = [s["name"] for s in self.provenance.get("model", {}).get("stacks", []) if s["name"] in seen]
+        return (*known, *sorted(seen.difference(known)))
 
     def kind_of_block(self, stack: str, layer: int) -> str | None:
-        """What stands in attention's place in a block that has none (`Mamba`); None where it attends."""
+        """Return what a block has instead of attention (`Mamba`), or None if it attends."""
         for described in self.provenance.get("model", {}).get("stacks", []):
             if described["name"] == stack:
                 kind = described.get("kinds", {}).get(str(layer))
@@ -130,7 +126,7 @@ class Survey(Record):
         return None
 
     def places(self, measure: str, part: str = "value") -> tuple[tuple[str, str], ...]:
-        """The (stack, site) pairs at which a measure was taken: stacks in order, sites in the card's order."""
+        """Return the (stack, site) pairs at which a measure was taken: stacks in order, sites in the card's order."""
         seen = {(key.stack, key.site) for key in self.cells if key[:2] == (measure, part)}
         sites = self.cards[measure].sites if measure in self.cards else ()
         order = {site: n for n, site in enumerate(sites)}
@@ -138,16 +134,16 @@ class Survey(Record):
         return tuple(sorted(seen, key=lambda p: (stacks[p[0]], order.get(p[1], len(order)), p[1])))
 
     def column(self, measure: str, part: str, stack: str, site: str) -> dict[int, Cell]:
-        """The cells of one measure from the first layer to the last."""
-        found = {k.layer: c for k, c in self.cells.items() if k[:4] == (measure, part, stack, site)}
-        return dict(sorted(found.items()))
+        """Return the cells of one measure by block, in order."""
+        cells = {k.layer: c for k, c in self.cells.items() if k[:4] == (measure, part, stack, site)}
+        return dict(sorted(cells.items()))
 
     def values(
         self, measure: str, part: str = "value", stack: str | None = None, site: str | None = None
     ) -> NDArray[np.float64]:
-        """Means as [layers] or [layers, heads], row l being layer l; NaN where nothing was measured.
+        """Return means as [blocks] or [blocks, heads], NaN where nothing was measured.
 
-        Without `site` the first one of the card is read; `stack` may be left out where there is only one.
+        `site` defaults to the first one of the card; `stack` may be omitted if there is only one.
         """
         return stack_means(self._column(measure, part, stack, site))
 
@@ -160,23 +156,24 @@ class Survey(Record):
         stack: str | None = None,
         site: str | None = None,
     ) -> Histogram:
-        """How often a sequence gave which value at one place: `edges` and `counts`, in bins within 1/64 of their value.
+        """Return the distribution over sequences at one place: `edges` and `counts`, in bins within 1/64 of their
+        value.
 
-        Bins are the same in every survey, so `a.histogram(...).merge(b.histogram(...))` is that of `a | b` (weights,
-        which count once however many shards read them, aside).
+        Bins are equal in every survey, so `a.histogram(...).merge(b.histogram(...))` is that of `a | b` (except for
+        weights, which count once however many shards read them).
         """
         column = self._column(measure, part, stack, site)
         if layer not in column:
             raise RefusalError(f"'{measure}' was not measured at block {layer}: it is at {blocks(column)}.")
         cell = column[layer]
         if not cell.shape and head is not None:
-            raise RefusalError(f"'{measure}' has one number a layer and none for each head: leave head= out.")
+            raise RefusalError(f"'{measure}' has one number per block, not per head: leave head= out.")
         if cell.shape and head not in range(cell.shape[0]):
             raise RefusalError(f"'{measure}' is there for {count(cell.shape[0], 'head')}: say which, from head=0 on.")
         return cell.sketch.histogram(head or 0)
 
     def _column(self, measure: str, part: str, stack: str | None, site: str | None) -> dict[int, Cell]:
-        """The one column that these words mean, or a refusal that says which there are."""
+        """Return the one column that fits, or refuse and list the columns that exist."""
         if measure not in self.cards:
             raise RefusalError(f"This survey has no measure '{measure}'.{nearest(measure, self.cards)}")
         if part not in self.cards[measure].parts:
@@ -204,7 +201,7 @@ class Survey(Record):
 
 
 def stack_means(column: Mapping[int, Cell]) -> NDArray[np.float64]:
-    """Means of the cells of a column, row l for layer l. Layers with fewer heads are filled up with NaN."""
+    """Return the means of a column, row b for block b. Blocks with fewer heads are padded with NaN."""
     depth = max(column, default=-1) + 1
     shapes = {cell.shape for cell in column.values()}
     width = max((shape[0] for shape in shapes if shape), default=0)
@@ -217,15 +214,13 @@ def stack_means(column: Mapping[int, Cell]) -> NDArray[np.float64]:
     return means
 
 
-# A survey as a tidy pandas frame: one row for each measure, part, place and head.
-
 PLACE = ("measure", "part", "stack", "site", "layer", "head")
 NUMBERS = ("count", "mean", "std", "min", "max", "p10", "p50", "p90", "nonfinite", "peak")
 COLUMNS = (*PLACE, *NUMBERS, "peak_where", "usual")
 
 
 def table(survey: Survey) -> pandas.DataFrame:
-    """`head` is <NA> for stream measures; `usual` holds the most common token, channel or key of a located value."""
+    """Return a frame; `head` is <NA> for stream measures, `usual` the most common token, channel or key."""
     import pandas
 
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
@@ -238,22 +233,13 @@ def table(survey: Survey) -> pandas.DataFrame:
             columns[name] += np.ravel(numbers).tolist()
         columns["peak_where"] += cell.peak.places()
         columns["usual"] += cell.usual()
-    text = dict.fromkeys(PLACE[:4], "str")
-    return pandas.DataFrame(
-        {
-            name: pandas.Series(
-                values,
-                dtype=text.get(name)
-                or {"layer": "int64", "head": "Int64", "count": "int64", "nonfinite": "int64"}.get(name)
-                or ("float64" if name in NUMBERS else "object"),
-            )
-            for name, values in columns.items()
-        }
-    )
+    types = {name: "float64" if name in NUMBERS else "object" for name in COLUMNS} | dict.fromkeys(PLACE[:4], "str")
+    types |= {"layer": "int64", "head": "Int64", "count": "int64", "nonfinite": "int64"}
+    return pandas.DataFrame({name: pandas.Series(v, dtype=types[name]) for name, v in columns.items()})
 
 
 def _numbers(cell: Cell) -> dict[str, Any]:
-    """NaN where nothing finite was seen."""
+    """Return the numbers of a cell; NaN without a finite value."""
     seen = cell.moments.count > 0
     return {
         "count": cell.moments.count,

@@ -1,14 +1,16 @@
-"""Folders and files by name, here or elsewhere: a path, or an address such as s3://bucket/run that fsspec opens.
+"""Folders of files, local or remote: a path, or an address such as s3://bucket/run that fsspec opens.
 
-    place("runs/shards").write("plan.json", data)         place("s3://bucket/shards").names()
+    open_folder("runs/shards").write("plan.json", data)         open_folder("s3://bucket/shards").names()
 
-What is written is there whole or not at all: a file here is moved to its place when it is whole, and an object of a
-store such as S3 appears when all of it has arrived.
+A file is written whole or not at all: a local file is renamed into place when it is complete, and an object of a store
+such as S3 appears when all of it has arrived.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -20,14 +22,12 @@ _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def is_address(text: object) -> bool:
-    """Whether this names something that fsspec opens, and not a path."""
+    """Return whether this is an address for fsspec, not a path."""
     return isinstance(text, str) and _ADDRESS.match(text) is not None
 
 
 @runtime_checkable
-class Place(Protocol):
-    """A folder that holds files."""
-
+class Folder(Protocol):
     def __str__(self) -> str: ...
     def names(self) -> tuple[str, ...]: ...
     def holds(self, name: str) -> bool: ...
@@ -36,18 +36,18 @@ class Place(Protocol):
     def remove(self, name: str) -> None: ...
 
 
-def place(where: str | Path) -> Place:
+def open_folder(where: str | Path) -> Folder:
     if not is_address(where):
-        return _Here(named_path(where, "folder"))
+        return _LocalFolder(named_path(where, "folder"))
     address = str(where).rstrip("/")
     system, path = filesystem(address)
-    if "file" in system.protocol:  # a folder here after all, where a file must not be seen before it is whole
-        return _Here(named_path(path, "folder"))
-    return _Elsewhere(address, system, path)
+    if "file" in system.protocol:  # a local folder after all: write files atomically
+        return _LocalFolder(named_path(path, "folder"))
+    return _RemoteFolder(address, system, path)
 
 
 def filesystem(address: str) -> tuple[Any, str]:
-    """What fsspec makes of an address: a file system, and the path on it."""
+    """Return the file system of an address and the path on it."""
     try:
         import fsspec
     except ImportError as error:
@@ -62,7 +62,7 @@ def filesystem(address: str) -> tuple[Any, str]:
 
 
 @dataclass(frozen=True)
-class _Here:
+class _LocalFolder:
     path: Path
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class _Here:
 
     def names(self) -> tuple[str, ...]:
         try:
-            return tuple(sorted(one.name for one in self.path.iterdir() if not one.name.startswith(".")))
+            return tuple(sorted(path.name for path in self.path.iterdir() if not path.name.startswith(".")))
         except FileNotFoundError:
             return ()
         except OSError as error:
@@ -93,7 +93,7 @@ class _Here:
 
 
 @dataclass(frozen=True)
-class _Elsewhere:
+class _RemoteFolder:
     address: str
     system: Any
     path: str
@@ -102,44 +102,36 @@ class _Elsewhere:
         return self.address
 
     def names(self) -> tuple[str, ...]:
-        try:
-            self.system.invalidate_cache()  # others write there too
-            return tuple(sorted(str(one).rsplit("/", 1)[-1] for one in self.system.ls(self.path, detail=False)))
-        except FileNotFoundError:
-            return ()
-        except Exception as error:  # every store has errors of its own
-            raise RefusalError(f"{self.address} cannot be listed ({_reason(error)}): check it.") from error
+        with self._refusing("cannot be listed", "check it"):
+            self.system.invalidate_cache()  # other processes write there too
+            try:
+                return tuple(sorted(str(path).rsplit("/", 1)[-1] for path in self.system.ls(self.path, detail=False)))
+            except FileNotFoundError:
+                return ()
 
     def holds(self, name: str) -> bool:
-        try:
+        with self._refusing("cannot be reached", "check it"):
             self.system.invalidate_cache()
             return bool(self.system.isfile(f"{self.path}/{name}"))
-        except Exception as error:
-            raise RefusalError(f"{self.address} cannot be asked ({_reason(error)}): check it.") from error
 
     def read(self, name: str) -> bytes:
-        try:
+        with self._refusing("cannot be read", "check it", name):
             return bytes(self.system.cat_file(f"{self.path}/{name}"))
-        except Exception as error:
-            raise RefusalError(f"{self.address}/{name} cannot be read ({_reason(error)}): check it.") from error
 
     def write(self, name: str, content: bytes) -> None:
-        try:
+        with self._refusing("could not be written", "choose another place", name):
             self.system.makedirs(self.path, exist_ok=True)
             self.system.pipe_file(f"{self.path}/{name}", content)
-        except Exception as error:
-            raise RefusalError(
-                f"{self.address}/{name} could not be written ({_reason(error)}): choose another place."
-            ) from error
 
     def remove(self, name: str) -> None:
-        try:
+        with self._refusing("could not be removed", "check it", name), suppress(FileNotFoundError):
             self.system.rm_file(f"{self.path}/{name}")
-        except FileNotFoundError:
-            return
-        except Exception as error:
-            raise RefusalError(f"{self.address}/{name} could not be removed ({_reason(error)}).") from error
 
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no reason given'])[0][:120]}"
+    @contextmanager
+    def _refusing(self, problem: str, advice: str, name: str = "") -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # every store has its own errors
+            reason = (str(error).strip().splitlines() or ["no reason given"])[0][:120]
+            address = f"{self.address}/{name}" if name else self.address
+            raise RefusalError(f"{address} {problem} ({type(error).__name__}: {reason}): {advice}.") from error

@@ -1,20 +1,21 @@
-"""What cannot be treated as asked, said before it costs anything: by names and numbers alone, then by the model.
+"""Choose a remedy, and refuse options that cannot work, before they cost anything.
 
-An option that a remedy would not read is refused too: whoever gives it expects it to do something.
+An option that the remedy does not read is refused too: the caller expects it to have an effect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnscope.commands.treat.choosing import needs_training
 from attnscope.commands.treat.halves import GivenLoss
 from attnscope.commands.treat.pruning import refuse_odd_settings, refuse_what_has_no_next_token
+from attnscope.commands.treat.record import Chosen
 from attnscope.core.errors import RefusalError
-from attnscope.core.finding import AUTO, BOS, PRUNE
+from attnscope.core.finding import AUTO, BOS, PRUNE, TABLE, Finding, answered_by, candidates
 from attnscope.core.registry import variants
+from attnscope.core.variant import variant_cards
 from attnscope.core.words import count
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.editing.surgery import prunable
@@ -23,10 +24,59 @@ from attnscope.hf.exchanging.plan import sorted_settings
 from attnscope.hf.installed import installed
 from attnscope.hf.loading.load import Loaded
 
+WITHOUT_VARIANT = {
+    PRUNE: ("Heads taken out", "The least valuable heads write nothing any more.", "arXiv:1905.10650"),
+    BOS: ("BOS in front", "Every sequence begins with the BOS token, as in training.", "arXiv:2309.17453"),
+}
+
+
+def needs_training(name: str) -> bool:
+    return name not in WITHOUT_VARIANT and variant_cards()[name].trains
+
+
+def chosen_for(asked: str, found: Sequence[Finding], training: bool = True) -> Chosen:
+    """Return the remedy called `asked`, or with `auto` the first in the table for the most severe finding.
+
+    `auto` prefers a remedy that does not change the model before it is trained. Without `training` it skips remedies
+    that need it.
+    """
+    if asked != AUTO:
+        return _described(asked, _why(asked, found), asked=True)
+    offered = [(row, name) for row, name in candidates(found) if training or not needs_training(name)]
+    if not offered:
+        answered = ", ".join(row.finding for row in TABLE)
+        raise RefusalError(
+            f"No finding has a remedy{'' if training else ' without training'} (findings with one: {answered}): name one "
+            "with --remedy to try it anyway."
+        )
+    keeping = (pair for pair in offered if pair[1] in WITHOUT_VARIANT or variant_cards()[pair[1]].keeps is not None)
+    row, name = next(keeping, offered[0])
+    others = tuple(dict.fromkeys(other for _, other in offered if other != name))
+    return _described(name, f"{_sentence_of(row.finding, found)} {row.why}", asked=False, alternatives=others)
+
+
+def _why(name: str, found: Sequence[Finding]) -> str:
+    row = next((row for row in TABLE if name in row.remedies and any(f.kind == row.finding for f in found)), None)
+    return "It was asked for." if row is None else f"{_sentence_of(row.finding, found)} {row.why}"
+
+
+def _sentence_of(kind: str, found: Sequence[Finding]) -> str:
+    return next(finding.sentence for finding in found if finding.kind == kind)
+
+
+def _described(name: str, why: str, *, asked: bool, alternatives: tuple[str, ...] = ()) -> Chosen:
+    if name in WITHOUT_VARIANT:
+        title, summary, citation = WITHOUT_VARIANT[name]
+        keeps = False
+    else:
+        card = variant_cards()[name]
+        title, summary, citation, keeps = card.title, card.summary, card.citation, card.keeps is not None
+    return Chosen(name, title, summary, citation, why, asked, answered_by(name), alternatives, keeps)
+
 
 @dataclass(frozen=True)
 class Asked:
-    """Options as they were given; None where nobody gave them."""
+    """The options of a treatment; None if not given."""
 
     remedy: str
     training: bool = True
@@ -41,7 +91,7 @@ class Asked:
 
 
 def refuse_first(asked: Asked) -> None:
-    """Before anything is loaded."""
+    """Refuse by names and numbers alone, before anything is loaded."""
     _refuse_what_nobody_reads(asked)
     _refuse_odd_numbers(asked)
     if asked.remedy == PRUNE:
@@ -52,19 +102,19 @@ def refuse_first(asked: Asked) -> None:
         _refuse_odd_temperature(asked)
         if not variant.card.keys_are_tokens:
             raise RefusalError(
-                f"{asked.remedy} does not give every token a weight of its own, so that no finding could be measured "
-                "again: choose another remedy, or measure its loss in a training of your own with attnscope.installed."
+                f"{asked.remedy} does not give every token a weight, so findings cannot be measured again: choose "
+                "another remedy, or measure its loss in your own training with attnscope.installed."
             )
 
 
 def refuse_what_does_not_fit(asked: Asked, loaded: Loaded, loss: GivenLoss | None) -> None:
-    """Before anything is measured: blocks and heads that the model does not have, and what cannot go into it."""
+    """Refuse blocks, heads and variants that do not fit the model, before anything is measured."""
     if asked.remedy == PRUNE:
         refuse_what_has_no_next_token(loaded, loss)
         heads = sum(site.heads for site in prunable(loaded.model, anatomy(loaded.model)).values())
         if asked.heads is not None and asked.heads > heads:
             raise RefusalError(f"{loaded.name} has {count(heads, 'head')}: {asked.heads} cannot be taken out of it.")
-    elif asked.remedy == "qk_clip":  # which is made of logits that are not known yet
+    elif asked.remedy == "qk_clip":  # it needs logits that are not known yet
         chosen_sites(loaded.model, anatomy(loaded.model), variants()["qk_clip"], asked.layers, None)
     elif asked.remedy not in (AUTO, BOS):
         with installed(loaded, asked.remedy, layers=asked.layers, **_of_variant(asked)):
@@ -72,25 +122,24 @@ def refuse_what_does_not_fit(asked: Asked, loaded: Loaded, loss: GivenLoss | Non
 
 
 def _of_variant(asked: Asked) -> dict[str, Any]:
-    """A temperature is a parameter of its variant, which here can be set."""
+    """Return the settings of the variant. A temperature is its parameter, which `treat` can set."""
     return {name: value for name, value in asked.settings.items() if (asked.remedy, name) != ("temperature",) * 2}
 
 
 def _refuse_odd_temperature(asked: Asked) -> None:
-    given = asked.settings.get("temperature", 1.0)
-    if asked.remedy == "temperature" and (
-        isinstance(given, bool) or not isinstance(given, int | float) or not given > 0
-    ):
-        raise RefusalError(f"A temperature of {given} divides no logits: give a number above 0, such as 0.8.")
+    value = asked.settings.get("temperature", 1.0)
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    if asked.remedy == "temperature" and not usable:
+        raise RefusalError(f"A temperature of {value} cannot divide logits: give a number above 0, such as 0.8.")
 
 
 def _refuse_odd_numbers(asked: Asked) -> None:
     if asked.steps is not None and asked.steps < 1:
-        raise RefusalError(f"Training needs steps, and {asked.steps} are none: give 1 or more.")
+        raise RefusalError(f"Training needs steps, not {asked.steps}: give 1 or more.")
     if asked.rate is not None and not 0 < asked.rate < float("inf"):
         raise RefusalError(f"A learning rate of {asked.rate:g} trains nothing: give a number above 0, such as 1e-4.")
     if asked.heads is not None and asked.heads < 1:
-        raise RefusalError(f"{asked.heads} heads are none to take out: give 1 or more.")
+        raise RefusalError(f"{asked.heads} heads cannot be taken out: give 1 or more.")
     if asked.keep_loss is not None and not asked.keep_loss >= 0:
         raise RefusalError(f"A loss cannot be kept within {asked.keep_loss}: give nats per token, such as 0.05.")
     if asked.heads is not None and asked.keep_loss is not None:
@@ -108,7 +157,7 @@ def _refuse_what_nobody_reads(asked: Asked) -> None:
                 "prune."
             )
     if asked.layers is not None and name in (PRUNE, BOS):
-        raise RefusalError(f"{name} does not go into blocks, so --blocks says nothing to it: leave it out.")
+        raise RefusalError(f"{name} does not change blocks, so --blocks says nothing to it: leave it out.")
     if asked.settings and name in (AUTO, BOS):
         which = "A remedy that is yet to be chosen" if name == AUTO else name
         raise RefusalError(f"{which} has no setting '{next(iter(asked.settings))}': leave --set out, or name a remedy.")
@@ -119,11 +168,11 @@ def _refuse_what_nobody_reads(asked: Asked) -> None:
         if getattr(asked, option) is not None:
             raise RefusalError(f"{why[0].upper()}{why[1:]}, so {_option(option)} has no meaning: leave it out.")
     if asked.resume:
-        raise RefusalError(f"{why[0].upper()}{why[1:]}, so there is nothing to go on with: leave --resume out.")
+        raise RefusalError(f"{why[0].upper()}{why[1:]}, so there is nothing to resume: leave --resume out.")
 
 
 def unused(asked: Asked, chosen: str) -> tuple[str, ...]:
-    """What was asked of a training that the remedy chosen by `auto` does not need."""
+    """Return a note on training options that the remedy chosen by `auto` does not use."""
     given = [_option(option) for option in ("steps", "rate", "train") if getattr(asked, option) is not None]
     return (f"{chosen} trains nothing: {', '.join(given)} had no meaning.",) if given else ()
 
