@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from attnscope.core.errors import RefusalError
 from attnscope.data import windows as module
-from attnscope.data.corpus import Corpus
+from attnscope.data.corpus import Corpus, cut_text
 from attnscope.data.windows import Windows, random_windows, windows
 
 BOS, EOS, SPECIAL = 1, 2, 3
@@ -66,18 +66,17 @@ def test_no_token_is_lost_or_doubled(documents: list[str], limit: int, before: i
     assert all(w.ids[len(w.ids) - after :] == (EOS,) * after for w in made.sequences)
 
 
-@given(st.lists(letters, min_size=1, max_size=8), st.integers(1, 40))
-def test_stretches_put_together_are_the_document(documents: list[str], length: int) -> None:
-    pieces = list(module._stretches(documents, length))
-    assert ["".join(text for n, text in pieces if n == i) for i in range(len(documents))] == documents
-    assert all(len(text) <= length for _, text in pieces)
-    assert [n for n, _ in pieces] == sorted(n for n, _ in pieces)
+@given(letters, st.integers(1, 40))
+def test_pieces_of_a_text_join_to_the_text(text: str, length: int) -> None:
+    pieces = list(cut_text(text, length))
+    assert "".join(pieces) == text
+    assert all(len(piece) <= length for piece in pieces)
 
 
-def test_stretches_end_where_a_line_or_word_ends() -> None:
-    assert list(module._stretches(["aa bb\ncc dd ee"], 8)) == [(0, "aa bb\n"), (0, "cc dd ee")]
-    assert list(module._stretches(["aa bb cc dd"], 8)) == [(0, "aa bb "), (0, "cc dd")]
-    assert list(module._stretches(["abcdefghij"], 8)) == [(0, "abcdefgh"), (0, "ij")]
+def test_pieces_end_at_a_line_or_word() -> None:
+    assert list(cut_text("aa bb\ncc dd ee", 8)) == ["aa bb\n", "cc dd ee"]
+    assert list(cut_text("aa bb cc dd", 8)) == ["aa bb ", "cc dd"]
+    assert list(cut_text("abcdefghij", 8)) == ["abcdefgh", "ij"]
 
 
 def test_long_documents_are_read_in_stretches_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
