@@ -7,9 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attnscope.commands.collapse.bound_ends import end_to_end
-from attnscope.commands.collapse.bounding import OVERFLOWING, Bounding, Reading
-from attnscope.commands.collapse.known_weights import Known, known_weights, reads_other_tokens
+from attnscope.commands.collapse.bound_tables import bounds_by_layer, end_to_end
+from attnscope.commands.collapse.bounding import (
+    OVERFLOWING,
+    Bounding,
+    Known,
+    Reading,
+    known_weights,
+    reads_other_tokens,
+)
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.editing.surgery import CUTS, cut
 from attnscope.hf.tapping.padding import attention_inputs
@@ -79,7 +85,7 @@ def test_a_layer_that_overflows_is_left_out_and_said() -> None:
         tap(model, found, seen.receive),
     ):
         model(**batch)
-    assert [row.layer for row in seen.table()] == [0, 1]
+    assert [row.layer for row in bounds_by_layer(seen)] == [0, 1]
     assert OVERFLOWING in seen.reasons
     assert end_to_end(seen, "san") == ()
 

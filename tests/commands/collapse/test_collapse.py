@@ -15,9 +15,8 @@ from transformers import BertConfig, BertModel, Dinov2Config, Dinov2Model, EsmCo
 
 from attnscope.commands.collapse import run as collapse_module
 from attnscope.commands.collapse import running as measured_module
-from attnscope.commands.collapse.bound_ends import end_to_end
-from attnscope.commands.collapse.bounding import Bounding
-from attnscope.commands.collapse.known_weights import known_weights
+from attnscope.commands.collapse.bound_tables import end_to_end
+from attnscope.commands.collapse.bounding import Bounding, known_weights
 from attnscope.commands.collapse.record import Collapse
 from attnscope.commands.collapse.run import collapse
 from attnscope.core.errors import RefusalError

@@ -165,7 +165,7 @@ def test_the_sequence_behind_a_finding_has_the_tokens_that_the_survey_saw() -> N
         ({"head": "0-9"}, "There is no head 4"),
         ({"block": "three"}, "'three' does not name a block"),
         ({"block": "3-1"}, "ends before it begins"),
-        ({"max_mb": 0.001}, r"about 0.0018 MB \(3 layers x 4 heads x 24 tokens\)"),
+        ({"max_mb": 0.001}, r"about 0.0018 MB \(3 blocks x 4 heads x 24 tokens\)"),
         ({"text": None}, "Give a text to view"),
         ({"text": {"input_ids": torch.tensor([[3]])}}, "a single token"),
         ({"survey": "nowhere.json"}, "two things to view"),
