@@ -1,7 +1,5 @@
 """Windows become batches: padding is invisible, sequences keep their numbers, halves are the whole."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

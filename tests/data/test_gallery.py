@@ -1,7 +1,5 @@
 """Folders of pictures or of sounds as corpora: what counts as one, what is drawn, what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Pictures and sounds as files and in memory: what is read, and what is refused in a sentence."""
 
-from __future__ import annotations
-
 import io
 import struct
 import wave

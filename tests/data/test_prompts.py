@@ -1,7 +1,5 @@
 """Files of prompts: what is read, and every line that is refused with its number."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

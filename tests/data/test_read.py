@@ -1,7 +1,5 @@
 """Where text may come from, and the one sentence for every way in which it may be wrong."""
 
-from __future__ import annotations
-
 import builtins
 import gzip
 import io

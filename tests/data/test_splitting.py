@@ -1,7 +1,5 @@
 """A corpus in two halves that share no text."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

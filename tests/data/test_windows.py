@@ -1,7 +1,5 @@
 """Documents become windows: nothing lost, nothing doubled, the same ones for the same seed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Small runs of small models, as explanations see them: what several tests of this room begin with."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Conservation: what the answer is, tokens and constants get, to rounding; and a model's numbers stay its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -2,8 +2,6 @@
 cannot
 depend on, the same numbers twice."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Gradient times input is the answer itself where the answer is linear in the embedding."""
 
-from __future__ import annotations
-
 import torch
 
 from attnscope.explanations.gradient_input import gradient_input

@@ -1,8 +1,6 @@
 """The operator as an explanation: tokens and constants add up to the norm of the states that answer, row by row of the
 map by contribution, and a planted token is found."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

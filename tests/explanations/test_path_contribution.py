@@ -2,8 +2,6 @@
 takes
 just its part with it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

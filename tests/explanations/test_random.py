@@ -1,7 +1,5 @@
 """The floor: the seed decides, and nothing else."""
 
-from __future__ import annotations
-
 import torch
 
 from attnscope.explanations.random import random

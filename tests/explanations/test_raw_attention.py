@@ -1,7 +1,5 @@
 """Raw attention is the last map, averaged over heads; of two stacks, the last of each kind."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Relevance without maps: against the paper's rules on maps that models write out, and cases solved by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Rollout against the product of maps that models write out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Streams that read each other, and towers that do not: against the paper's equations on maps that models write out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

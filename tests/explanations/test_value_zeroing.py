@@ -1,7 +1,5 @@
 """Value zeroing: by hand, and against a model whose value projection is zeroed token by token, block by block."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

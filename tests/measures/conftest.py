@@ -1,7 +1,5 @@
 """A dense float64 pattern as oracle: every statistic a measure may read, by its definition."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What every registered measure must do, asked of all: a new file in the room is tested here unasked."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """Meeting in the middle against following all paths, draws and suffixes to the end; tapes against derivatives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,8 +1,6 @@
 """The operator beside T written out: once from Kronecker products of a model's weights, as arXiv:2601.17958 writes it,
 once column by column; and what is asked of it without writing it."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Laws of graded tensors: whatever linear program runs, the parts add up to the value; what is not linear freezes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Values of heads and MLPs against the definition over all coalitions, and against each other."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from math import factorial
 

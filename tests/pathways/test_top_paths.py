@@ -1,7 +1,5 @@
 """The largest paths against a list of all of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

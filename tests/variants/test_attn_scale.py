@@ -1,7 +1,5 @@
 """AttnScale: the mean stays, and what differs from it is scaled."""
 
-from __future__ import annotations
-
 import torch
 
 from attnscope.variants.attn_scale import attn_scale

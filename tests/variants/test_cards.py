@@ -1,7 +1,5 @@
 """The list of variants: what is written down is what they say, and reading it imports none of them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

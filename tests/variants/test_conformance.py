@@ -1,7 +1,5 @@
 """What every registered variant must do, asked of all: a new file in the room is tested here unasked."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from dataclasses import replace

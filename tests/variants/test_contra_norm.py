@@ -1,7 +1,5 @@
 """ContraNorm: tokens that are alike move apart."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

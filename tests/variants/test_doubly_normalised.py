@@ -1,7 +1,5 @@
 """Doubly normalised attention: no key is explained away (arXiv:2009.14308)."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

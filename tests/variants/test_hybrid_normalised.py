@@ -1,7 +1,5 @@
 """The mix of softmax and doubly normalised attention."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """A local window: what is seen, what is not, and what a model makes of it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """A - J: what is left, and that it does not lose rank in width (arXiv:2410.07799)."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Heads of different kinds (arXiv:2205.07100): the module of torch, and each kind by itself."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

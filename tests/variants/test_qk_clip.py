@@ -1,7 +1,5 @@
 """QK-Clip: the largest logit of a head, brought to the threshold and no farther."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Sigma-reparametrisation: spectral norms that are one number each."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """What every variant may and may not see: padding, the future, shared keys, other sequences, nothing at all."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

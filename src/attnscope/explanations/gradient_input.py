@@ -1,7 +1,5 @@
 """Gradient times input: the answer as if it were linear in the embedding of every token (arXiv:1605.01713)."""
 
-from __future__ import annotations
-
 from jaxtyping import Float
 from torch import Tensor
 

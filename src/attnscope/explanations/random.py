@@ -1,6 +1,4 @@
-"""Numbers that know nothing: the floor that every other explanation must be above."""
-
-from __future__ import annotations
+"""Random numbers: the floor that every other explanation must beat."""
 
 import torch
 from jaxtyping import Float

@@ -1,9 +1,7 @@
-"""What the last layer attends to, averaged over its heads: what most people look at first.
+"""Attention of the last block, averaged over its heads: what most people look at first.
 
-Weights of one layer are no account of what the answer rests on (arXiv:1902.10186); this is here to be compared with.
+The weights of one block do not explain the answer (arXiv:1902.10186); they are here for comparison.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 

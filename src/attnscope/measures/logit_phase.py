@@ -1,6 +1,4 @@
-"""Whether attention averages, chooses or is frozen: the spread of logits beside what so many keys can bear."""
-
-from __future__ import annotations
+"""Whether attention averages, chooses or is frozen: the spread of logits relative to what freezes so many keys."""
 
 import torch
 from jaxtyping import Bool, Float

@@ -1,7 +1,5 @@
 """How much a head can amplify what it moves: the norm of W_V W_O."""
 
-from __future__ import annotations
-
 from jaxtyping import Float
 from torch import Tensor
 

@@ -1,9 +1,7 @@
-"""AttnScale: what tells tokens apart made louder, J + (1 + w)(A - J), with a trained w for every head.
+"""AttnScale: differences between tokens amplified, J + (1 + w)(A - J), with a trained w for every head.
 
-J is the low-pass part of a pattern (it keeps the mean alone) and A - J its high-pass part: arXiv:2203.05962.
+J is the low-pass part of a pattern (it keeps only the mean) and A - J its high-pass part: arXiv:2203.05962.
 """
-
-from __future__ import annotations
 
 import torch
 from jaxtyping import Float

@@ -1,11 +1,9 @@
-"""Differential attention: a second pattern is subtracted, so that what both attend to by accident cancels.
+"""Differential attention: a second pattern is subtracted, so that what both attend to by chance cancels.
 
-Published with two halves of projections, W_Q1 and W_Q2 (arXiv:2410.05258). Here the second query and key are made of
-the first by a trained matrix a head, q2 = q M_q, so that a head of a trained model can have them without being cut in
-two; the weight lambda is trained directly. The norm of each head that the paper puts behind it is not part of this.
+Published with two halves of projections, W_Q1 and W_Q2 (arXiv:2410.05258). Here a trained matrix per head makes the
+second query and key from the first, q2 = q M_q, so that a head of a trained model need not be cut in two; the weight
+lambda is trained directly. The paper's norm behind each head is not included.
 """
-
-from __future__ import annotations
 
 import torch
 from jaxtyping import Float

@@ -4,8 +4,6 @@ xi_ij = e^s_ij / sum_i e^s_ij, A_ij = xi_ij / sum_j xi_ij: no key can be explain
 autoregressive: the first sum runs over later queries (arXiv:2009.14308).
 """
 
-from __future__ import annotations
-
 from jaxtyping import Float
 from torch import Tensor
 
@@ -23,7 +21,7 @@ def pattern(
     causal: bool,
     scale: float,
 ) -> Float[Tensor, "batch head query key"]:
-    """As published, in two divisions: what the form by logarithms is tested against."""
+    """As published, in two divisions; the form by logarithms is tested against it."""
     logits = scores_of_real_queries(query, key, visible, causal, scale)
     raised = logits.exp()
     of_queries = divided(raised.mT, raised.mT.sum(-1, keepdim=True)).mT

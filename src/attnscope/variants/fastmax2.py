@@ -2,11 +2,9 @@
 
 f(x) = ((x + 1)^2 + 1)/2 is never below 1/2, so weights stay positive however large x is. Queries and keys are centred
 and divided by their standard deviation, x = scale q . k. Features: 1, the d coordinates, and their d(d+1)/2 products;
-a product of two different coordinates stands for both orders, and so has weight 1 where a square has weight 1/2
+a product of two different coordinates stands for both orders and has weight 1, a square has weight 1/2
 (arXiv:2402.07901).
 """
-
-from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
@@ -52,7 +50,7 @@ def fastmax2(
     scale: float,
 ) -> Float[Tensor, "batch head query value_dim"]:
     plain = real_keys(visible, causal, query.shape[-2])
-    if plain is None:  # the sum over keys is not one for all queries: nothing to factorise
+    if plain is None:  # queries sum over different keys: nothing to factorise
         return mix(pattern(query, key, visible=visible, causal=causal, scale=scale), value)
     key, value = for_every_head(key, query.shape[1]), for_every_head(value, query.shape[1])
     sign = 1.0 if scale >= 0 else -1.0
@@ -61,13 +59,13 @@ def fastmax2(
 
 
 def standard(tokens: Float[Tensor, "batch head token dim"]) -> Float[Tensor, "batch head token dim"]:
-    """Mean 0 and standard deviation 1 for every token; in float32 or better."""
+    """Return tokens of mean 0 and standard deviation 1, in float32 or better."""
     exact = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
     return F.layer_norm(exact, exact.shape[-1:])
 
 
 def _features(tokens: Float[Tensor, "batch head token dim"], size: float) -> Float[Tensor, "batch head token feature"]:
     tokens = size * standard(tokens)
-    # Products coordinate by coordinate: picking all pairs by their indices takes longer than the sums behind it.
+    # Products coordinate by coordinate: indexing all pairs takes longer than the sums that use them.
     pairs = (tokens[..., i : i + 1] * tokens[..., i + 1 :] for i in range(tokens.shape[-1] - 1))
     return torch.cat([torch.ones_like(tokens[..., :1]), tokens, tokens.square() * 0.5**0.5, *pairs], -1)

@@ -1,7 +1,5 @@
 """A trained mix of softmax and doubly normalised attention, one share for every head (arXiv:2009.14308)."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor

@@ -1,11 +1,9 @@
-"""A learned sink: one trained logit for every head that takes weight away from the keys and gives nothing.
+"""A learned sink: one trained logit per head that takes weight from the keys and has no value.
 
-As published (arXiv:2508.10925) the sink is there from the beginning. To lead a trained model there without a jump,
-`share` mixes attention with and without it: at 0 nothing changes and its gradient is of the size of the output, while a
-sink begun at a very low logit would have a gradient as small as what it takes. `share` 1 is the published attention.
+As published (arXiv:2508.10925) the sink is there from the beginning of training. For a trained model, `share` mixes
+attention with and without it: at 0 nothing changes, and its gradient has the size of the output, while a sink that
+starts at a very low logit would have a tiny gradient. `share` 1 is the published attention.
 """
-
-from __future__ import annotations
 
 import torch
 from jaxtyping import Float

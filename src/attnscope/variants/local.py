@@ -1,9 +1,7 @@
-"""A token sees those at most `window` places away, of those that it sees at all; cost grows with n times the window.
+"""A token sees only tokens at most `window` places away; cost grows with n times the window.
 
-Queries are taken in blocks, each beside the keys that any of them can see; the blocks are a batch of the fused kernel.
+Queries are taken in blocks, each with the keys that any of them can see; the blocks are a batch of the fused kernel.
 """
-
-from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
@@ -60,7 +58,7 @@ def local(
     if key.shape[-2] != tokens:
         raise RefusalError("A local window counts places from the token itself: it needs keys of the same sequence.")
     plain = real_keys(visible, causal, tokens)
-    if plain is None:  # another mask for each query: it is joined with the window, at the full cost
+    if plain is None:  # a mask that differs by query: combine it with the window, at full cost
         near = _near(tokens, tokens, window, query.device)
         assert visible is not None
         return plain_attention(query, key, value, visible=near & visible, causal=causal, scale=scale)
@@ -70,8 +68,8 @@ def local(
     fill, ahead = blocks * size - tokens, 0 if plain.causal else window
     query = F.pad(query, (0, 0, 0, fill)).reshape(-1, blocks, size, query.shape[-1])
     key, value = (
-        F.pad(one, (0, 0, window, ahead + fill)).unfold(-2, size + window + ahead, size).mT.flatten(0, 1)
-        for one in (key, value)
+        F.pad(side, (0, 0, window, ahead + fill)).unfold(-2, size + window + ahead, size).mT.flatten(0, 1)
+        for side in (key, value)
     )
     seen = _seen(plain.real, (tokens, size, window, ahead, fill), query.device)
     seen = seen.expand(len(query) // heads, heads, *seen.shape[2:]).flatten(0, 1) if plain.real is not None else seen[0]
@@ -87,7 +85,7 @@ def _near(queries: int, keys: int, window: int, device: torch.device) -> Bool[Te
 def _seen(
     real: Bool[Tensor, "#batch #head key"] | None, shape: tuple[int, int, int, int, int], device: torch.device
 ) -> Bool[Tensor, "batch head blocks size near"]:
-    """Which of the keys beside its block a query sees."""
+    """Return which keys of its block a query sees."""
     tokens, size, window, ahead, fill = shape
     exists = torch.ones(1, 1, tokens, dtype=torch.bool, device=device) if real is None else real
     exists = F.pad(exists, (window, ahead + fill)).unfold(-1, size + window + ahead, size)

@@ -1,11 +1,9 @@
-"""A - J: attention without the pattern that averages everything, which is what its largest singular value hides.
+"""A - J: attention without the uniform pattern, which carries its largest singular value.
 
-A row of softmax weights is J (the same weight for all that is seen) plus what tells tokens apart. J alone makes tokens
-alike, so it is taken away; under a mask, J averages what the query sees. J V is a mean, or a cumulative mean: the fused
-kernel stays.
+A row of softmax weights is J (equal weight on all visible keys) plus a part that distinguishes tokens. J makes tokens
+alike, so it is subtracted; under a mask, J averages what the query sees. J V is a mean, or a cumulative mean, so the
+fused kernel can be used.
 """
-
-from __future__ import annotations
 
 from jaxtyping import Float
 from torch import Tensor

@@ -1,10 +1,8 @@
-"""Queries and keys brought to one length before they meet, so that logits cannot grow without bound.
+"""Queries and keys normalised to one length, so that logits are bounded.
 
 RMSNorm over each head with a trained gain; |s| <= scale dim max|g_q| max|g_k|. In models with rotary positions the norm
 stands before the rotation; without gains the two orders are the same (arXiv:2010.04245).
 """
-
-from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
@@ -33,8 +31,8 @@ def pattern(
     key_gain: Float[Tensor, " dim"],
 ) -> Float[Tensor, "batch head query key"]:
     query, key = (
-        one / (one.square().mean(-1, keepdim=True) + EPSILON).sqrt() * gain.to(one.dtype)
-        for one, gain in ((query, query_gain), (key, key_gain))
+        side / (side.square().mean(-1, keepdim=True) + EPSILON).sqrt() * gain.to(side.dtype)
+        for side, gain in ((query, query_gain), (key, key_gain))
     )
     return softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
 
@@ -63,7 +61,7 @@ def qk_norm(
     key_gain: Float[Tensor, " dim"],
 ) -> Float[Tensor, "batch head query value_dim"]:
     query, key = (
-        F.rms_norm(one, one.shape[-1:], gain.to(one.dtype), EPSILON)
-        for one, gain in ((query, query_gain), (key, key_gain))
+        F.rms_norm(side, side.shape[-1:], gain.to(side.dtype), EPSILON)
+        for side, gain in ((query, query_gain), (key, key_gain))
     )
     return plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)

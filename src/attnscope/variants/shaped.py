@@ -1,10 +1,8 @@
-"""Shaped attention: alpha I + beta A - gamma J, near the identity where logits are small.
+"""Shaped attention: alpha I + beta A - gamma J, near the identity for small logits.
 
 With alpha = beta = gamma = 1, as in arXiv:2306.17759 and arXiv:2311.01906, a deep stack begins as the identity;
-with alpha = gamma = 0 and beta = 1 it is softmax attention, which is where a trained model begins.
+with alpha = gamma = 0 and beta = 1 it is softmax attention, the start for a trained model.
 """
-
-from __future__ import annotations
 
 import torch
 from jaxtyping import Float

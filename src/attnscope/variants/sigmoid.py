@@ -1,10 +1,8 @@
-"""Sigmoid attention: every weight by itself, no row that must sum to 1.
+"""Sigmoid attention: every weight independent, rows need not sum to 1.
 
 The bias -ln(keys) makes a row begin with a sum near 1 (arXiv:2409.04431). Here it counts the keys that the query sees,
-so that padding and the future change nothing.
+so that padding and later tokens change nothing.
 """
-
-from __future__ import annotations
 
 import torch
 from jaxtyping import Float

@@ -1,9 +1,7 @@
-"""Softmax with a one in its denominator: a head that finds nothing may attend to nothing.
+"""Softmax with a one in its denominator: a head may attend to nothing.
 
 It is softmax with one more key whose logit is 0 and whose value is 0 (the zero sink of arXiv:2309.17453).
 """
-
-from __future__ import annotations
 
 from jaxtyping import Float
 from torch import Tensor
@@ -21,8 +19,8 @@ def pattern(
     causal: bool,
     scale: float,
 ) -> Float[Tensor, "batch head query key"]:
-    none = query.new_zeros(query.shape[1])
-    return sink_pattern(query, key, none, visible=visible, causal=causal, scale=scale)
+    zeros = query.new_zeros(query.shape[1])
+    return sink_pattern(query, key, zeros, visible=visible, causal=causal, scale=scale)
 
 
 @variant(

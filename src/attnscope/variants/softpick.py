@@ -1,10 +1,8 @@
-"""Softpick: a logit at or below 0 gets no weight at all, and a row may give less than all of it.
+"""Softpick: a logit at or below 0 gets no weight, and a row may sum to less than 1.
 
 ReLU(e^s - 1) / (sum |e^s - 1| + eps). With m the largest of 0 and the row's logits, e^-m is taken out of both:
 ReLU(e^(s-m) - e^-m) / (sum |e^(s-m) - e^-m| + eps e^-m), which cannot overflow (arXiv:2504.20966).
 """
-
-from __future__ import annotations
 
 import torch
 from jaxtyping import Float
@@ -24,7 +22,7 @@ def pattern(
     causal: bool,
     scale: float,
 ) -> Float[Tensor, "batch head query key"]:
-    """As published, without the shift: what the shifted form is tested against."""
+    """As published, without the shift; the shifted form is tested against it."""
     logits = scores(query, key, visible, causal, scale)
     risen = torch.where(logits.isneginf(), 0.0, logits.exp() - 1)
     return risen.relu() / (risen.abs().sum(-1, keepdim=True) + EPSILON)

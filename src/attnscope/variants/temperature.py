@@ -1,10 +1,7 @@
 """Logits divided by a temperature, one for every head: above 1 attention spreads, below 1 it sharpens.
 
-Needs no training to have its effect; trained, it is one number a head. YaRN sets it when contexts are stretched
-(arXiv:2309.00071).
+It works without training; trained, it is one number per head. YaRN sets it for stretched contexts (arXiv:2309.00071).
 """
-
-from __future__ import annotations
 
 import torch
 from jaxtyping import Float

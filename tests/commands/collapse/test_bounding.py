@@ -1,7 +1,5 @@
 """A bound that is exceeded is counted: without that, `no violation` would say nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """collapse on small models: what it must see, what it must refuse, what it must say."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

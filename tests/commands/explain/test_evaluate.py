@@ -1,7 +1,5 @@
 """Judging explanations: areas by hand, order on the planted toy, intervals, words, and the command."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`explain` on small models: what is asked, what comes back, and what is refused in a sentence."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,8 +1,6 @@
 """What is given to explain, view and operator in Python: files, numbers that are none, and questions that exclude each
 other. Found by people who tried."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `evaluate` follows: one logit, a hidden token, two towers, streams that are joined, and answers that are 0."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

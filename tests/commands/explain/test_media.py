@@ -1,8 +1,6 @@
 """`explain` on pictures, sounds, pairs and continuations: small models, numbers that the model itself gives, "
 "refusals."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

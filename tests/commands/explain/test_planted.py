@@ -1,7 +1,5 @@
 """Where one token decides, explanations name it, and taking tokens away in their order shows that they are right."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

@@ -1,7 +1,5 @@
 """`attnscope.operator` as a person meets it: what it takes, what it says of itself, and what it refuses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

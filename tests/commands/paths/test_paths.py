@@ -1,7 +1,5 @@
 """The decomposition of what a model says: sums, predictions, values and refusals, on small models of several kinds."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

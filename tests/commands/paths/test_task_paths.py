@@ -1,7 +1,5 @@
 """Heads over a task: values of single prompts, heads really removed, runs that are stopped, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`view` against eager attention: the weights a model itself would give, on every kind of attention there is."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any
