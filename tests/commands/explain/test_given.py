@@ -75,7 +75,7 @@ CASES = [
     (attnscope.explain, {"target": True}, "The target is one token or class, not a bool"),
     (attnscope.explain, {"position": True}, "The position is the number of a token"),
     (attnscope.explain, {"model": None}, "A NoneType is no model"),
-    (attnscope.view, {"layer": 1.5}, "1.5 does not name a layer"),
+    (attnscope.view, {"block": 1.5}, "1.5 does not name a block"),
     (attnscope.view, {"max_mb": "64"}, "megabytes above 0"),
     (attnscope.view, {"max_mb": float("nan")}, "megabytes above 0"),
 ]
