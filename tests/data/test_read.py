@@ -48,12 +48,7 @@ def test_a_text_file_is_one_document(tmp_path: Path, name: str) -> None:
 
 def test_json_lines_are_one_document_each_and_blank_lines_are_none(tmp_path: Path) -> None:
     odd = "line\u2028separator\x85inside"
-    lines = [
-        json.dumps({"text": "one", "id": 1}),
-        "",
-        json.dumps({"text": odd}, ensure_ascii=False),
-        '"bare"',
-    ]
+    lines = [json.dumps({"text": "one", "id": 1}), "", json.dumps({"text": odd}, ensure_ascii=False), '"bare"']
     assert read(put(tmp_path / "a.jsonl", "\n".join(lines))).documents == ("one", odd, "bare")
 
 

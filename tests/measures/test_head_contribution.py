@@ -9,11 +9,7 @@ def _random(seed: int, *shape: int) -> torch.Tensor:
 
 
 def _fields(mixed: torch.Tensor, weight: torch.Tensor) -> dict[str, torch.Tensor]:
-    return {
-        "mixed": mixed,
-        "output_weight": weight,
-        "query_mask": torch.ones(mixed.shape[:2], dtype=torch.bool),
-    }
+    return {"mixed": mixed, "output_weight": weight, "query_mask": torch.ones(mixed.shape[:2], dtype=torch.bool)}
 
 
 def test_by_hand(ask):

@@ -16,11 +16,7 @@ def _whole(pattern):
 
 
 def test_by_hand(pattern_scores, identity, uniform, first_column):
-    for pattern, first, second in (
-        (identity, 1.0, 1.0),
-        (uniform, 1.0, 0.0),
-        (first_column, math.sqrt(8), 0.0),
-    ):
+    for pattern, first, second in ((identity, 1.0, 1.0), (uniform, 1.0, 0.0), (first_column, math.sqrt(8), 0.0)):
         values = _ask(pattern_scores(pattern), _whole(pattern)).flatten().tolist()
         assert values == pytest.approx([first, second], abs=1e-6)
 

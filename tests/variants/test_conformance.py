@@ -18,19 +18,7 @@ from attnscope.core.registry import variants
 from attnscope.core.variant import CALL, Variant
 from attnscope.matrix.plain_attention import plain_attention
 from attnscope.matrix.statistics import STATISTICS
-from tests.variants.calls import (
-    DIM,
-    MASKS,
-    SIZE,
-    TOKENS,
-    Call,
-    able,
-    answered,
-    attending,
-    call_of,
-    noise,
-    started,
-)
+from tests.variants.calls import DIM, MASKS, SIZE, TOKENS, Call, able, answered, attending, call_of, noise, started
 
 TAKES: dict[str, set[tuple[str, ...]]] = {
     "pattern": {("query", "key", "value")},

@@ -22,15 +22,7 @@ from numpy.typing import NDArray
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.places import filesystem, is_address
-from attnscope.data.formats import (
-    JSON_LINES,
-    KNOWN,
-    json_record,
-    opened_parquet,
-    plain_text,
-    whole_file,
-    whole_parquet,
-)
+from attnscope.data.formats import JSON_LINES, KNOWN, json_record, opened_parquet, plain_text, whole_file, whole_parquet
 
 LARGE = 64 << 20  # bytes, as stored; a smaller corpus is read whole
 _PIECE = 1 << 16

@@ -28,7 +28,5 @@ from attnscope.core.explanation import explanation
     adds_up="the norm of the states that answer, less what constants (biases, shifts of norms) add",
     stacks="one",
 )
-def operator(
-    made_of: Callable[[], dict[str, Float[Tensor, "token width"]]],
-) -> dict[str, Float[Tensor, " token"]]:
+def operator(made_of: Callable[[], dict[str, Float[Tensor, "token width"]]]) -> dict[str, Float[Tensor, " token"]]:
     return {stack: added.sum(-1) for stack, added in made_of().items()}

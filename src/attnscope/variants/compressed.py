@@ -13,7 +13,7 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
-from attnscope.matrix.visibility import RealKeys, Visible, for_every_head, mix, real_keys
+from attnscope.matrix.visibility import Key, Mixed, Query, RealKeys, Value, Visible, for_every_head, mix, real_keys
 
 
 def start(size: Size, *, kernel: int = 4) -> dict[str, Tensor]:
@@ -23,8 +23,8 @@ def start(size: Size, *, kernel: int = 4) -> dict[str, Tensor]:
 
 
 def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
+    query: Query,
+    key: Key,
     *,
     visible: Visible,
     causal: bool,
@@ -41,9 +41,9 @@ def pattern(
 
 
 def slow(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
+    query: Query,
+    key: Key,
+    value: Value,
     *,
     visible: Visible,
     causal: bool,
@@ -51,7 +51,7 @@ def slow(
     key_kernel: Float[Tensor, "head dim dim kernel"],
     value_kernel: Float[Tensor, "head value_dim value_dim kernel"],
     stride: int = 4,
-) -> Float[Tensor, "batch head query value_dim"]:
+) -> Mixed:
     """Compute the convolution as a sum over the tokens under the kernel, one anchor at a time."""
     plain = _plain(visible, causal, query.shape[-2])
     heads, tokens = query.shape[1], key.shape[-2]
@@ -90,9 +90,9 @@ def slow(
     changes="single tokens cannot be told apart under one anchor; stride 1 and a kernel of 1 change nothing",
 )
 def compressed(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
+    query: Query,
+    key: Key,
+    value: Value,
     *,
     visible: Visible,
     causal: bool,
@@ -100,7 +100,7 @@ def compressed(
     key_kernel: Float[Tensor, "head dim dim kernel"],
     value_kernel: Float[Tensor, "head value_dim value_dim kernel"],
     stride: int = 4,
-) -> Float[Tensor, "batch head query value_dim"]:
+) -> Mixed:
     plain = _plain(visible, causal, query.shape[-2])
     key, value = for_every_head(key, query.shape[1]), for_every_head(value, query.shape[1])
     fewer = _compress(key, key_kernel, plain, stride), _compress(value, value_kernel, plain, stride)

@@ -13,17 +13,10 @@ from torch import Tensor
 
 from attnscope.core.variant import variant
 from attnscope.matrix.linear_attention import factorised_attention, factorised_pattern
-from attnscope.matrix.visibility import Visible, for_every_head, mix, real_keys, seen
+from attnscope.matrix.visibility import Key, Mixed, Query, Value, Visible, Weights, for_every_head, mix, real_keys, seen
 
 
-def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-) -> Float[Tensor, "batch head query key"]:
+def pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: float) -> Weights:
     query, key = standard(query), standard(for_every_head(key, query.shape[1]))
     product = scale * query @ key.mT
     mask = seen(query.shape[-2], key.shape[-2], visible, causal, query.device)
@@ -40,15 +33,7 @@ def pattern(
     pattern=pattern,
     changes="a polynomial falls off less than an exponential: small weights become large ones",
 )
-def fastmax2(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-) -> Float[Tensor, "batch head query value_dim"]:
+def fastmax2(query: Query, key: Key, value: Value, *, visible: Visible, causal: bool, scale: float) -> Mixed:
     plain = real_keys(visible, causal, query.shape[-2])
     if plain is None:  # queries sum over different keys: nothing to factorise
         return mix(pattern(query, key, visible=visible, causal=causal, scale=scale), value)

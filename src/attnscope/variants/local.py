@@ -5,26 +5,18 @@ Queries are taken in blocks, each with the keys that any of them can see; the bl
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.variant import variant
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
-from attnscope.matrix.visibility import Band, Visible, for_every_head, real_keys
+from attnscope.matrix.visibility import Band, Key, Mixed, Query, Value, Visible, Weights, for_every_head, real_keys
 
 SMALLEST_BLOCK = 16
 
 
-def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    window: int = 64,
-) -> Float[Tensor, "batch head query key"]:
+def pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: float, window: int = 64) -> Weights:
     near = _near(query.shape[-2], key.shape[-2], window, query.device)
     seen = near if visible is None else near & visible
     return softmax_pattern(query, key, visible=seen, causal=causal, scale=scale)
@@ -43,15 +35,8 @@ def pattern(
     changes="what lies farther away is lost at once; a window as long as the sequence changes nothing",
 )
 def local(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    window: int = 64,
-) -> Float[Tensor, "batch head query value_dim"]:
+    query: Query, key: Key, value: Value, *, visible: Visible, causal: bool, scale: float, window: int = 64
+) -> Mixed:
     tokens, heads = query.shape[-2], query.shape[1]
     if window < 0:
         raise RefusalError(f"A window of {window} places sees nothing: give 0 (the token itself) or more.")

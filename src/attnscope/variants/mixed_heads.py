@@ -9,14 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.registry import variants
 from attnscope.core.variant import Size, Variant, variant
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
-from attnscope.matrix.visibility import Visible, for_every_head, mix
+from attnscope.matrix.visibility import Key, Mixed, Query, Value, Visible, for_every_head, mix
 
 MULTIFORMER = ("full", "local", "performer", "compressed")
 
@@ -32,16 +31,16 @@ def start(size: Size, *, kinds: Sequence[str] = MULTIFORMER) -> dict[str, Tensor
 
 
 def slow(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
+    query: Query,
+    key: Key,
+    value: Value,
     *,
     visible: Visible,
     causal: bool,
     scale: float,
     kinds: Sequence[str] = MULTIFORMER,
     **of_kinds: Any,
-) -> Float[Tensor, "batch head query value_dim"]:
+) -> Mixed:
     """Compute one head after the other, each in its own slow form."""
 
     def attend(kind: str, query: Tensor, key: Tensor, value: Tensor, visible: Visible, **options: Any) -> Tensor:
@@ -76,16 +75,16 @@ def slow(
     changes="heads that are not full lose what their kind loses; with kinds=('full',) nothing changes",
 )
 def mixed_heads(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
+    query: Query,
+    key: Key,
+    value: Value,
     *,
     visible: Visible,
     causal: bool,
     scale: float,
     kinds: Sequence[str] = MULTIFORMER,
     **of_kinds: Any,
-) -> Float[Tensor, "batch head query value_dim"]:
+) -> Mixed:
     def attend(kind: str, query: Tensor, key: Tensor, value: Tensor, visible: Visible, **options: Any) -> Tensor:
         if kind == "full":
             return plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
@@ -98,7 +97,7 @@ def mixed_heads(
 
 def _by_kind(
     attend: Any, qkv: tuple[Tensor, Tensor, Tensor], visible: Visible, kinds: Sequence[str], of_kinds: dict[str, Any]
-) -> Float[Tensor, "batch head query value_dim"]:
+) -> Mixed:
     heads = qkv[0].shape[1]
     query, key, value = (for_every_head(tensor, heads) for tensor in qkv)
     parts: list[Tensor] = []

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.linear_attention import factorised_attention, factorised_pattern
-from attnscope.matrix.visibility import Visible, for_every_head, mix, real_keys, seen
+from attnscope.matrix.visibility import Key, Mixed, Query, Value, Visible, Weights, for_every_head, mix, real_keys, seen
 
 
 def start(size: Size, *, features: int | None = None, seed: int = 0) -> dict[str, Tensor]:
@@ -31,14 +31,8 @@ def start(size: Size, *, features: int | None = None, seed: int = 0) -> dict[str
 
 
 def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    projection: Float[Tensor, "feature dim"],
-) -> Float[Tensor, "batch head query key"]:
+    query: Query, key: Key, *, visible: Visible, causal: bool, scale: float, projection: Float[Tensor, "feature dim"]
+) -> Weights:
     """As defined, without shifts."""
     exact = torch.promote_types(query.dtype, torch.float32)
     query = query.to(exact) * scale  # all of the scale on one side: the products are the same
@@ -65,15 +59,15 @@ def pattern(
     changes="it estimates softmax with an error that falls with the root of the number of features",
 )
 def performer(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
+    query: Query,
+    key: Key,
+    value: Value,
     *,
     visible: Visible,
     causal: bool,
     scale: float,
     projection: Float[Tensor, "feature dim"],
-) -> Float[Tensor, "batch head query value_dim"]:
+) -> Mixed:
     plain = real_keys(visible, causal, query.shape[-2])
     if plain is None:  # queries sum over different keys: nothing to factorise
         weights = pattern(query, key, visible=visible, causal=causal, scale=scale, projection=projection)

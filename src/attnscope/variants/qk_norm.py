@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
-from attnscope.matrix.visibility import Visible
+from attnscope.matrix.visibility import Key, Mixed, Query, Value, Visible, Weights
 
 EPSILON = 1e-6
 
@@ -21,15 +21,15 @@ def start(size: Size) -> dict[str, Tensor]:
 
 
 def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
+    query: Query,
+    key: Key,
     *,
     visible: Visible,
     causal: bool,
     scale: float,
     query_gain: Float[Tensor, " dim"],
     key_gain: Float[Tensor, " dim"],
-) -> Float[Tensor, "batch head query key"]:
+) -> Weights:
     query, key = (
         side / (side.square().mean(-1, keepdim=True) + EPSILON).sqrt() * gain.to(side.dtype)
         for side, gain in ((query, query_gain), (key, key_gain))
@@ -50,16 +50,16 @@ def pattern(
     changes="the lengths of queries and keys, which sharpened some rows and not others, are lost",
 )
 def qk_norm(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
+    query: Query,
+    key: Key,
+    value: Value,
     *,
     visible: Visible,
     causal: bool,
     scale: float,
     query_gain: Float[Tensor, " dim"],
     key_gain: Float[Tensor, " dim"],
-) -> Float[Tensor, "batch head query value_dim"]:
+) -> Mixed:
     query, key = (
         F.rms_norm(side, side.shape[-1:], gain.to(side.dtype), EPSILON)
         for side, gain in ((query, query_gain), (key, key_gain))

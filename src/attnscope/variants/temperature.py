@@ -4,27 +4,18 @@ It works without training; trained, it is one number per head. YaRN sets it for 
 """
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
-from attnscope.matrix.visibility import Visible
+from attnscope.matrix.visibility import Key, Mixed, PerHead, Query, Value, Visible, Weights
 
 
 def start(size: Size) -> dict[str, Tensor]:
     return {"temperature": torch.ones(size.heads)}
 
 
-def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    temperature: Float[Tensor, " head"],
-) -> Float[Tensor, "batch head query key"]:
+def pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: float, temperature: PerHead) -> Weights:
     query = query / temperature.to(query.dtype)[:, None, None]
     return softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
 
@@ -43,14 +34,7 @@ def pattern(
     keeps="T = 1",
 )
 def temperature(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    temperature: Float[Tensor, " head"],
-) -> Float[Tensor, "batch head query value_dim"]:
+    query: Query, key: Key, value: Value, *, visible: Visible, causal: bool, scale: float, temperature: PerHead
+) -> Mixed:
     query = query / temperature.to(query.dtype)[:, None, None]
     return plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)

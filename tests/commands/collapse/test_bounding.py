@@ -77,11 +77,7 @@ def test_a_layer_that_overflows_is_left_out_and_said() -> None:
     for layer in (1, 2):
         model.blocks[layer].get_parameter("attention.output.weight").mul_(1e200)
     seen = Bounding(found.stacks[0], known_weights(model, found, found.stacks[0]))
-    with (
-        cut(model, found, CUTS["san"]),
-        attention_inputs(model, found, seen.took),
-        tap(model, found, seen.receive),
-    ):
+    with cut(model, found, CUTS["san"]), attention_inputs(model, found, seen.took), tap(model, found, seen.receive):
         model(**batch)
     assert [row.layer for row in bounds_by_layer(seen)] == [0, 1]
     assert OVERFLOWING in seen.reasons

@@ -257,12 +257,7 @@ def test_labels_are_followed_and_counted() -> None:
     assert found.documents == tuple(sorted(found.documents))
     wrong = [(labels[0] + 1) % 3, *labels[1:]]  # type: ignore[operator]
     named = attnscope.evaluate(
-        model,
-        words,
-        labels=[f"LABEL_{one}" for one in wrong],
-        methods="random",
-        max_tokens=12,
-        tokenizer=_plain(),
+        model, words, labels=[f"LABEL_{one}" for one in wrong], methods="random", max_tokens=12, tokenizer=_plain()
     )
     assert named.accuracy is not None
     assert named.accuracy.mean == pytest.approx(5 / 6)
