@@ -34,7 +34,7 @@ def test_texts_come_first_and_other_files_are_no_corpus_of_pictures(names: tuple
 
 
 @pytest.mark.parametrize("source", [None, "-", "", "no such folder", "s3://bucket/photos", ["a text"]])
-def test_what_is_no_path_here_is_left_to_others(source: object) -> None:
+def test_gallery_of_something_else_is_none(source: object) -> None:
     assert gallery(source) is None
 
 

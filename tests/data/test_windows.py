@@ -96,7 +96,7 @@ def test_token_types_of_the_special_tokens() -> None:
     assert [w.types for w in made.sequences] == [(0, 0, 0, 0, 2), (0, 0, 0, 2)]
 
 
-def test_default_length_is_256_or_what_the_model_takes() -> None:
+def test_default_length_is_256_or_the_models_positions() -> None:
     text = corpus("a" * 600)
     assert [len(w.ids) for w in windows(text, Letters()).sequences] == [256, 256, 94]
     assert max(len(w.ids) for w in windows(text, Letters(), positions=40).sequences) == 40
@@ -150,7 +150,7 @@ def test_refuses_a_corpus_without_a_window() -> None:
     assert "(0 in all)" in silent
 
 
-def test_refuses_a_corpus_shorter_than_the_window_asked_for() -> None:
+def test_refuses_a_corpus_shorter_than_one_window() -> None:
     sentence = refusal(corpus("abc", "de"), Letters(), max_tokens=32)
     assert "has 7 tokens, fewer than one window of 32" in sentence
     assert "`max_tokens=7` or less" in sentence

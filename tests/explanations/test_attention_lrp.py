@@ -36,7 +36,7 @@ class Counting(Conserving):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_answer_is_what_tokens_and_constants_get(name: str) -> None:
+def test_relevance_of_tokens_and_constants_adds_up_to_the_answer(name: str) -> None:
     model, batch = BY_NAME[name].model().double().requires_grad_(False), batch_of(name)
     _, places = places_of(name)
     with torch.no_grad():

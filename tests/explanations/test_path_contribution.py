@@ -14,7 +14,7 @@ from tests.explanations.runs import ENTRY, batch_of, model_of, places_of
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "Llama", "GPT-NeoX"])
-def test_parts_add_up_and_are_those_of_the_frozen_network(name: str) -> None:
+def test_parts_add_up_and_equal_the_frozen_network(name: str) -> None:
     model, batch = model_of(name, torch.float64), batch_of(name)
     network = freeze(model, batch, places_of(name)[0])
     target = logit(ENTRY)

@@ -234,7 +234,7 @@ def test_a_sequence_of_nothing_but_padding_is_finite(measure: Measure, fields: F
         assert located.value.isfinite().all()
 
 
-def test_every_file_of_the_room_is_in_the_catalog_and_has_a_test_of_its_own():
+def test_every_file_is_in_the_catalog_and_has_a_test_file():
     folder = Path(attnscope.measures.__path__[0])
     assert sorted(measures()) == sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
     tested = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}

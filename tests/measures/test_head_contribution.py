@@ -52,14 +52,3 @@ def test_bound_and_invariance(ask):
     torch.testing.assert_close(ask(head_contribution, _fields(5.0 * mixed, weight)), value)
     spin = torch.linalg.qr(_random(8, 3, 3)).Q
     torch.testing.assert_close(ask(head_contribution, _fields(mixed @ spin, spin.mT @ weight)), value)
-
-
-@pytest.mark.parametrize("left", [0, 4])
-def test_padding_is_invisible(ask, pad, left):
-    mixed, weight = _random(9, 3, 20, 4, 3), _random(10, 4, 3, 7)
-    fields = _fields(pad(mixed, left, 4 - left, torch.nan), weight)
-    fields["query_mask"] = pad(torch.ones(3, 20, dtype=torch.bool), left, 4 - left, False)
-    torch.testing.assert_close(ask(head_contribution, fields), ask(head_contribution, _fields(mixed, weight)))
-    short = _fields(mixed, weight)
-    short["query_mask"][:, 5:] = False
-    torch.testing.assert_close(ask(head_contribution, short), ask(head_contribution, _fields(mixed[:, :5], weight)))

@@ -28,15 +28,6 @@ def test_tokens_are_counted_from_the_first_real_one(ask, padded_stream):
     _check(ask(spike, padded_stream(_planted())))
 
 
-def test_padding_is_invisible_however_large(ask, whole, noise):
-    fields = whole(noise.clone())
-    fields["token_mask"][:, :4] = False
-    fields["stream"][:, :4] = 1e9
-    parts = ask(spike, fields)
-    torch.testing.assert_close(parts["value"].value, noise[:, 4:].abs().amax(dim=(1, 2)))
-    assert (parts["value"].where["token"] == noise[:, 4:].abs().amax(dim=2).argmax(dim=1)).all()
-
-
 def test_bound_and_invariance(ask, whole, noise):
     parts = ask(spike, whole(noise))
     value, second, third = (parts[part].value for part in ("value", "second", "third"))

@@ -60,7 +60,7 @@ def test_each_way_by_hand() -> None:
     torch.testing.assert_close(fusion(streams, how="gate", **one_wins), streams[1])
 
 
-def test_what_is_missing_or_unknown_is_refused() -> None:
+def test_missing_or_unknown_options_are_refused() -> None:
     streams = noise(0, 3, 1, 2, 2)
     with pytest.raises(RefusalError, match="Did you mean 'concat'"):
         fusion(streams, how="conat")

@@ -69,7 +69,7 @@ def test_a_skip_has_a_bound_on_either_side(growth: float, violated: bool) -> Non
 
 
 @torch.no_grad()
-def test_a_layer_that_overflows_is_left_out_and_said() -> None:
+def test_overflowing_block_is_skipped_with_a_reason() -> None:
     """Numbers that are none would otherwise stand in the table as if they had been measured."""
     model = Nano(Config(vocab_size=30, width=8, heads=2, layers=3, norm="none"), 0).double()
     batch = {"input_ids": torch.arange(6)[None]}

@@ -133,7 +133,7 @@ def test_soft_measures_by_hand() -> None:
     assert wrong.soft_comprehensiveness == pytest.approx(1 / 6, abs=0.075)
 
 
-def test_where_one_token_decides_what_names_it_is_faithful() -> None:
+def test_methods_that_find_the_deciding_token_are_faithful() -> None:
     ids, _, _ = texts(6, 5)
     found = attnscope.evaluate(trained(), [{"input_ids": row[None]} for row in ids], methods="relevance,raw_attention")
     assert [one.name for one in found.methods][-1] == "random"
@@ -286,7 +286,7 @@ def _plain() -> Any:
     return Plain()
 
 
-def test_labels_that_are_not_there_are_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_missing_labels_are_refused(tmp_path: Path) -> None:
     plain = tmp_path / "plain.txt"
     plain.write_text("no labels here")
     lines_ = tmp_path / "some.jsonl"

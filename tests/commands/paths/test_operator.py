@@ -13,7 +13,7 @@ from tests.specimens import byte_tokenizer, tiny_llama, tiny_t5
 BY_NAME = {family.name: family for family in FAMILIES}
 
 
-def test_a_text_has_words_and_the_model_stays_as_it_is() -> None:
+def test_text_gives_words_and_the_model_is_unchanged() -> None:
     model = tiny_llama()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     stages: list[str] = []
@@ -61,7 +61,7 @@ def test_of_two_stacks_each_has_an_operator() -> None:
         ("a dog", {"bos": "perhaps"}, "BOS cannot be 'perhaps'"),
     ],
 )
-def test_what_has_no_operator_is_refused_in_a_sentence(text: Any, options: dict[str, Any], said: str) -> None:
+def test_bad_input_of_an_operator_is_refused(text: Any, options: dict[str, Any], said: str) -> None:
     with pytest.raises(RefusalError, match=said) as caught:
         attnscope.operator(tiny_llama(), text, tokenizer=byte_tokenizer(), **options)
     assert "\n" not in str(caught.value)
