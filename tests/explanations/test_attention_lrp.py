@@ -1,4 +1,4 @@
-"""Conservation: what the answer is, tokens and constants get, to rounding; and a model's numbers stay its own."""
+"""Conservation: relevance of tokens and constants adds up to the answer, and the model's numbers do not change."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -21,7 +21,7 @@ SINGLE = ("Llama", "Gemma2", "ModernBERT", "T5")
 
 
 class Counting(Conserving):
-    """The same rules; attention and softmax are remembered, because an expansion has a constant of its own."""
+    """The same rules; records attention and softmax, because their expansions have constants."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,5 @@
-"""What holds for every explanation that is registered: a whole card, one number a token, no look at what the answer
-cannot
-depend on, the same numbers twice."""
+"""What every registered explanation must do: a whole card, one number per token, no score for later tokens, the same
+numbers twice."""
 
 import math
 from functools import cache
@@ -56,7 +55,7 @@ def test_every_token_has_a_finite_number_and_the_same_one_again(name: str) -> No
 
 @pytest.mark.parametrize("name", [name for name in METHODS if explanations()[name].card.group != "floor"])
 def test_later_tokens_have_score_zero(name: str) -> None:
-    """Asked behind token 5, a causal model has not seen token 6: no method may say that it did anything.
+    """Behind token 5 a causal model has not seen token 6: its score must be 0.
 
     Value zeroing compares runs of one and of several sequences, which differ by rounding, and squares that.
     """

@@ -1,6 +1,4 @@
-"""Path contribution: tokens and constants add up to the answer, and a token that is left out of the frozen network
-takes
-just its part with it."""
+"""Path contribution: tokens and constants add up to the answer, and each token alone contributes its part."""
 
 import pytest
 import torch

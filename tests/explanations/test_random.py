@@ -1,4 +1,4 @@
-"""The floor: the seed decides, and nothing else."""
+"""Random scores depend on the seed only."""
 
 import torch
 

@@ -21,8 +21,7 @@ TWO_STACKS = ("T5", "BART")
 def assert_near(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
     """Two kernels compute one model: each entry passes through a few hundred roundings on its way through two layers,
     and products of maps add no cancellation, since all terms are 0 or more. A few thousand units of the largest entry,
-    since
-    gradients themselves are differences."""
+    since gradients themselves are differences."""
     allowed = 4e3 * torch.finfo(dtype).eps * float(expected.abs().max())
     assert float((found.double() - expected).abs().max()) <= allowed
     assert float(expected.max()) > 0

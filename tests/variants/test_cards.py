@@ -1,4 +1,4 @@
-"""The list of variants: what is written down is what they say, and reading it imports none of them."""
+"""The list of variants: cards on record equal the variants, and reading them imports no variant."""
 
 import os
 import subprocess

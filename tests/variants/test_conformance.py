@@ -1,4 +1,4 @@
-"""What every registered variant must do, asked of all: a new file in the room is tested here unasked."""
+"""What every registered variant must do; a new file in `variants` is tested here by itself."""
 
 import inspect
 import re
@@ -42,7 +42,7 @@ def test_the_card_explains_the_variant(one: Variant) -> None:
     assert card.title
     assert card.formula.isprintable()
     assert card.cost
-    assert (card.keeps is None) != (card.changes is None), "a start keeps the function, or it is said why none does"
+    assert (card.keeps is None) != (card.changes is None), "a card says what start keeps the function, or why none does"
     assert card.takes in TAKES[card.kind]
     assert set(card.statistics) <= set(STATISTICS)
     assert one.pattern is not None or one.slow is not None or card.kind in ("output", "block", "weights")
@@ -149,7 +149,7 @@ def test_rows_have_the_properties_on_the_card(one: Variant, mask: str) -> None:
     call = call_of(one, mask)
     rows = call.pattern()
     asked = (rows != 0).any(-1)
-    if "padding" in mask:  # what a padded query would see is nobody's concern
+    if "padding" in mask:  # padded queries are ignored
         asked &= call.more["visible"][..., 0, :]
     total = rows.sum(-1)[asked]
     assert torch.allclose(total, torch.ones_like(total), atol=1e-12) == one.card.rows_sum_to_one

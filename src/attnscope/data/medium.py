@@ -192,7 +192,8 @@ def _of_array(array: np.ndarray) -> Medium:
         return Sound(_as_samples(array), None, "samples in memory")
     if array.ndim != 2 and not (array.ndim == 3 and array.shape[2] in (1, 3, 4)):
         raise RefusalError(
-            f"An array with shape {array.shape} is no picture (row, column, 3 colours) and no sound (samples): give one."
+            f"An array with shape {array.shape} is no picture (row, column, 3 colours) and no sound (samples): "
+            "give one."
         )
     if floating and (array.min() < 0 or array.max() > 1):
         raise RefusalError("A picture as an array of floating numbers holds 0 to 1: scale it, or give bytes (uint8).")

@@ -1,7 +1,7 @@
 """Files of a task: prompts with the right token, or texts with their classes.
 
-    {"text": "The capital of France is", "target": " Paris", "against": " Rome"}      `against`, a wrong token, is optional
-    {"text": "A film like no other", "sentiment": "positive"}                         with labels="sentiment"
+    {"text": "The capital of France is", "target": " Paris", "against": " Rome"}   `against` is optional
+    {"text": "A film like no other", "sentiment": "positive"}                        with labels="sentiment"
 
 Numbers of several prompts are only added up if they are of one kind: either every line has `against`, or no line.
 """

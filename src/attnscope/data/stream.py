@@ -2,8 +2,8 @@
 
 A block is about 64,000 characters of consecutive documents of one file; a short file is a short block, and a long
 document a long one. The index from the first reading says where each block begins (a file and a position in it) and how
-many characters there are up to its end (24 bytes a block), so that any block can be read without those before it; inside
-gzip they are unpacked on the way, and dropped. Plain text is cut at the end of a line or word.
+many characters there are up to its end (24 bytes a block), so that any block can be read without those before it;
+inside gzip they are unpacked on the way, and dropped. Plain text is cut at the end of a line or word.
 """
 
 from __future__ import annotations

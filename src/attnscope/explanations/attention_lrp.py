@@ -26,11 +26,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from attnscope.core.explanation import explanation
+from attnscope.matrix.relevance import TokenScores, TokenVectors
 
 Rule = Callable[[Any, str, tuple[Any, ...], dict[str, Any]], Any]
 """`rule(func, name, args, kwargs)`: the output of an operation, with another derivative."""
@@ -58,9 +58,7 @@ _TINY = 1e-4  # distance from 0 at which the ratio of an entry that is exactly 0
     signed=True,
     adds_up="the answer, less what constants (biases, positions, softmax) take",
 )
-def attention_lrp(
-    embedding: dict[str, Float[Tensor, "token width"]], gradient_under: Callable[..., dict[str, Tensor]]
-) -> dict[str, Float[Tensor, " token"]]:
+def attention_lrp(embedding: TokenVectors, gradient_under: Callable[..., dict[str, Tensor]]) -> TokenScores:
     gradient = gradient_under(Conserving())
     return {stack: (vectors * gradient[stack]).sum(-1) for stack, vectors in embedding.items()}
 

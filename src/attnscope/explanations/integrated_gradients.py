@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.explanation import explanation
+from attnscope.matrix.relevance import TokenScores, TokenVectors
 
 POINTS = (32, 64)
 NEAR = 0.01  # tolerance, as a share of what the numbers should add up to
@@ -31,10 +32,8 @@ AT_ONCE = 8  # points that go through the model together
     adds_up="the answer less that for an input that says nothing",
 )
 def integrated_gradients(
-    embedding: dict[str, Float[Tensor, "token width"]],
-    baseline: dict[str, Float[Tensor, "token width"]],
-    ask: Callable[..., Float[Tensor, " batch"]],
-) -> dict[str, Float[Tensor, " token"]]:
+    embedding: TokenVectors, baseline: TokenVectors, ask: Callable[..., Float[Tensor, " batch"]]
+) -> TokenScores:
     with torch.no_grad():
         last, first = (ask({stack: x[None] for stack, x in side.items()}) for side in (embedding, baseline))
     wanted = float(last - first)
@@ -48,11 +47,8 @@ def integrated_gradients(
 
 
 def _mean_gradient(
-    embedding: dict[str, Float[Tensor, "token width"]],
-    baseline: dict[str, Float[Tensor, "token width"]],
-    ask: Callable[..., Float[Tensor, " batch"]],
-    points: int,
-) -> dict[str, Float[Tensor, "token width"]]:
+    embedding: TokenVectors, baseline: TokenVectors, ask: Callable[..., Float[Tensor, " batch"]], points: int
+) -> TokenVectors:
     """Return the gradient, averaged over the line by Gauss's rule."""
     first = next(iter(embedding.values()))
     places, weights = (torch.from_numpy(side).to(first) for side in np.polynomial.legendre.leggauss(points))

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.explanation import explanation
+from attnscope.matrix.relevance import TokenScores, TokenVectors
 
 AT_ONCE = 16  # runs of the model in one batch
 
@@ -25,10 +26,8 @@ AT_ONCE = 16  # runs of the model in one batch
     group="slow",
 )
 def occlusion(
-    embedding: dict[str, Float[Tensor, "token width"]],
-    baseline: dict[str, Float[Tensor, "token width"]],
-    ask: Callable[..., Float[Tensor, " batch"]],
-) -> dict[str, Float[Tensor, " token"]]:
+    embedding: TokenVectors, baseline: TokenVectors, ask: Callable[..., Float[Tensor, " batch"]]
+) -> TokenScores:
     found = {}
     with torch.no_grad():
         whole = ask({stack: vectors[None] for stack, vectors in embedding.items()})

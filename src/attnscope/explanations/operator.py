@@ -12,10 +12,8 @@ it depends on where the answer is read, not on which answer; unlike rollout it i
 
 from collections.abc import Callable
 
-from jaxtyping import Float
-from torch import Tensor
-
 from attnscope.core.explanation import explanation
+from attnscope.matrix.relevance import TokenScores, TokenVectors
 
 
 @explanation(
@@ -28,5 +26,5 @@ from attnscope.core.explanation import explanation
     adds_up="the norm of the states that answer, less what constants (biases, shifts of norms) add",
     stacks="one",
 )
-def operator(made_of: Callable[[], dict[str, Float[Tensor, "token width"]]]) -> dict[str, Float[Tensor, " token"]]:
+def operator(made_of: Callable[[], TokenVectors]) -> TokenScores:
     return {stack: added.sum(-1) for stack, added in made_of().items()}

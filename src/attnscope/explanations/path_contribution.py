@@ -11,10 +11,8 @@ stream that enters the first block includes positions: what a token's position s
 
 from collections.abc import Callable
 
-from jaxtyping import Float
-from torch import Tensor
-
 from attnscope.core.explanation import explanation
+from attnscope.matrix.relevance import TokenScores, TokenVectors
 
 
 @explanation(
@@ -27,7 +25,5 @@ from attnscope.core.explanation import explanation
     adds_up="the answer, less what constants (biases, shifts of norms) add",
     stacks="one",
 )
-def path_contribution(
-    contributions: Callable[[], dict[str, Float[Tensor, "token width"]]],
-) -> dict[str, Float[Tensor, " token"]]:
+def path_contribution(contributions: Callable[[], TokenVectors]) -> TokenScores:
     return {stack: sent.sum(-1) for stack, sent in contributions().items()}

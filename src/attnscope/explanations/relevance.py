@@ -34,7 +34,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.explanation import explanation
-from attnscope.matrix.relevance import AttentionCall, from_left, from_right, of_two_streams, read_each_other
+from attnscope.matrix.relevance import (
+    AttentionCall,
+    TokenScores,
+    from_left,
+    from_right,
+    of_two_streams,
+    read_each_other,
+)
 
 Row = Float[Tensor, "batch token"]
 
@@ -47,9 +54,7 @@ Row = Float[Tensor, "batch token"]
     cost="one backward pass",
     signed=False,
 )
-def relevance(
-    calls: Sequence[AttentionCall], start: dict[str, Float[Tensor, " token"]]
-) -> dict[str, Float[Tensor, " token"]]:
+def relevance(calls: Sequence[AttentionCall], start: TokenScores) -> TokenScores:
     if read_each_other(calls):
         return of_two_streams(calls, start)
     found: dict[str, Tensor] = {}
@@ -59,9 +64,7 @@ def relevance(
     return found
 
 
-def _of_one_stack(
-    calls: Sequence[AttentionCall], last: str, weights: Float[Tensor, " token"]
-) -> dict[str, Float[Tensor, " token"]]:
+def _of_one_stack(calls: Sequence[AttentionCall], last: str, weights: Float[Tensor, " token"]) -> TokenScores:
     """Return the row that begins in one stack, and what it sends to the stacks that this one reads."""
     mine = [(place, call) for place, call in enumerate(calls) if call.stack == last]
     row = weights[None]

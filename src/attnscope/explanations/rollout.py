@@ -7,12 +7,9 @@ It does not depend on the answer. Rows that sum to less than 1 (a learned sink t
 
 from collections.abc import Sequence
 
-from jaxtyping import Float
-from torch import Tensor
-
 from attnscope.core.explanation import explanation
 from attnscope.matrix.products import mean_pattern_from_left, mean_row_mass
-from attnscope.matrix.relevance import AttentionCall
+from attnscope.matrix.relevance import AttentionCall, TokenScores
 
 
 @explanation(
@@ -25,9 +22,7 @@ from attnscope.matrix.relevance import AttentionCall
     stacks="one",
     adds_up="1, with the token itself",
 )
-def rollout(
-    calls: Sequence[AttentionCall], start: dict[str, Float[Tensor, " token"]]
-) -> dict[str, Float[Tensor, " token"]]:
+def rollout(calls: Sequence[AttentionCall], start: TokenScores) -> TokenScores:
     ((stack, row),) = start.items()
     for call in reversed([call for call in calls if call.stack == stack and not call.crosses]):
         share = row[None] / (1 + mean_row_mass(call.scores, row.dtype))

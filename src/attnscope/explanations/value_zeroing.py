@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.explanation import explanation
+from attnscope.matrix.relevance import TokenScores
 
 
 @explanation(
@@ -27,9 +28,7 @@ from attnscope.core.explanation import explanation
     adds_up="1",
     stacks="one",
 )
-def value_zeroing(
-    zeroed: Callable[[str], Float[Tensor, "layer token token"]], start: dict[str, Float[Tensor, " token"]]
-) -> dict[str, Float[Tensor, " token"]]:
+def value_zeroing(zeroed: Callable[[str], Float[Tensor, "layer token token"]], start: TokenScores) -> TokenScores:
     ((stack, row),) = start.items()
     for moved in zeroed(stack).flip(0):
         sums = moved.sum(-1, keepdim=True)

@@ -44,7 +44,7 @@ SOUND = Reading(
 def test_a_sound_reading_violates_nothing() -> None:
     assert SOUND.violations == 0
     assert not SOUND.skip_violated
-    assert replace(SOUND, after=0.6 + 1e-15).violations == 0  # rounding is none
+    assert replace(SOUND, after=0.6 + 1e-15).violations == 0  # rounding is no violation
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_skip_has_a_bound_on_either_side(growth: float, violated: bool) -> Non
 
 @torch.no_grad()
 def test_overflowing_block_is_skipped_with_a_reason() -> None:
-    """Numbers that are none would otherwise stand in the table as if they had been measured."""
+    """Otherwise NaN would stand in the table as if it had been measured."""
     model = Nano(Config(vocab_size=30, width=8, heads=2, layers=3, norm="none"), 0).double()
     batch = {"input_ids": torch.arange(6)[None]}
     found = anatomy(model, batch)

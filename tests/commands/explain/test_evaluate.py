@@ -28,9 +28,7 @@ from tests.specimens import byte_tokenizer, tiny_llama
 
 
 def test_areas_by_hand() -> None:
-    """Ten tokens, of which one holds the whole answer: with the right order it goes at the first step, with the wrong
-    one
-    at the last."""
+    """One of ten tokens holds the answer: the right order removes it at the first step, the wrong one at the last."""
     vectors, nothing = torch.zeros(10, 1), torch.zeros(10, 1)
     vectors[3] = 1
 

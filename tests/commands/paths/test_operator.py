@@ -1,4 +1,4 @@
-"""`attnscope.operator` as a person meets it: what it takes, what it says of itself, and what it refuses."""
+"""`attnscope.operator`: what it takes, its repr and notes, and what it refuses."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def test_text_gives_words_and_the_model_is_unchanged() -> None:
     assert next(model.parameters()).dtype == torch.float32
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     above = [value for i, row in enumerate(found.values) for value in row[i + 1 :]]
-    assert above == [0.0] * len(above)  # a causal model hears nothing that comes later
+    assert above == [0.0] * len(above)  # a causal model does not depend on later tokens
 
 
 def test_an_image_has_numbered_tokens() -> None:

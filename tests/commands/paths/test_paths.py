@@ -51,7 +51,7 @@ def bert(kind: Any, seed: int = 0, **more: Any) -> Any:
         **more,
     )
     model = kind(config).eval()
-    with torch.no_grad():  # biases begin at zero, and would be constants that nobody sees
+    with torch.no_grad():  # biases begin at zero, and constants would not show
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(std=0.3)

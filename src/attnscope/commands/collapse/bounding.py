@@ -74,8 +74,8 @@ def reads_other_tokens(
     own: Known,
     epsilon: float,
 ) -> bool:
-    """Return whether P X W_V is not what attention mixed, up to a bias: its projections then read something else than X,
-    a norm of it inside the module for example, and bounds from X do not apply."""
+    """Return whether P X W_V is not what attention mixed, up to a bias: its projections then read something else than
+    X, a norm of it inside the module for example, and bounds from X do not apply."""
     expected = torch.einsum("hqk,kw,hwd->qhd", pattern[0].double(), tokens[0], own.value.double())
     apart = expected - mixed
     allowed = 1e-6 * mixed.abs().max() + 4096 * epsilon * (expected.abs().max() + mixed.abs().max())
