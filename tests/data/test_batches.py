@@ -1,7 +1,5 @@
 """Windows become batches: padding is invisible, sequences keep their numbers, halves are the whole."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given
@@ -79,7 +77,7 @@ def test_encoder_decoder_reads_the_sequence_shifted_right() -> None:
     assert torch.equal(decoder_mask_of(padded), mask_of(padded))
 
 
-def test_token_types_go_where_the_model_takes_them() -> None:
+def test_token_types_are_passed_only_if_accepted() -> None:
     windows = sequences([3, 2, 2], types=True)
     assert batches(windows).batches[0].inputs["token_type_ids"].tolist() == [[0, 0, 1]]
     taken = batches(windows, accepts=frozenset({"input_ids", "token_type_ids"}))
@@ -141,7 +139,7 @@ def test_ready_batches_of_any_dtype_are_hashed(dtype: torch.dtype) -> None:
     assert len(Batches.of([{"x": torch.ones(2, 3).to(dtype)}]).sha256) == 64
 
 
-def test_ready_batches_that_are_none() -> None:
+def test_bad_ready_batches_are_refused() -> None:
     with pytest.raises(RefusalError, match="at least one"):
         Batches.of([])
     with pytest.raises(RefusalError, match="Batch 0 must map"):

@@ -1,7 +1,5 @@
 """Folders of pictures or of sounds as corpora: what counts as one, what is drawn, what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -36,7 +34,7 @@ def test_texts_come_first_and_other_files_are_no_corpus_of_pictures(names: tuple
 
 
 @pytest.mark.parametrize("source", [None, "-", "", "no such folder", "s3://bucket/photos", ["a text"]])
-def test_what_is_no_path_here_is_left_to_others(source: object) -> None:
+def test_gallery_of_something_else_is_none(source: object) -> None:
     assert gallery(source) is None
 
 

@@ -1,7 +1,5 @@
 """Pictures and sounds as files and in memory: what is read, and what is refused in a sentence."""
 
-from __future__ import annotations
-
 import io
 import struct
 import wave
@@ -60,7 +58,7 @@ def test_every_kind_of_pixel_becomes_colours(tmp_path: Path, mode: str) -> None:
     assert numbers.min() < numbers.max()
 
 
-def test_what_is_transparent_is_white() -> None:
+def test_transparent_pixels_become_white() -> None:
     found = medium(Image.new("RGBA", (2, 2), (255, 0, 0, 0)))
     assert isinstance(found, Picture)
     assert np.asarray(found.image).min() == 255
@@ -106,14 +104,14 @@ def test_texts_are_neither(tmp_path: Path) -> None:
         ("a.wav", b"text", "is not a WAV file"),
     ],
 )
-def test_files_that_are_not_what_they_say(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path, name: str, content: bytes, says: str) -> None:
     file = tmp_path / name
     file.write_bytes(content)
     with pytest.raises(RefusalError, match=says):
         medium(file)
 
 
-def test_files_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RefusalError, match="There is no file"):
         medium("nowhere.png")
     (tmp_path / "folder.png").mkdir()

@@ -1,7 +1,5 @@
 """Files of prompts: what is read, and every line that is refused with its number."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -52,7 +50,7 @@ def test_bad_files(tmp_path: Path, content: str, said: str) -> None:
         prompts(file)
 
 
-def test_what_is_no_file_of_prompts(tmp_path: Path) -> None:
+def test_bad_files_of_prompts_are_refused(tmp_path: Path) -> None:
     (tmp_path / "latin.jsonl").write_bytes('{"text": "é"}'.encode("latin-1"))
     with pytest.raises(RefusalError, match="not UTF-8"):
         prompts(tmp_path / "latin.jsonl")

@@ -1,7 +1,5 @@
 """Where text may come from, and the one sentence for every way in which it may be wrong."""
 
-from __future__ import annotations
-
 import builtins
 import gzip
 import io
@@ -48,14 +46,9 @@ def test_a_text_file_is_one_document(tmp_path: Path, name: str) -> None:
     assert corpus.characters == len(TEXT)
 
 
-def test_json_lines_are_one_document_each_and_blank_lines_are_none(tmp_path: Path) -> None:
+def test_json_lines_are_documents_and_blank_lines_are_skipped(tmp_path: Path) -> None:
     odd = "line\u2028separator\x85inside"
-    lines = [
-        json.dumps({"text": "one", "id": 1}),
-        "",
-        json.dumps({"text": odd}, ensure_ascii=False),
-        '"bare"',
-    ]
+    lines = [json.dumps({"text": "one", "id": 1}), "", json.dumps({"text": odd}, ensure_ascii=False), '"bare"']
     assert read(put(tmp_path / "a.jsonl", "\n".join(lines))).documents == ("one", odd, "bare")
 
 

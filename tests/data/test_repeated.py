@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 import attnscope
@@ -40,7 +38,7 @@ def test_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
     assert repeated("repeated") is None
 
 
-def test_a_scan_of_it_looks_for_induction():
+def test_scan_of_repeated_tokens_measures_induction():
     survey = attnscope.scan("pocket", "repeated", measures="self_attention", samples=2, max_tokens=24)
     assert set(survey.cards) == {"self_attention", "induction"}
     assert survey.provenance["corpus"]["name"] == "random tokens, twice over (seed 0)"

@@ -1,7 +1,5 @@
 """A corpus in two halves that share no text."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,7 +57,7 @@ def test_too_little_text_is_refused(documents: list[str]) -> None:
 
 @given(st.integers(4, 60))
 def test_the_halves_share_no_document(documents: int) -> None:
-    """Long documents too: none of them lies in both halves, and from ten on an interval has four texts or more."""
+    """Long documents too: no document lies in both halves, and from ten on an interval has four texts or more."""
     long = [f"{number} " * 9000 for number in range(documents)]
     both = split(Corpus.of("long", long))
     assert both.note == ""

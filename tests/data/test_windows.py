@@ -1,7 +1,5 @@
 """Documents become windows: nothing lost, nothing doubled, the same ones for the same seed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 
 from attnscope.core.errors import RefusalError
 from attnscope.data import windows as module
-from attnscope.data.corpus import Corpus
+from attnscope.data.corpus import Corpus, cut_text
 from attnscope.data.windows import Windows, random_windows, windows
 
 BOS, EOS, SPECIAL = 1, 2, 3
@@ -66,18 +64,17 @@ def test_no_token_is_lost_or_doubled(documents: list[str], limit: int, before: i
     assert all(w.ids[len(w.ids) - after :] == (EOS,) * after for w in made.sequences)
 
 
-@given(st.lists(letters, min_size=1, max_size=8), st.integers(1, 40))
-def test_stretches_put_together_are_the_document(documents: list[str], length: int) -> None:
-    pieces = list(module._stretches(documents, length))
-    assert ["".join(text for n, text in pieces if n == i) for i in range(len(documents))] == documents
-    assert all(len(text) <= length for _, text in pieces)
-    assert [n for n, _ in pieces] == sorted(n for n, _ in pieces)
+@given(letters, st.integers(1, 40))
+def test_pieces_of_a_text_join_to_the_text(text: str, length: int) -> None:
+    pieces = list(cut_text(text, length))
+    assert "".join(pieces) == text
+    assert all(len(piece) <= length for piece in pieces)
 
 
-def test_stretches_end_where_a_line_or_word_ends() -> None:
-    assert list(module._stretches(["aa bb\ncc dd ee"], 8)) == [(0, "aa bb\n"), (0, "cc dd ee")]
-    assert list(module._stretches(["aa bb cc dd"], 8)) == [(0, "aa bb "), (0, "cc dd")]
-    assert list(module._stretches(["abcdefghij"], 8)) == [(0, "abcdefgh"), (0, "ij")]
+def test_pieces_end_at_a_line_or_word() -> None:
+    assert list(cut_text("aa bb\ncc dd ee", 8)) == ["aa bb\n", "cc dd ee"]
+    assert list(cut_text("aa bb cc dd", 8)) == ["aa bb ", "cc dd"]
+    assert list(cut_text("abcdefghij", 8)) == ["abcdefgh", "ij"]
 
 
 def test_long_documents_are_read_in_stretches_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +96,7 @@ def test_token_types_of_the_special_tokens() -> None:
     assert [w.types for w in made.sequences] == [(0, 0, 0, 0, 2), (0, 0, 0, 2)]
 
 
-def test_default_length_is_256_or_what_the_model_takes() -> None:
+def test_default_length_is_256_or_the_models_positions() -> None:
     text = corpus("a" * 600)
     assert [len(w.ids) for w in windows(text, Letters()).sequences] == [256, 256, 94]
     assert max(len(w.ids) for w in windows(text, Letters(), positions=40).sequences) == 40
@@ -153,7 +150,7 @@ def test_refuses_a_corpus_without_a_window() -> None:
     assert "(0 in all)" in silent
 
 
-def test_refuses_a_corpus_shorter_than_the_window_asked_for() -> None:
+def test_refuses_a_corpus_shorter_than_one_window() -> None:
     sentence = refusal(corpus("abc", "de"), Letters(), max_tokens=32)
     assert "has 7 tokens, fewer than one window of 32" in sentence
     assert "`max_tokens=7` or less" in sentence

@@ -7,8 +7,6 @@ Nothing here is shared with the fast route but the knowledge of which stack a ca
 itself multiplied its values with, and its gradient is what autograd says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace

@@ -1,6 +1,4 @@
-"""Small runs of small models, as explanations see them: what several tests of this room begin with."""
-
-from __future__ import annotations
+"""Small runs of small models, as explanations read them; shared by several tests."""
 
 from functools import cache
 from typing import Any
@@ -52,7 +50,7 @@ def captured(name: str, dtype: torch.dtype = torch.float32) -> tuple[Captured, d
 
 
 def eager_maps(name: str, dtype: torch.dtype) -> tuple[list[tuple[str, Tensor, Tensor]], Tensor]:
-    """The slow obvious way: the model writes its maps out, and autograd gives the gradient of each.
+    """The slow way: the model writes its maps out, and autograd gives the gradient of each.
 
     Maps with their gradients, `[head, query, key]`, named by where they are (`self`, `encoder`, `decoder`, `cross`),
     and the output.

@@ -1,6 +1,4 @@
-"""Conservation: what the answer is, tokens and constants get, to rounding; and a model's numbers stay its own."""
-
-from __future__ import annotations
+"""Conservation: relevance of tokens and constants adds up to the answer, and the model's numbers do not change."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -23,7 +21,7 @@ SINGLE = ("Llama", "Gemma2", "ModernBERT", "T5")
 
 
 class Counting(Conserving):
-    """The same rules; attention and softmax are remembered, because an expansion has a constant of its own."""
+    """The same rules; records attention and softmax, because their expansions have constants."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +36,7 @@ class Counting(Conserving):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_answer_is_what_tokens_and_constants_get(name: str) -> None:
+def test_relevance_of_tokens_and_constants_adds_up_to_the_answer(name: str) -> None:
     model, batch = BY_NAME[name].model().double().requires_grad_(False), batch_of(name)
     _, places = places_of(name)
     with torch.no_grad():

@@ -1,8 +1,5 @@
-"""What holds for every explanation that is registered: a whole card, one number a token, no look at what the answer
-cannot
-depend on, the same numbers twice."""
-
-from __future__ import annotations
+"""What every registered explanation must do: a whole card, one number per token, no score for later tokens, the same
+numbers twice."""
 
 import math
 from functools import cache
@@ -57,8 +54,8 @@ def test_every_token_has_a_finite_number_and_the_same_one_again(name: str) -> No
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if explanations()[name].card.group != "floor"])
-def test_what_the_model_reads_later_has_no_part_in_it(name: str) -> None:
-    """Asked behind token 5, a causal model has not seen token 6: no method may say that it did anything.
+def test_later_tokens_have_score_zero(name: str) -> None:
+    """Behind token 5 a causal model has not seen token 6: its score must be 0.
 
     Value zeroing compares runs of one and of several sequences, which differ by rounding, and squares that.
     """
@@ -68,7 +65,7 @@ def test_what_the_model_reads_later_has_no_part_in_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_of_two_stacks_it_speaks_or_says_why_not(name: str) -> None:
+def test_two_stacks_are_scored_or_a_note_says_why_not(name: str) -> None:
     card, found = explanations()[name].card, of_two_stacks()
     assert [one.name for one in found.inputs] == ["encoder", "decoder"]
     if card.stacks == "one":
@@ -78,7 +75,7 @@ def test_of_two_stacks_it_speaks_or_says_why_not(name: str) -> None:
         assert [len(row) for row in found.method(name).scores] == [len(one.tokens) for one in found.inputs]
 
 
-def test_sets_are_what_cards_say() -> None:
+def test_sets_of_methods_follow_the_cards() -> None:
     groups = {name: method.card.group for name, method in explanations().items()}
     for word in ("default", "slow", "floor"):
         assert {one.card.name for one in chosen_methods([word])} == {n for n, group in groups.items() if group == word}

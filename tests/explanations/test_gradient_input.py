@@ -1,7 +1,5 @@
 """Gradient times input is the answer itself where the answer is linear in the embedding."""
 
-from __future__ import annotations
-
 import torch
 
 from attnscope.explanations.gradient_input import gradient_input
@@ -9,13 +7,13 @@ from attnscope.hf.tapping.capture import asked_with
 from tests.explanations.runs import batch_of, captured, model_of, number, places_of
 
 
-def test_of_a_linear_answer_it_is_the_parts() -> None:
+def test_linear_answer_by_hand() -> None:
     vectors, weights = torch.tensor([[1.0, 2.0], [3.0, -1.0]]), torch.tensor([[0.5, 1.0], [2.0, 4.0]])
     found = gradient_input(embedding={"model": vectors}, embedding_gradient={"model": weights})
     assert found["model"].tolist() == [2.5, 2.0]
 
 
-def test_it_is_the_derivative_along_each_token() -> None:
+def test_equals_the_derivative_along_each_token() -> None:
     """The answer for an embedding that is longer by a factor 1 + h in one token, to second order in h."""
     run, _ = captured("GPT-2", torch.float64)
     model, batch = model_of("GPT-2", torch.float64), batch_of("GPT-2")

@@ -1,7 +1,5 @@
 """Integrated gradients: exact on polynomials, and complete on models."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Occlusion against one token at a time, in a plain loop."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,8 +1,6 @@
 """The operator as an explanation: tokens and constants add up to the norm of the states that answer, row by row of the
 map by contribution, and a planted token is found."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -16,7 +14,7 @@ from tests.specimens import byte_tokenizer, tiny_llama
 
 
 @pytest.mark.parametrize("name", ["BERT", "GPT-2", "Llama"])
-def test_it_is_a_mean_of_rows_of_the_map_and_adds_up(name: str) -> None:
+def test_equals_weighted_rows_of_the_map_and_adds_up(name: str) -> None:
     model, batch = model_of(name, torch.float64), batch_of(name)
     network = freeze(model, batch, places_of(name)[0])
     blocks = Affine(network, 0, network.layers, False)
@@ -31,7 +29,7 @@ def test_it_is_a_mean_of_rows_of_the_map_and_adds_up(name: str) -> None:
     assert float(found.sum() + weights @ whole.constants) == pytest.approx(float(weights @ whole.totals), abs=1e-10)
 
 
-def test_explain_reads_it_where_the_answer_is_read() -> None:
+def test_explain_reads_the_row_of_the_answering_token() -> None:
     """A logit behind the last token: the last row of the map, and of no other."""
     model, tokenizer = tiny_llama(), byte_tokenizer()
     found = attnscope.explain(model, "which one?", methods="operator", dtype="float64", tokenizer=tokenizer)

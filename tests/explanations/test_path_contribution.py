@@ -1,8 +1,4 @@
-"""Path contribution: tokens and constants add up to the answer, and a token that is left out of the frozen network
-takes
-just its part with it."""
-
-from __future__ import annotations
+"""Path contribution: tokens and constants add up to the answer, and each token alone contributes its part."""
 
 import pytest
 import torch
@@ -16,7 +12,7 @@ from tests.explanations.runs import ENTRY, batch_of, model_of, places_of
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "Llama", "GPT-NeoX"])
-def test_parts_add_up_and_are_those_of_the_frozen_network(name: str) -> None:
+def test_parts_add_up_and_equal_the_frozen_network(name: str) -> None:
     model, batch = model_of(name, torch.float64), batch_of(name)
     network = freeze(model, batch, places_of(name)[0])
     target = logit(ENTRY)

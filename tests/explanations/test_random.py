@@ -1,6 +1,4 @@
-"""The floor: the seed decides, and nothing else."""
-
-from __future__ import annotations
+"""Random scores depend on the seed only."""
 
 import torch
 

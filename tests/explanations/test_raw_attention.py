@@ -1,7 +1,5 @@
 """Raw attention is the last map, averaged over heads; of two stacks, the last of each kind."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -10,7 +8,7 @@ from tests.explanations.runs import captured, eager_maps
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "Gemma2", "T5"])
-def test_it_is_the_row_of_the_last_map(name: str) -> None:
+def test_equals_the_row_of_the_last_map(name: str) -> None:
     run, start = captured(name, torch.float64)
     maps, _ = eager_maps(name, torch.float64)
     found = raw_attention(calls=run.calls, start=start)

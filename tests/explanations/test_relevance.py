@@ -1,7 +1,5 @@
 """Relevance without maps: against the paper's rules on maps that models write out, and cases solved by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -23,8 +21,7 @@ TWO_STACKS = ("T5", "BART")
 def assert_near(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
     """Two kernels compute one model: each entry passes through a few hundred roundings on its way through two layers,
     and products of maps add no cancellation, since all terms are 0 or more. A few thousand units of the largest entry,
-    since
-    gradients themselves are differences."""
+    since gradients themselves are differences."""
     allowed = 4e3 * torch.finfo(dtype).eps * float(expected.abs().max())
     assert float((found.double() - expected).abs().max()) <= allowed
     assert float(expected.max()) > 0
@@ -40,7 +37,7 @@ def rounded(name: str) -> torch.dtype:
 
 
 @pytest.mark.parametrize("name", [*ONE_STACK, *TWO_STACKS])
-def test_it_equals_the_rule_on_written_out_maps(name: str) -> None:
+def test_equals_the_rule_on_dense_maps(name: str) -> None:
     run, start = captured(name, computed(name))
     maps, value = written_out(BY_NAME[name].model().to(computed(name)), batch_of(name), number)
     assert value == pytest.approx(run.value, rel=4e3 * torch.finfo(rounded(name)).eps)
@@ -57,7 +54,7 @@ def test_it_equals_the_rule_on_written_out_maps(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["BERT", "gpt_oss", "BART"])
-def test_maps_that_are_seen_are_those_that_the_model_says_it_made(name: str) -> None:
+def test_dense_maps_equal_output_attentions(name: str) -> None:
     """The model's own `output_attentions`, which not every model has and which come by kind, not in order."""
     run, _ = captured(name, computed(name))
     maps, _ = written_out(BY_NAME[name].model().to(computed(name)), batch_of(name), number)
@@ -102,12 +99,12 @@ def test_two_layers_multiply() -> None:
     assert found.tolist() == pytest.approx([2.0, 2.0, 0.0])
 
 
-def test_nothing_is_relevant_where_gradients_speak_against() -> None:
+def test_negative_gradients_give_zero_relevance() -> None:
     calls = [by_hand(-torch.rand(3, 3)) for _ in range(3)]
     assert relevance(calls=calls, start=row(0, 0, 1))["model"].tolist() == [0.0, 0.0, 0.0]
 
 
-def test_it_is_never_negative_and_a_zero_row_is_no_nan() -> None:
+def test_never_negative_and_finite_for_zero_rows() -> None:
     rng = torch.Generator().manual_seed(0)
     own = [by_hand(torch.randn(3, 3, generator=rng), "decoder", "decoder") for _ in range(2)]
     own[0].gradient.zero_()  # R^dd is the identity below the first cross-attention: its row sums are 0

@@ -1,7 +1,5 @@
 """Rollout against the product of maps that models write out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -12,7 +10,7 @@ from tests.explanations.runs import captured, eager_maps
 
 
 @pytest.mark.parametrize("name", ["BERT", "GPT-2", "Gemma2", "gpt_oss"])
-def test_it_is_the_product_of_maps_with_a_skip(name: str) -> None:
+def test_equals_the_product_of_maps_with_a_skip(name: str) -> None:
     """gpt_oss has learned sinks: its rows sum to less than 1, and are divided by what they have."""
     dtype = torch.float32 if name == "gpt_oss" else torch.float64
     run, start = captured(name, dtype)

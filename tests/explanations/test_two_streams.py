@@ -1,7 +1,5 @@
 """Streams that read each other, and towers that do not: against the paper's equations on maps that models write out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -118,7 +116,7 @@ def clip() -> Any:
     return model
 
 
-def test_two_towers_are_each_carried_down_by_themselves() -> None:
+def test_two_towers_are_explained_independently() -> None:
     model = clip()
     rng = torch.Generator().manual_seed(1)
     batch = {
@@ -155,7 +153,7 @@ def by_hand(gradient: Tensor, stack: str, keys: str, sees_last: bool = True) -> 
     return AttentionCall(stack, keys, 0, scores, value, gradient.double()[None, :, None], sees_last)
 
 
-def test_in_parallel_neither_sees_what_the_other_added_and_in_turn_the_second_does() -> None:
+def test_parallel_and_sequential_co_attention() -> None:
     """R^tt += Abar R^it (11): in parallel R^it is still 0; in turn it is what the first direction added."""
     there, back = torch.tensor([[2.0, 0.0], [0.0, 0.0], [0.0, 0.0]]), torch.tensor([[3.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     # Uniform over 2 and 3 keys: Abar is a half and a third of the gradient, each with a single 1.
@@ -170,7 +168,7 @@ def test_in_parallel_neither_sees_what_the_other_added_and_in_turn_the_second_do
 
 
 @pytest.mark.parametrize("begins", [("d",), ("e",), ("d", "e")])
-def test_rows_equal_maps_where_a_stack_goes_on_after_it_was_read(begins: tuple[str, ...]) -> None:
+def test_rows_equal_maps_if_a_stack_continues_after_it_was_read(begins: tuple[str, ...]) -> None:
     """The encoder attends to itself again between two reads and after the last, and a third stack reads both: rows that
     are carried down against the four maps of the rule, float64. Sums of a few hundred terms that are 0 or more."""
     rng = torch.Generator().manual_seed(3)
@@ -186,7 +184,7 @@ def test_rows_equal_maps_where_a_stack_goes_on_after_it_was_read(begins: tuple[s
         assert float(row.max()) > 0
 
 
-def test_nothing_is_negative_and_zero_rows_are_no_nan() -> None:
+def test_never_negative_and_finite_for_zero_rows() -> None:
     rng = torch.Generator().manual_seed(0)
     calls = [
         by_hand(-torch.rand(3, 3, generator=rng), "t", "t"),  # speaks against: R^tt stays the identity, row sums are 0
@@ -263,7 +261,7 @@ def test_a_two_way_decoder_follows_all_equations(score: int, monkeypatch: pytest
         assert float(expected.max()) > 0
 
 
-def test_a_two_way_decoder_is_judged_by_what_the_picture_sends() -> None:
+def test_two_way_decoder_scores_image_embeddings() -> None:
     """Embeddings of pictures go in too, and what enters is what the other methods take away."""
     model = sam()
     rng = torch.Generator().manual_seed(1)
@@ -289,7 +287,7 @@ def test_a_two_way_decoder_is_judged_by_what_the_picture_sends() -> None:
     assert by_occlusion[2 * SAM_SIDE + 3] == pytest.approx(lost, rel=1e-6)
 
 
-def test_an_entry_of_a_state_that_there_is_not() -> None:
+def test_missing_entry_of_a_state_is_refused() -> None:
     batch = {
         "image_embeddings": torch.zeros(1, 32, SAM_SIDE, SAM_SIDE).double(),
         "input_points": torch.ones(1, 1, 1, 2),

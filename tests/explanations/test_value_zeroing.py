@@ -1,7 +1,5 @@
 """Value zeroing: by hand, and against a model whose value projection is zeroed token by token, block by block."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -21,7 +19,7 @@ def test_rows_are_made_shares_and_multiplied() -> None:
 
 
 @pytest.mark.parametrize("name", ["Llama", "MPNet"])
-def test_it_equals_blocks_run_alone_with_one_value_zero(name: str) -> None:
+def test_equals_blocks_run_with_one_value_zero(name: str) -> None:
     """MPNet writes its softmax out; Llama has the fused kernel and heads that share values."""
     model, batch = model_of(name, torch.float64), batch_of(name)
     found, _ = places_of(name)

@@ -1,7 +1,5 @@
 """The equations of arXiv:2103.15679 for a two-way decoder (SAM), on maps that it writes out: the slow obvious way."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

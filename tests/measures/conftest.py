@@ -1,7 +1,5 @@
 """A dense float64 pattern as oracle: every statistic a measure may read, by its definition."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -120,12 +118,7 @@ def first_column() -> Tensor:
 
 @pytest.fixture
 def known(identity: Tensor, uniform: Tensor, uniform_causal: Tensor, first_column: Tensor) -> dict[str, Tensor]:
-    return {
-        "identity": identity,
-        "uniform": uniform,
-        "uniform_causal": uniform_causal,
-        "first_column": first_column,
-    }
+    return {"identity": identity, "uniform": uniform, "uniform_causal": uniform_causal, "first_column": first_column}
 
 
 @pytest.fixture(params=["left", "right"])

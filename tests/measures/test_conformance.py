@@ -1,6 +1,4 @@
-"""What every registered measure must do, asked of all: a new file in the room is tested here unasked."""
-
-from __future__ import annotations
+"""What every registered measure must do; a new file in `measures` is tested here by itself."""
 
 import dataclasses
 import json
@@ -206,21 +204,21 @@ def test_sequences_do_not_see_each_other(measure: Measure, fields: Fields):
 
 
 @of_sequences
-def test_a_sick_sequence_says_so_and_harms_no_other(measure: Measure, fields: Fields):
+def test_nan_in_one_sequence_affects_only_that_sequence(measure: Measure, fields: Fields):
     """NaN in one sequence gives NaN for that sequence only, so that it can be counted and located."""
 
-    def sicken(name: str, tensor: Tensor) -> Tensor:
+    def with_nan(name: str, tensor: Tensor) -> Tensor:
         if name in NOT_BATCHED or not tensor.is_floating_point():
             return tensor
         tensor = tensor.clone()
         tensor[1] = torch.nan
         return tensor
 
-    sick, healthy = _ask(measure, _map(fields, sicken)), _ask(measure, fields)
+    broken, healthy = _ask(measure, _map(fields, with_nan)), _ask(measure, fields)
     others = [0, 2, 3]
     for part, located in healthy.items():
-        torch.testing.assert_close(sick[part].value[others], located.value[others], rtol=1e-9, atol=1e-9)
-    assert sick[measure.card.parts[0]].value[1].isnan().all()
+        torch.testing.assert_close(broken[part].value[others], located.value[others], rtol=1e-9, atol=1e-9)
+    assert broken[measure.card.parts[0]].value[1].isnan().all()
 
 
 @of_sequences
@@ -236,7 +234,7 @@ def test_a_sequence_of_nothing_but_padding_is_finite(measure: Measure, fields: F
         assert located.value.isfinite().all()
 
 
-def test_every_file_of_the_room_is_in_the_catalog_and_has_a_test_of_its_own():
+def test_every_file_is_in_the_catalog_and_has_a_test_file():
     folder = Path(attnscope.measures.__path__[0])
     assert sorted(measures()) == sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
     tested = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -39,14 +37,4 @@ def test_invariant_under_a_common_order_of_tokens(pattern_scores, random_pattern
         _ask(pattern_scores(pattern), _whole(pattern)),
         rtol=1e-5,
         atol=1e-6,
-    )
-
-
-@pytest.mark.parametrize("left", [0, 3])
-def test_padding_is_invisible(pattern_scores, random_pattern, pad, left):
-    pattern = random_pattern(2, 2, 2, 10, 10)
-    wide = pad(pattern, left, 3 - left, 0.0, dims=(2, 3))
-    mask = pad(_whole(pattern), left, 3 - left, False)
-    torch.testing.assert_close(
-        _ask(pattern_scores(wide), mask), _ask(pattern_scores(pattern), _whole(pattern)), rtol=1e-5, atol=1e-6
     )

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -27,10 +25,3 @@ def test_bound(ask, statistics, random_pattern):
     value = ask(effective_support, fields)
     assert (value >= 1).all()
     assert (value <= fields["row_entropy"].exp().mean(dim=-1)).all()
-
-
-def test_padding_is_invisible(ask, statistics, padded_statistics, random_pattern):
-    pattern = random_pattern(2, 2, 3, 9, 9)
-    torch.testing.assert_close(
-        ask(effective_support, padded_statistics(pattern)), ask(effective_support, statistics(pattern))
-    )

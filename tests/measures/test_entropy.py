@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -21,8 +19,3 @@ def test_bound_and_invariance(ask, statistics, random_pattern):
     value = ask(entropy, statistics(pattern))
     assert ((value > 0) & (value < math.log(9))).all()
     torch.testing.assert_close(ask(entropy, statistics(pattern[..., torch.randperm(9)])), value)
-
-
-def test_padding_is_invisible(ask, statistics, padded_statistics, random_pattern):
-    pattern = random_pattern(1, 2, 3, 9, 9)
-    torch.testing.assert_close(ask(entropy, padded_statistics(pattern)), ask(entropy, statistics(pattern)))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -42,7 +40,7 @@ def test_installed_gates_are_seen(model, variant):
     assert shut[1].tolist() == pytest.approx([1.0, 0.0], abs=1e-6)
 
 
-def test_absent_where_nothing_is_gated(model):
+def test_absent_without_gates(model):
     survey = attnscope.scan(model, [{"input_ids": IDS}])
     assert "gate_mean" not in survey.cards
     asked = attnscope.scan(model, [{"input_ids": IDS}], measures="entropy,gate_mean")

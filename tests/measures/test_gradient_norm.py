@@ -1,7 +1,5 @@
 """`gradient_norm`: a gradient whose norm is known, and projections that were not recognised."""
 
-from __future__ import annotations
-
 import torch
 
 from attnscope.measures.gradient_norm import gradient_norm

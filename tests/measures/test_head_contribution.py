@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -11,11 +9,7 @@ def _random(seed: int, *shape: int) -> torch.Tensor:
 
 
 def _fields(mixed: torch.Tensor, weight: torch.Tensor) -> dict[str, torch.Tensor]:
-    return {
-        "mixed": mixed,
-        "output_weight": weight,
-        "query_mask": torch.ones(mixed.shape[:2], dtype=torch.bool),
-    }
+    return {"mixed": mixed, "output_weight": weight, "query_mask": torch.ones(mixed.shape[:2], dtype=torch.bool)}
 
 
 def test_by_hand(ask):
@@ -58,14 +52,3 @@ def test_bound_and_invariance(ask):
     torch.testing.assert_close(ask(head_contribution, _fields(5.0 * mixed, weight)), value)
     spin = torch.linalg.qr(_random(8, 3, 3)).Q
     torch.testing.assert_close(ask(head_contribution, _fields(mixed @ spin, spin.mT @ weight)), value)
-
-
-@pytest.mark.parametrize("left", [0, 4])
-def test_padding_is_invisible(ask, pad, left):
-    mixed, weight = _random(9, 3, 20, 4, 3), _random(10, 4, 3, 7)
-    fields = _fields(pad(mixed, left, 4 - left, torch.nan), weight)
-    fields["query_mask"] = pad(torch.ones(3, 20, dtype=torch.bool), left, 4 - left, False)
-    torch.testing.assert_close(ask(head_contribution, fields), ask(head_contribution, _fields(mixed, weight)))
-    short = _fields(mixed, weight)
-    short["query_mask"][:, 5:] = False
-    torch.testing.assert_close(ask(head_contribution, short), ask(head_contribution, _fields(mixed[:, :5], weight)))

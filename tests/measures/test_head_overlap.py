@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -18,7 +16,7 @@ def test_by_hand(statistics, identity, uniform, first_column):
     assert answer.where["other"].flatten().tolist()[:3] == [2, 3, 0]
 
 
-def test_a_head_alone_overlaps_with_none(statistics, identity):
+def test_single_head_has_no_overlap(statistics, identity):
     assert _ask(statistics(identity)).value.item() == 0.0
 
 
@@ -29,10 +27,3 @@ def test_bound_and_invariance(statistics, random_pattern):
     assert (answer.where["other"] != torch.arange(4)).all()
     torch.testing.assert_close(_ask(statistics(pattern.flip(-1))).value, answer.value)
     torch.testing.assert_close(_ask(statistics(0.2 * pattern)).value, answer.value)
-
-
-def test_padding_is_invisible(statistics, padded_statistics, random_pattern):
-    pattern = random_pattern(1, 2, 4, 9, 9)
-    padded, plain = _ask(padded_statistics(pattern)), _ask(statistics(pattern))
-    torch.testing.assert_close(padded.value, plain.value)
-    assert torch.equal(padded.where["other"], plain.where["other"])

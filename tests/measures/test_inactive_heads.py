@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -28,10 +26,3 @@ def test_the_mean_over_heads_is_one_whatever_the_scale(ask):
 
 def test_a_layer_that_gives_nothing(ask):
     assert ask(inactive_heads, fields(torch.zeros(1, 3, 2, 4))).tolist() == [[0.0, 0.0]]
-
-
-def test_padding_is_invisible(ask, pad):
-    mixed = torch.randn(2, 5, 4, 6, dtype=torch.float64)
-    mask = pad(torch.ones(2, 5, dtype=torch.bool), 0, 3, False)
-    wide = ask(inactive_heads, fields(pad(mixed, 0, 3, torch.nan), mask))
-    torch.testing.assert_close(wide, ask(inactive_heads, fields(mixed)))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any
@@ -139,7 +137,7 @@ def circuit(vocabulary: int, places: int, gain: float) -> Nano:
 
 
 def test_a_circuit_that_compares_tokens_is_found_at_any_distance():
-    """Parts of a text come again in another order, at other distances: nobody finds them by counting places."""
+    """Parts of a text come again in another order, at other distances: counting places does not find them."""
     gain = 12.0
     once = torch.arange(1, 13)
     ids = torch.cat([torch.zeros(1, dtype=torch.long), once, once[8:], once[:3], once[3:8]])[None]
@@ -148,7 +146,7 @@ def test_a_circuit_that_compares_tokens_is_found_at_any_distance():
     expected = sum(math.exp(gain) / (math.exp(gain) + row) for row in range(13, 25)) / 12
     found = survey.values("induction")
     assert found[1, 0] == pytest.approx(expected, abs=1e-5)
-    # The first layer looks one back, which nobody's place is: parts stand at least four tokens away.
+    # The first block looks one token back; repeated parts stand at least four tokens away.
     assert found[0, 0] < 0.01
     by_place = planted_head(12, 300.0).attention()
     fixed = induction(

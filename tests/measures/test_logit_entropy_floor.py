@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import torch
@@ -32,7 +30,7 @@ def test_by_hand():
     assert asked(logits(two))["above"].item() > 0.3
 
 
-def test_floor_and_what_is_above_make_the_entropy_with_sinks_and_masks():
+def test_floor_and_above_add_up_to_the_entropy_with_sinks_and_masks():
     generator = torch.Generator().manual_seed(0)
     query, key = (torch.randn(2, 3, 20, 5, generator=generator, dtype=torch.float64) for _ in range(2))
     scores = Scores(query, key, 1.5, causal=True)

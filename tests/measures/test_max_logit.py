@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -54,7 +52,7 @@ def test_a_head_whose_logits_are_all_negative():
 
 
 @pytest.mark.parametrize("length", [30, 1500])
-def test_it_is_what_qk_clip_holds_down(length):
+def test_equals_the_largest_product_that_qk_clip_uses(length):
     """Where logits are products alone, `largest_product` finds the same in a pass of its own."""
     torch.manual_seed(0)
     scores = Scores(torch.randn(2, 4, length, 8), torch.randn(2, 2, length, 8), 3.0, causal=True)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -17,8 +15,3 @@ def test_bound_and_invariance(ask, statistics, random_pattern):
     value = ask(mean_distance, statistics(pattern))
     assert ((value > 0) & (value < 8)).all()
     torch.testing.assert_close(ask(mean_distance, statistics(pattern.flip(-1, -2))), value)
-
-
-def test_padding_is_invisible(ask, statistics, padded_statistics, random_pattern):
-    pattern = random_pattern(1, 2, 3, 9, 9)
-    torch.testing.assert_close(ask(mean_distance, padded_statistics(pattern)), ask(mean_distance, statistics(pattern)))

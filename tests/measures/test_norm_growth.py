@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -32,9 +30,3 @@ def test_one_massive_token_does_not_rule(ask, whole, noise):
     torch.testing.assert_close(
         ask(norm_growth, _fields(whole, noise, after)), torch.full((3,), 1e4**0.1, dtype=torch.float64)
     )
-
-
-def test_padding_is_invisible(ask, whole, padded_stream, noise):
-    after = noise.flip(1)
-    padded = {**padded_stream(after), "stream_before": padded_stream(noise)["stream"]}
-    torch.testing.assert_close(ask(norm_growth, padded), ask(norm_growth, _fields(whole, noise, after)))

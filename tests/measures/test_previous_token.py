@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -15,7 +13,7 @@ def test_by_hand(ask, statistics, identity, uniform, first_column):
     assert ask(previous_token, statistics(shifted)).item() == 1.0
 
 
-def test_a_single_token_has_none_before_it(ask, statistics):
+def test_single_token_has_no_previous_token(ask, statistics):
     assert ask(previous_token, statistics(torch.ones(1, 1, 1, 1, dtype=torch.float64))).item() == 0.0
 
 
@@ -24,10 +22,3 @@ def test_bound_and_invariance(ask, statistics, random_pattern):
     value = ask(previous_token, statistics(pattern))
     assert ((value > 0) & (value < 1)).all()
     torch.testing.assert_close(ask(previous_token, statistics(pattern.flip(1))), value.flip(1))
-
-
-def test_padding_is_invisible(ask, statistics, padded_statistics, random_pattern):
-    pattern = random_pattern(1, 2, 3, 9, 9, causal=True)
-    torch.testing.assert_close(
-        ask(previous_token, padded_statistics(pattern)), ask(previous_token, statistics(pattern))
-    )

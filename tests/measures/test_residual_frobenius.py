@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -19,7 +17,3 @@ def test_bound_and_invariance(ask, whole, noise):
     torch.testing.assert_close(ask(residual_frobenius, whole(noise + 4.0)), value)
     turn = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q
     torch.testing.assert_close(ask(residual_frobenius, whole(noise @ turn)), value)
-
-
-def test_padding_is_invisible(ask, whole, padded_stream, noise):
-    torch.testing.assert_close(ask(residual_frobenius, padded_stream(noise)), ask(residual_frobenius, whole(noise)))

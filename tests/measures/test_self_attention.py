@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -20,10 +18,3 @@ def test_bound_and_invariance(ask, statistics, random_pattern):
     assert ((value > 0) & (value < 1)).all()
     order = torch.randperm(9)
     torch.testing.assert_close(ask(self_attention, statistics(pattern[..., order, :][..., order])), value)
-
-
-def test_padding_is_invisible(ask, statistics, padded_statistics, random_pattern):
-    pattern = random_pattern(1, 2, 3, 9, 9)
-    torch.testing.assert_close(
-        ask(self_attention, padded_statistics(pattern)), ask(self_attention, statistics(pattern))
-    )

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -29,10 +27,3 @@ def test_bound_and_invariance(ask, statistics, random_pattern):
     assert ((parts["rate"].value == 1) == (parts["value"].value > SINK_THRESHOLD)).all()
     others = torch.cat([pattern[..., :1], pattern[..., 1:].flip(-1)], dim=-1)
     torch.testing.assert_close(ask(sink_mass, statistics(others))["value"].value, parts["value"].value)
-
-
-def test_padding_is_invisible(ask, statistics, padded_statistics, random_pattern):
-    pattern = random_pattern(1, 2, 3, 9, 9, causal=True)
-    padded, plain = ask(sink_mass, padded_statistics(pattern)), ask(sink_mass, statistics(pattern))
-    for part in ("value", "rate"):
-        torch.testing.assert_close(padded[part].value, plain[part].value)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -18,7 +16,3 @@ def test_bound_and_invariance(ask, whole, noise):
     turn = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q
     torch.testing.assert_close(ask(stable_rank, whole(3.0 * noise @ turn)), value)
     torch.testing.assert_close(ask(stable_rank, whole(noise.flip(1))), value)
-
-
-def test_padding_is_invisible(ask, whole, padded_stream, noise):
-    torch.testing.assert_close(ask(stable_rank, padded_stream(noise)), ask(stable_rank, whole(noise)))

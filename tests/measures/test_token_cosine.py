@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -19,7 +17,3 @@ def test_bound_and_invariance(ask, whole, noise):
     assert ((value >= -1 / 9) & (value <= 1)).all()
     lengths = torch.rand(3, 10, 1, dtype=torch.float64) + 0.5
     torch.testing.assert_close(ask(token_cosine, whole(noise * lengths)), value)
-
-
-def test_padding_is_invisible(ask, whole, padded_stream, noise):
-    torch.testing.assert_close(ask(token_cosine, padded_stream(noise)), ask(token_cosine, whole(noise)))

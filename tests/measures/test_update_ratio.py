@@ -1,7 +1,5 @@
 """`update_ratio`: a weight that doubled, one that stayed, one that left zero, one that stayed zero."""
 
-from __future__ import annotations
-
 import torch
 
 from attnscope.measures.update_ratio import update_ratio

@@ -4,8 +4,6 @@
 denominators and gates by its own forward pass and multiplies, for every path, the matrices on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -53,12 +53,7 @@ class _Beam:
 
 
 def slow_top_paths(
-    network: Network,
-    target: Functional,
-    count: int = 10,
-    width: int = 32,
-    draws: int = 16,
-    seed: int = 0,
+    network: Network, target: Functional, count: int = 10, width: int = 32, draws: int = 16, seed: int = 0
 ) -> TopPaths:
     """The `count` paths from the input with the largest contributions to `target`, either sign, largest first."""
     network = network_read_by(target, network)

@@ -1,7 +1,5 @@
 """Sums and energies of all lengths against every single path; what long paths do to rank."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Meeting in the middle against following all paths, draws and suffixes to the end; tapes against derivatives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -88,7 +86,7 @@ def assert_same_adjoints(found: Pulled, expected: Pulled, heads: int, allowed: f
 
 @pytest.mark.parametrize("count", ["attention", "edges"])
 @pytest.mark.parametrize("shape", CASES, ids=str)
-def test_every_middle_gives_what_the_full_recursion_gives(shape: Shape, count: Count) -> None:
+def test_every_middle_equals_the_full_recursion(shape: Shape, count: Count) -> None:
     model = Explicit(shape)
     made, target = network(model, model.example(batch=2)), logit_difference(3, 1)
     expected, allowed = whole_recursion(made, target, count)
@@ -104,7 +102,7 @@ def test_every_middle_gives_what_the_full_recursion_gives(shape: Shape, count: C
 
 @pytest.mark.parametrize("count", ["attention", "edges"])
 @pytest.mark.parametrize("shape", CASES, ids=str)
-def test_a_tape_gives_what_derivatives_give(shape: Shape, count: Count) -> None:
+def test_tape_equals_derivatives(shape: Shape, count: Count) -> None:
     model = Explicit(shape)
     made = network(model, model.example())
     generator = torch.Generator().manual_seed(2)

@@ -1,8 +1,6 @@
 """The operator beside T written out: once from Kronecker products of a model's weights, as arXiv:2601.17958 writes it,
 once column by column; and what is asked of it without writing it."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 
@@ -127,7 +125,7 @@ def test_products_take_one_or_many_or_flat_and_nothing_else() -> None:
             op @ wrong
 
 
-def test_rows_columns_and_blocks_are_those_of_the_matrix() -> None:
+def test_rows_columns_and_blocks_equal_the_matrix() -> None:
     op, dense = small()
     apart = dense.reshape(5, 8, 5, 8)
     torch.testing.assert_close(op.row(2, 3), apart[2, 3], atol=ROUNDING, rtol=0)
@@ -153,7 +151,7 @@ def test_a_block_is_made_from_the_side_with_fewer_channels() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("at_once", [7, 1000])
-def test_maps_are_those_of_the_matrix_however_many_passes_are_made_at_once(
+def test_maps_equal_the_matrix_for_any_number_of_passes_at_once(
     kind: str, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     op, dense = small()
@@ -252,12 +250,12 @@ def test_norm_is_estimated_if_it_takes_too_many_passes(monkeypatch: pytest.Monke
         ({"kind": "norm", "probes": 1}, "two probes or more"),
     ],
 )
-def test_what_cannot_be_mapped_is_refused(asked: dict[str, Any], said: str) -> None:
+def test_bad_options_of_a_map_are_refused(asked: dict[str, Any], said: str) -> None:
     with pytest.raises(RefusalError, match=said):
         small()[0].map(**asked)
 
 
-def test_singular_values_are_those_of_the_matrix() -> None:
+def test_singular_values_equal_those_of_the_matrix() -> None:
     op, dense = small()
     wanted = torch.linalg.svdvals(dense)[:5]
     torch.testing.assert_close(op.singular_values(5), wanted, rtol=1e-9, atol=0)  # asked for to 1e-10 of the square
@@ -270,7 +268,7 @@ def test_singular_values_are_those_of_the_matrix() -> None:
             op.singular_values(k)
 
 
-def test_neighbours_multiply_to_what_they_are_together() -> None:
+def test_product_of_neighbouring_operators_is_their_composition() -> None:
     op, _ = small()
     first, second = op.layer(0), op.layer(1)
     assert first.difference <= ROUNDING

@@ -1,7 +1,5 @@
 """Paths through real weights: the linear form gives the model's numbers, and values of heads add up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

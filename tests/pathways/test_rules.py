@@ -1,7 +1,5 @@
 """Laws of graded tensors: whatever linear program runs, the parts add up to the value; what is not linear freezes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -136,7 +134,7 @@ def test_edges_count_on_their_axis(count: Any) -> None:
 
 
 @pytest.mark.parametrize("function", [torch.sin, torch.exp, torch.square, torch.abs, lambda x: x * x, lambda x: 1 / x])
-def test_what_is_not_linear_freezes(function: Step) -> None:
+def test_nonlinear_functions_freeze(function: Step) -> None:
     x = Graded.entering(numbers(BATCH, TOKENS, WIDTH))
     assert isinstance(function(x), Frozen)
     assert isinstance(x + function(x), Frozen)

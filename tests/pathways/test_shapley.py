@@ -1,7 +1,5 @@
 """Values of heads and MLPs against the definition over all coalitions, and against each other."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from math import factorial
 
@@ -105,7 +103,7 @@ def test_head_table_against_enumeration() -> None:
 
 
 @pytest.mark.parametrize("norm", ["none", "pre", "post"])
-def test_a_network_whose_skip_is_not_there(norm: Norm) -> None:
+def test_network_without_skip_has_only_longest_paths(norm: Norm) -> None:
     """Nothing begins at a constant and nothing goes around: sums hold the longest paths alone."""
     config = Config(vocab_size=9, width=8, heads=2, layers=3, norm=norm, norm_kind="rms", skip=0, biases=False)
     made = Nano(config, seed=1)

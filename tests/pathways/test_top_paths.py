@@ -1,7 +1,5 @@
 """The largest paths against a list of all of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -54,7 +52,7 @@ def test_against_enumeration(shape: Shape) -> None:
     assert abs(every[ranked[5]]) <= narrow.missed
 
 
-def test_where_a_path_begins() -> None:
+def test_path_begins_at_its_largest_token() -> None:
     model = Explicit(Shape(3, 2, "pre", mix="sdpa"))
     x = model.example()
     found = top_paths(network(model, x), logit(1), count=27, width=27).paths

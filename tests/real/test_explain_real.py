@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnscope.commands.explain.aiming import Question, aimed
+from attnscope.commands.explain.aiming import Question, aim
 from attnscope.commands.explain.run import first_look
 from attnscope.commands.explain.running import Run
 from attnscope.core.registry import chosen_methods
@@ -50,7 +50,7 @@ def test_a_transcribed_word_is_explained_by_the_time_at_which_it_is_said() -> No
     found, places, output = first_look(loaded, read)
     (relevance,) = chosen_methods(["relevance"])
     for word, phrase in WORDS.items():
-        goal = aimed(loaded, read, output, Question(target=word))
+        goal = aim(loaded, read, output, Question(target=word))
         captured = capture(loaded.model, read.batch, found, places, goal.number)
         numbers = Run(loaded, read, found, places, goal, captured, 0).explained_by(relevance)["encoder"].numpy()
         begin, end = times[phrase]

@@ -34,7 +34,7 @@ def noise(seed: int, *shape: int) -> Tensor:
 
 
 def attending() -> dict[str, Variant]:
-    """Those that are called with queries, keys and values."""
+    """Return the variants that are called with queries, keys and values."""
     return {name: one for name, one in variants().items() if one.card.kind in ("pattern", "logits")}
 
 
@@ -66,7 +66,7 @@ class Call:
         return self.each(lambda _, tensor: tensor.to(dtype, copy=True))
 
     def each(self, change: Callable[[int, Tensor], Tensor]) -> Call:
-        """Every tensor changed, which is told its number."""
+        """Change every tensor; `change` gets its number too."""
         number = count()
 
         def changed(thing: Any) -> Any:
@@ -78,7 +78,7 @@ class Call:
         return Call(self.one, changed(dict(self.given)), changed(dict(self.own)), changed(dict(self.more)))
 
     def tensors(self) -> Iterator[Tensor]:
-        """All that a gradient may reach."""
+        """Yield all tensors that a gradient may reach."""
         for thing in self.given.values():
             yield from thing.values() if isinstance(thing, dict) else (thing,)
         yield from self.own.values()
@@ -152,7 +152,7 @@ def softmax(query: Tensor, key: Tensor, *, seen: Tensor | None = None, scale: fl
 
 
 def answered(call: Call) -> dict[str, Tensor]:
-    """What came back, as tensors by name."""
+    """Return the answer as tensors by name."""
     found: Any = call()
     return found if isinstance(found, dict) else {"": found}
 

@@ -1,14 +1,12 @@
 """AttnScale: the mean stays, and what differs from it is scaled."""
 
-from __future__ import annotations
-
 import torch
 
 from attnscope.variants.attn_scale import attn_scale
 from tests.variants.calls import ALL, CAUSAL, heads, softmax
 
 
-def test_what_differs_from_the_mean_is_scaled() -> None:
+def test_difference_from_the_mean_is_scaled() -> None:
     query, key, value = heads()
     mixed, mean = softmax(query, key) @ value, value.mean(-2, keepdim=True)
     found = attn_scale(query, key, value, **ALL, weight=torch.tensor([3.0, -1.0]))
@@ -16,7 +14,7 @@ def test_what_differs_from_the_mean_is_scaled() -> None:
     torch.testing.assert_close(found[:, 1], mean[:, 1].expand_as(found[:, 1]))
 
 
-def test_at_minus_one_a_causal_row_is_the_mean_of_what_came_before() -> None:
+def test_weight_minus_one_gives_the_causal_mean() -> None:
     query, key, value = heads()
     found = attn_scale(query, key, value, **CAUSAL, weight=torch.full((2,), -1.0))
     counted = torch.arange(1, 10, dtype=torch.float64)[:, None]

@@ -1,6 +1,4 @@
-"""The list of variants: what is written down is what they say, and reading it imports none of them."""
-
-from __future__ import annotations
+"""The list of variants: cards on record equal the variants, and reading them imports no variant."""
 
 import os
 import subprocess
@@ -15,12 +13,12 @@ from attnscope.core.variant import FILE, ROOM, cards_json, variant_cards
 from tools.variant_cards import PAGE, page
 
 
-def test_the_file_is_what_the_variants_say() -> None:
+def test_cards_on_record_equal_the_variants() -> None:
     assert files(ROOM).joinpath(FILE).read_bytes() == cards_json(variants()), "write it anew with `make tables`"
     assert variant_cards() == {name: one.card for name, one in variants().items()}
 
 
-def test_the_page_is_what_the_cards_say() -> None:
+def test_page_equals_the_cards() -> None:
     fresh = page(one.card for one in variants().values())
     assert PAGE.read_text("utf-8") == fresh, "write it anew with `make tables`"
     for one in variants().values():
@@ -28,7 +26,7 @@ def test_the_page_is_what_the_cards_say() -> None:
         assert one.card.formula in fresh
 
 
-def test_a_variant_that_has_changed_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_card_of_a_changed_variant_is_read_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     old = {name: {**one, "title": "old", "sha256": "0" * 64} for name, one in cards_module._stored_cards().items()}
     monkeypatch.setattr(cards_module, "_stored_cards", lambda: old)
     assert variant_cards()["local"].title == variants()["local"].card.title

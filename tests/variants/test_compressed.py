@@ -1,7 +1,5 @@
 """Compressed keys and values: how many there are, and what they are made of."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

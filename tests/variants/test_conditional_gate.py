@@ -1,7 +1,5 @@
 """The conditional channel gate: what is written depends on the token."""
 
-from __future__ import annotations
-
 import torch
 
 from attnscope.core.variant import Size

@@ -1,6 +1,4 @@
-"""What every registered variant must do, asked of all: a new file in the room is tested here unasked."""
-
-from __future__ import annotations
+"""What every registered variant must do; a new file in `variants` is tested here by itself."""
 
 import inspect
 import re
@@ -20,19 +18,7 @@ from attnscope.core.registry import variants
 from attnscope.core.variant import CALL, Variant
 from attnscope.matrix.plain_attention import plain_attention
 from attnscope.matrix.statistics import STATISTICS
-from tests.variants.calls import (
-    DIM,
-    MASKS,
-    SIZE,
-    TOKENS,
-    Call,
-    able,
-    answered,
-    attending,
-    call_of,
-    noise,
-    started,
-)
+from tests.variants.calls import DIM, MASKS, SIZE, TOKENS, Call, able, answered, attending, call_of, noise, started
 
 TAKES: dict[str, set[tuple[str, ...]]] = {
     "pattern": {("query", "key", "value")},
@@ -56,7 +42,7 @@ def test_the_card_explains_the_variant(one: Variant) -> None:
     assert card.title
     assert card.formula.isprintable()
     assert card.cost
-    assert (card.keeps is None) != (card.changes is None), "a start keeps the function, or it is said why none does"
+    assert (card.keeps is None) != (card.changes is None), "a card says what start keeps the function, or why none does"
     assert card.takes in TAKES[card.kind]
     assert set(card.statistics) <= set(STATISTICS)
     assert one.pattern is not None or one.slow is not None or card.kind in ("output", "block", "weights")
@@ -90,7 +76,7 @@ def test_asking_twice_gives_the_same_bits_and_changes_no_input(one: Variant) -> 
 @every_variant
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("mask", ["none", "causal and padding"])
-def test_narrow_numbers_give_what_wide_ones_give(one: Variant, dtype: torch.dtype, mask: str) -> None:
+def test_narrow_dtypes_agree_with_float64(one: Variant, dtype: torch.dtype, mask: str) -> None:
     """Within what a few roundings of the inputs do: the change in float64 when every input is moved by half a unit in
     the last place of the narrow type, at random, is the unit that the error is measured in."""
     if not able(one, mask):
@@ -140,7 +126,7 @@ class Made(TorchDispatchMode):
 
 @every_attention
 @pytest.mark.parametrize("mask", ["none", "causal"])
-def test_no_map_is_written_out_where_the_card_says_so(one: Variant, mask: str) -> None:
+def test_memory_is_what_the_card_says(one: Variant, mask: str) -> None:
     """Those whose time is said to grow with n make twice as many numbers for twice as many tokens."""
     if not able(one, mask):
         return
@@ -157,13 +143,13 @@ def test_no_map_is_written_out_where_the_card_says_so(one: Variant, mask: str) -
 
 @every_attention
 @every_mask
-def test_rows_are_what_the_card_says(one: Variant, mask: str) -> None:
+def test_rows_have_the_properties_on_the_card(one: Variant, mask: str) -> None:
     if one.pattern is None or not able(one, mask):
         return
     call = call_of(one, mask)
     rows = call.pattern()
     asked = (rows != 0).any(-1)
-    if "padding" in mask:  # what a padded query would see is nobody's concern
+    if "padding" in mask:  # padded queries are ignored
         asked &= call.more["visible"][..., 0, :]
     total = rows.sum(-1)[asked]
     assert torch.allclose(total, torch.ones_like(total), atol=1e-12) == one.card.rows_sum_to_one
@@ -172,7 +158,7 @@ def test_rows_are_what_the_card_says(one: Variant, mask: str) -> None:
 
 
 @every_variant
-def test_gradients_are_those_of_the_function(one: Variant) -> None:
+def test_gradients_pass_gradcheck(one: Variant) -> None:
     call = call_of(one, size=replace(SIZE, heads=4, dim=4, width=6), tokens=6)
     tensors = [tensor.requires_grad_() for tensor in call.tensors()]
 
@@ -217,7 +203,7 @@ def test_the_name_is_the_catalog_before_and_after_the_room_is_imported() -> None
     assert inspect.signature(twin).parameters.keys() == inspect.signature(attnscope.variants).parameters.keys()
 
 
-def test_every_file_of_the_room_is_in_the_catalog_and_has_a_test_of_its_own() -> None:
+def test_every_file_is_in_the_catalog_and_has_a_test_file() -> None:
     folder = Path(attnscope.variants.__path__[0])  # type: ignore[attr-defined]
     assert sorted(variants()) == sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
     tested = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}

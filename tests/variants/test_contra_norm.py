@@ -1,7 +1,5 @@
 """ContraNorm: tokens that are alike move apart."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -27,7 +25,7 @@ def test_tokens_that_are_alike_come_apart() -> None:
     assert alike(contra_norm(write, strength=torch.full((1,), 0.9))) < 0.7 * alike(write)
 
 
-def test_each_token_looks_at_what_its_mask_shows() -> None:
+def test_each_token_depends_on_visible_tokens_only() -> None:
     write = noise(0, 1, 9, 6)
     strength = torch.full((1,), 0.9, dtype=torch.float64)
     whole = contra_norm(write, strength=strength, causal=True)

@@ -1,7 +1,5 @@
 """Differential attention: what both patterns see cancels."""
 
-from __future__ import annotations
-
 import torch
 
 from attnscope.core.variant import Size

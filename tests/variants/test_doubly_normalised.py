@@ -1,7 +1,5 @@
 """Doubly normalised attention: no key is explained away (arXiv:2009.14308)."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor
@@ -23,7 +21,7 @@ def adversarial() -> tuple[Tensor, Tensor]:
     return query, key
 
 
-def test_every_key_keeps_at_least_one_nth_where_softmax_loses_it() -> None:
+def test_every_key_keeps_at_least_one_nth() -> None:
     query, key = adversarial()
     mass = softmax(query, key).sum(-2)
     assert float(mass.min()) < 1e-60
@@ -40,7 +38,7 @@ def test_the_bound_holds_whatever_the_scores(seed: int) -> None:
     assert float(rows.sum(-2).min()) >= 1 / 12
 
 
-def test_it_is_refused_where_later_queries_must_not_count() -> None:
+def test_causal_masks_are_refused() -> None:
     with pytest.raises(RefusalError, match="cannot be causal"):
         doubly_normalised(*heads(), **CAUSAL)
     past = torch.ones(9, 9, dtype=torch.bool).tril()[None, None]

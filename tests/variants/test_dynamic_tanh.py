@@ -1,7 +1,5 @@
 """Dynamic tanh: bounded and elementwise."""
 
-from __future__ import annotations
-
 import torch
 
 from attnscope.core.variant import Size

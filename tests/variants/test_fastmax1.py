@@ -1,7 +1,5 @@
 """Fastmax of order 1 (arXiv:2402.07901): equal to its dense form, and positive only where x is bounded."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

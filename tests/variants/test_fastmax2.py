@@ -1,7 +1,5 @@
 """Fastmax of order 2 (arXiv:2402.07901): equal to its dense form, and positive whatever the logits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

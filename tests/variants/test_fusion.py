@@ -1,7 +1,5 @@
 """Fusion of layer outputs (arXiv:2202.08625), and what it does for tokens that have become alike."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +10,7 @@ from attnscope.core.variant import Size
 from attnscope.matrix.residual import residual_frobenius
 from attnscope.papers.models.nano import Config, Nano
 from attnscope.papers.models.nano_paths import network_of
-from attnscope.variants.fusion import WAYS, fusion
+from attnscope.variants.fusion import KINDS, fusion
 from tests.variants.calls import noise
 
 SIZE = Size(heads=2, dim=4, width=8, layers=5)
@@ -33,7 +31,7 @@ def streams_of_a_collapsing_stack() -> Tensor:
     return torch.stack(network_of(model, {"vectors": noise(0, 2, 16, 8)}).streams[1:])
 
 
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("how", KINDS)
 def test_fused_tokens_are_less_alike_than_those_of_the_last_block(how: str) -> None:
     streams = streams_of_a_collapsing_stack()
     own = {name: one.double() for name, one in fusion.start(SIZE, how=how).items()}
@@ -45,7 +43,7 @@ def test_fused_tokens_are_less_alike_than_those_of_the_last_block(how: str) -> N
 def test_tokens_that_are_the_same_stay_the_same() -> None:
     """Identical rows: nothing is left after their mean is taken away, and the similarity is 1."""
     same = noise(0, 5, 2, 1, 8).expand(-1, -1, 7, -1)
-    for how in WAYS:
+    for how in KINDS:
         own = {name: one.double() for name, one in fusion.start(SIZE, how=how).items()}
         fused = fusion(same, how=how, **own)
         assert float(residual_frobenius(fused).max()) < 1e-12
@@ -62,7 +60,7 @@ def test_each_way_by_hand() -> None:
     torch.testing.assert_close(fusion(streams, how="gate", **one_wins), streams[1])
 
 
-def test_what_is_missing_or_unknown_is_refused() -> None:
+def test_missing_or_unknown_options_are_refused() -> None:
     streams = noise(0, 3, 1, 2, 2)
     with pytest.raises(RefusalError, match="Did you mean 'concat'"):
         fusion(streams, how="conat")

@@ -1,7 +1,5 @@
 """Gates behind heads (arXiv:2602.01468, arXiv:2505.06708)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Gates on values (arXiv:2602.01468)."""
 
-from __future__ import annotations
-
 import torch
 
 from attnscope.core.variant import Size

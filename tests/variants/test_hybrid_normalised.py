@@ -1,7 +1,5 @@
 """The mix of softmax and doubly normalised attention."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -25,6 +23,6 @@ def test_no_key_loses_more_than_its_share_of_one_nth() -> None:
     assert float(rows.sum(-2).min()) >= 0.4 / 12
 
 
-def test_it_is_refused_in_a_causal_model() -> None:
+def test_causal_models_are_refused() -> None:
     with pytest.raises(RefusalError, match="cannot be causal"):
         hybrid_normalised(*heads(), **CAUSAL, share=torch.zeros(2, dtype=torch.float64))

@@ -1,7 +1,5 @@
 """Layer scaling: 1 / sqrt(layer)."""
 
-from __future__ import annotations
-
 import torch
 
 from attnscope.variants.layer_scaling import layer_scaling

@@ -1,7 +1,5 @@
 """A learned sink: nothing at its start, the published one at share 1."""
 
-from __future__ import annotations
-
 import torch
 
 from attnscope.core.variant import Size

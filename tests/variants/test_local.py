@@ -1,7 +1,5 @@
 """A local window: what is seen, what is not, and what a model makes of it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor
@@ -71,7 +69,7 @@ def test_padding_is_not_seen_through_a_window_and_makes_no_nan() -> None:
     torch.testing.assert_close(padded[:, :4], model(ids[:, :4]))
 
 
-def test_positions_are_made_where_the_queries_are() -> None:
+def test_positions_are_on_the_device_of_the_queries() -> None:
     query, key, value = (tensor.to("meta") for tensor in heads())
     assert local(query, key, value, **ALL, window=2).device.type == "meta"
 

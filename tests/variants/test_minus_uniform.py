@@ -1,7 +1,5 @@
 """A - J: what is left, and that it does not lose rank in width (arXiv:2410.07799)."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -36,7 +34,7 @@ def test_the_mean_of_all_values_is_taken_away() -> None:
     torch.testing.assert_close(minus_uniform(query, key, value, **ALL), expected)
 
 
-def test_under_a_causal_mask_the_mean_is_of_what_came_before() -> None:
+def test_causal_mean_is_over_earlier_tokens() -> None:
     query, key, value = heads()
     found = minus_uniform(query, key, value, **CAUSAL)
     for token in range(value.shape[-2]):

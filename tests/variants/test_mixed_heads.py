@@ -1,7 +1,5 @@
 """Heads of different kinds (arXiv:2205.07100): the module of torch, and each kind by itself."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -42,7 +40,7 @@ def test_full_heads_are_the_module_and_its_output_is_a_sum_over_heads(module: nn
 
 
 @pytest.mark.parametrize("call", [ALL, CAUSAL])
-def test_every_head_is_its_kind_by_itself(call: dict[str, object]) -> None:
+def test_every_head_equals_its_kind_alone(call: dict[str, object]) -> None:
     query, key, value = noise(1, 3, 2, HEADS, TOKENS, DIM)
     kinds = ("full", "local", "compressed", "local")
     own = {name: one.double() for name, one in mixed_heads.start(Size(HEADS, DIM, WIDTH), kinds=kinds).items()}
@@ -71,7 +69,7 @@ def test_any_variant_of_the_room_can_be_a_head() -> None:
         (("full",), {"local_window": 2}, "belongs to no kind"),
     ],
 )
-def test_what_cannot_be_a_head_is_refused(kinds: tuple[str, ...], more: dict[str, int], says: str) -> None:
+def test_unknown_kinds_of_heads_are_refused(kinds: tuple[str, ...], more: dict[str, int], says: str) -> None:
     query, key, value = noise(1, 3, 2, HEADS, TOKENS, DIM)
     with pytest.raises(RefusalError, match=says):
         mixed_heads(query, key, value, **CAUSAL, kinds=kinds, **more)

@@ -1,7 +1,5 @@
 """FAVOR+ (arXiv:2009.14794): features that estimate softmax without bias."""
 
-from __future__ import annotations
-
 import torch
 
 from attnscope.core.variant import Size

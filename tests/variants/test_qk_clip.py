@@ -1,7 +1,5 @@
 """QK-Clip: the largest logit of a head, brought to the threshold and no farther."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor
@@ -46,7 +44,7 @@ def test_no_head_is_above_the_threshold_and_those_below_stay_to_the_bit(kv_heads
     assert torch.equal(clipped["key_weight"], weights["key_weight"]) == (kv_heads < HEADS)
 
 
-def test_what_cannot_be_clipped_is_refused() -> None:
+def test_bad_input_of_clipping_is_refused() -> None:
     weights = {"query_weight": noise(1, 7, WIDTH)}
     with pytest.raises(RefusalError, match="4 heads"):
         qk_clip(weights, max_logit=torch.ones(4))

@@ -1,7 +1,5 @@
 """Queries and keys of one length: bounded logits."""
 
-from __future__ import annotations
-
 import torch
 
 from attnscope.core.variant import Size

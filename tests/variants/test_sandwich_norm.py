@@ -1,7 +1,5 @@
 """Sandwich norm: every write has one length."""
 
-from __future__ import annotations
-
 import torch
 
 from attnscope.core.variant import Size

@@ -1,7 +1,5 @@
 """Shaped attention: three parts, and the identity where logits say nothing."""
 
-from __future__ import annotations
-
 import torch
 
 from attnscope.core.variant import Size

@@ -1,7 +1,5 @@
 """Sigma-reparametrisation: spectral norms that are one number each."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -27,7 +25,7 @@ def test_scaling_a_matrix_changes_nothing_once_it_has_a_gain() -> None:
     torch.testing.assert_close(small, large)
 
 
-def test_a_gain_for_a_matrix_that_is_not_there_is_refused() -> None:
+def test_gain_of_a_missing_matrix_is_refused() -> None:
     with pytest.raises(RefusalError, match="value_weight_gain"):
         sigma_reparam({"query_weight": noise(0, 6, 4)}, value_weight_gain=torch.ones(()))
 

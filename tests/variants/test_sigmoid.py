@@ -1,7 +1,5 @@
 """Sigmoid attention: each weight by itself."""
 
-from __future__ import annotations
-
 import torch
 
 from attnscope.variants.sigmoid import pattern, sigmoid

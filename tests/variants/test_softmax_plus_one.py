@@ -1,7 +1,5 @@
 """Softmax plus one: a row may give less than all."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

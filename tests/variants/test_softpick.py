@@ -1,7 +1,5 @@
 """Softpick: weights of 0, rows below 1, and no overflow."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

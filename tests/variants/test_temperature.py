@@ -1,7 +1,5 @@
 """Temperature: one number a head."""
 
-from __future__ import annotations
-
 import itertools
 
 import torch

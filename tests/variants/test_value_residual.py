@@ -1,7 +1,5 @@
 """A share of the first block's values."""
 
-from __future__ import annotations
-
 import torch
 
 from attnscope.core.variant import Size

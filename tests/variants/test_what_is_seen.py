@@ -1,7 +1,5 @@
 """What every variant may and may not see: padding, the future, shared keys, other sequences, nothing at all."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -103,7 +101,7 @@ def test_heads_may_share_keys_and_values(one: Variant, mask: str) -> None:
 
 
 @every_attention
-def test_queries_of_another_sequence_where_the_card_says_so(one: Variant) -> None:
+def test_cross_attention_works_if_the_card_says_so(one: Variant) -> None:
     call = call_of(one, "padding", keys=12)
     if one.card.cross:
         assert call().shape == (*call.given["query"].shape[:3], DIM)

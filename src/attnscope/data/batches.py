@@ -1,8 +1,8 @@
 """From token sequences to batches that a model takes, and back to which sequence was which.
 
-Sequences are sorted by length, so that a batch holds little padding, and those of full length never share a
-batch with shorter ones: a batch without padding carries no attention mask, and the model keeps its fused
-causal kernel. Every batch knows the numbers of its sequences, so no result depends on the order.
+Sequences are sorted by length, so that a batch holds little padding, and those of full length never share a batch with
+shorter ones: a batch without padding carries no attention mask, and the model keeps its fused causal kernel. Every
+batch knows the numbers of its sequences, so no result depends on the order.
 
     prepared = batches(windows(read("corpus.txt"), tokenizer), batch_size=8)
     prepared = Batches.of([{"pixel_values": images}, {"pixel_values": more_images}])
@@ -11,7 +11,7 @@ causal kernel. Every batch knows the numbers of its sequences, so no result depe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -22,16 +22,15 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.data.windows import Beginning, Window, Windows
 
-TOKENS = ("input_ids", "inputs_embeds", "vectors")  # inputs with a row for each token, numbers or vectors
+TOKENS = ("input_ids", "inputs_embeds", "vectors")  # inputs with one row per token
 
 
 @dataclass(frozen=True)
 class Batch:
     """Keyword arguments for one forward pass, and the numbers of the sequences in it.
 
-    `mask` is True where a position of the input is real and `decoder_mask` the same for a decoder's own
-    input; None means that every position is. `tokens` counts the real ones (of images or sound: the
-    samples).
+    `mask` is True at real positions of the input, `decoder_mask` at real positions of a decoder's own input; None: all
+    are real. `tokens` counts the real ones (for images or sound: the samples).
     """
 
     inputs: dict[str, Tensor]
@@ -44,24 +43,22 @@ class Batch:
         return len(self.samples)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Batch:
-        """The same batch on a device, its real numbers in `dtype` if given. Masks stay where `inputs` are."""
-        return replace(
-            self,
-            inputs={
-                name: tensor.to(device, dtype if tensor.is_floating_point() else None)
-                for name, tensor in self.inputs.items()
-            },
-            mask=None if self.mask is None else self.mask.to(device),
-            decoder_mask=None if self.decoder_mask is None else self.decoder_mask.to(device),
-        )
+        """Return the batch on a device, its floating numbers in `dtype` if given."""
+        inputs = {name: t.to(device, dtype if t.is_floating_point() else None) for name, t in self.inputs.items()}
+        mask, decoder_mask = self._masks(lambda mask: mask.to(device))
+        return replace(self, inputs=inputs, mask=mask, decoder_mask=decoder_mask)
+
+    def _masks(self, change: Callable[[Tensor], Tensor]) -> tuple[Tensor | None, Tensor | None]:
+        mask, decoder_mask = (None if one is None else change(one) for one in (self.mask, self.decoder_mask))
+        return mask, decoder_mask
 
     @property
     def undivided(self) -> tuple[str, ...]:
-        """Inputs with neither a row for each sequence nor a single one for all: patches of several images, say."""
+        """Inputs with neither one row per sequence nor one for all: patches of several images, for example."""
         return tuple(name for name, tensor in self.inputs.items() if tensor.shape[0] not in (1, len(self)))
 
     def halves(self) -> tuple[Batch, Batch]:
-        """Two batches of the same sequences at the same padded length, for when memory runs out."""
+        """Return two batches of the same sequences at the same padded length, for when memory runs out."""
         if len(self) < 2:
             raise RefusalError(
                 f"A single sequence of {self.tokens} tokens does not fit into memory: pass a smaller "
@@ -76,51 +73,41 @@ class Batch:
         return self.rows(range(middle)), self.rows(range(middle, len(self)))
 
     def shortened(self, tokens: int) -> Batch:
-        """The first `tokens` positions of a text batch; batches of anything else stay as they are."""
+        """Return the first `tokens` positions of a text batch; any other batch unchanged."""
         if "input_ids" not in self.inputs:
             return self
         length = self.inputs["input_ids"].shape[1]
         written = self.inputs.get("decoder_input_ids", self.inputs["input_ids"]).shape[1]
-        if max(length, written) <= tokens or self._bound_to_length(length):
-            return self
-        inputs = {
-            name: tensor[:, :tokens]
-            if tensor.shape[1:2] == (written if name.startswith("decoder_") else length,)
-            else tensor
-            for name, tensor in self.inputs.items()
-        }
-        mask = None if self.mask is None else self.mask[:, :tokens]
-        decoder_mask = None if self.decoder_mask is None else self.decoder_mask[:, :tokens]
-        count = len(self) * min(length, tokens) if mask is None else int(mask.sum())
-        return Batch(inputs, mask, self.samples, count, decoder_mask)
-
-    def _bound_to_length(self, length: int) -> bool:
-        """Whether something beside the tokens hangs on how many there are: pictures have their places among them."""
-        return any(
+        lengths = {name: written if name.startswith("decoder_") else length for name in self.inputs}
+        # An input that depends on the number of tokens without having one row each: pictures among the words.
+        bound = any(
             tensor.shape[1:2] != (length,) and not name.startswith(("decoder", "labels"))
             for name, tensor in self.inputs.items()
         )
+        if max(length, written) <= tokens or bound:
+            return self
+        inputs = {name: t[:, :tokens] if t.shape[1:2] == (lengths[name],) else t for name, t in self.inputs.items()}
+        mask, decoder_mask = self._masks(lambda mask: mask[:, :tokens])
+        count = len(self) * min(length, tokens) if mask is None else int(mask.sum())
+        return Batch(inputs, mask, self.samples, count, decoder_mask)
 
     def rows(self, places: Sequence[int]) -> Batch:
-        """The sequences at these places of the batch, at the same padded length."""
+        """Return the sequences at these places of the batch, at the same padded length."""
         chosen = list(places)
-        mask = None if self.mask is None else self.mask[chosen]
-        decoder_mask = None if self.decoder_mask is None else self.decoder_mask[chosen]
+        mask, decoder_mask = self._masks(lambda mask: mask[chosen])
         samples = tuple(self.samples[place] for place in chosen)
         tokens = self.tokens * len(samples) // len(self) if mask is None else int(mask.sum())
-        inputs = {
-            name: tensor[chosen] if tensor.shape[0] == len(self) else tensor  # [1, ...] serves every sequence
-            for name, tensor in self.inputs.items()
-        }
+        # An input of shape [1, ...] serves every sequence.
+        inputs = {name: t[chosen] if t.shape[0] == len(self) else t for name, t in self.inputs.items()}
         return Batch(inputs, mask, samples, tokens, decoder_mask)
 
 
 @dataclass(frozen=True)
 class Batches:
-    """All batches of a scan. Iterate over it as often as you like.
+    """All batches of a scan; may be iterated again and again.
 
-    `beginning` says whether sequences of text begin with BOS; `notes` what a reader must know of how they were made;
-    `documents` which text each sequence was cut from, by its number, where they were cut from texts.
+    `beginning` says whether sequences of text begin with BOS; `notes` tell a reader how they were made; `documents`
+    are the numbers of the texts that sequences were cut from, if they were.
     """
 
     name: str
@@ -145,18 +132,15 @@ class Batches:
         return sum(batch.tokens for batch in self.batches)
 
     def fingerprint(self) -> str:
-        """A hash of what the model is really fed: text, tokenizer, cutting and order together."""
+        """Return a hash of what the model is fed: text, tokenizer, cutting and order together."""
         return _digest(batch.inputs for batch in self.batches)
 
     @classmethod
     def of(cls, ready: Iterable[Mapping[str, Tensor]], name: str = "batches given in Python") -> Batches:
-        """Batches made elsewhere: each a mapping of forward's arguments to tensors, sequences first."""
+        """Return batches made elsewhere: each maps forward's arguments to tensors, sequences first."""
         made: list[Batch] = []
-        counted = 0
         for number, inputs in enumerate(ready):
-            batch = _ready_batch(number, inputs, counted)
-            counted += len(batch)
-            made.append(batch)
+            made.append(_ready_batch(number, inputs, sum(map(len, made))))
         if not made:
             raise RefusalError("There is no batch to scan: give at least one.")
         return cls(name, _digest(batch.inputs for batch in made), tuple(made))
@@ -172,38 +156,29 @@ def batches(
 ) -> Batches:
     """Pad and group sequences.
 
-    `pad` is the tokenizer's padding token (0 where it has none: the mask hides it). With `decoder_start`
-    the model is an encoder-decoder, whose decoder reads the target of each sequence (or the sequence again, where there
-    is none), shifted right behind that token.
-    `accepts` names the arguments of the model's forward; token types are handed over only where it takes
-    them.
+    `pad` is the tokenizer's padding token (0 if it has none: the mask hides it). With `decoder_start` the model is an
+    encoder-decoder, whose decoder reads the target of each sequence (or the sequence again, if there is none), shifted
+    right behind that token. `accepts` names the arguments of the model's forward; token types are passed only if it
+    takes them.
     """
     if batch_size < 1:
         raise RefusalError(f"A batch of {batch_size} sequences is empty: pass --batch-size 1 or more.")
-    written = sequences.targets or tuple(window.ids for window in sequences.sequences)
+    windows = sequences.sequences
+    written = sequences.targets or tuple(window.ids for window in windows)
     shifted = None if decoder_start is None else [(decoder_start, *ids[:-1]) for ids in written]
-    made = [
-        _batch(
-            group,
-            [sequences.sequences[i] for i in group],
-            pad or 0,
-            None if shifted is None else [shifted[i] for i in group],
-            accepts,
-        )
-        for group in _groups(
-            [len(window.ids) for window in sequences.sequences],
-            batch_size,
-            padding=accepts is None or bool({"attention_mask", "kwargs"} & accepts),
-        )
-    ]
-    cut_from = () if sequences.targets is not None else tuple(window.document for window in sequences.sequences)
+    padding = accepts is None or bool({"attention_mask", "kwargs"} & accepts)
+    made = []
+    for group in _groups([len(window.ids) for window in windows], batch_size, padding):
+        decoder_ids = None if shifted is None else [shifted[i] for i in group]
+        made.append(_batch(group, [windows[i] for i in group], pad or 0, decoder_ids, accepts))
+    cut_from = () if sequences.targets is not None else tuple(window.document for window in windows)
     return Batches(sequences.name, sequences.sha256, tuple(made), documents=cut_from)
 
 
 def _groups(lengths: Sequence[int], batch_size: int, padding: bool) -> Iterator[list[int]]:
-    """Longest first: if memory runs out, it does so at once and not after an hour.
+    """Yield the numbers of each batch, longest sequences first: if memory runs out, it does so at once.
 
-    A model that takes no mask cannot be told of `padding`, so its batches hold sequences of one length.
+    A model that takes no mask cannot ignore `padding`, so its batches hold sequences of one length.
     """
     longest = max(lengths)
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
@@ -278,9 +253,5 @@ def _digest(batches: Iterable[Mapping[str, Tensor]]) -> str:
     for number, inputs in enumerate(batches):
         for key in sorted(inputs):
             digest.update(f"{number} {key} {tuple(inputs[key].shape)}".encode())
-            digest.update(_bytes(inputs[key]))
+            digest.update(inputs[key].detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()

@@ -1,17 +1,18 @@
 """From the bytes of one file to documents: plain text, JSON lines, either of them gzipped, and parquet.
 
-A text file is one document. A line of JSON is one document, and so is a row of parquet; `field` names the
-text in it. Lines without that field that have a source and a target are pairs, for encoder-decoders. Every way
-in which a file can be wrong has one sentence that says where and what to do.
+A text file is one document. A line of JSON is one document, and so is a row of parquet; `field` names the text in it.
+Lines without that field that have a source and a target are pairs, for encoder-decoders. Every damaged or wrong file
+is refused with one sentence that says where and what to do.
 """
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,33 +22,25 @@ from attnscope.data.corpus import Document
 
 JSON_LINES = (".jsonl", ".ndjson")
 _PAIR = ("source", "target")
-_ROWS = 1024  # of parquet, at a time
+_ROWS = 1024  # rows of parquet read at a time
 KNOWN = (".txt", ".md", ".gz", ".parquet", *JSON_LINES)
 
 
 def documents(data: bytes, name: str, suffixes: list[str], field: str) -> list[Document]:
-    """The documents in `data`; `suffixes` are those of the file name, as `Path.suffixes` gives them."""
+    """Return the documents in `data`; `suffixes` are those of the file name, as `Path.suffixes` gives them."""
     kinds = [suffix.lower() for suffix in suffixes]
     if kinds[-1:] == [".gz"]:
-        return documents(_gunzip(data, name), name, kinds[:-1], field)
+        with whole_file(name, "gzip", EOFError, zlib.error, gzip.BadGzipFile):
+            return documents(unpacked(data, name), name, kinds[:-1], field)
     if kinds[-1:] == [".parquet"]:
         return _parquet(data, name, field)
     text = plain_text(data, name)
     return _json_lines(text, name, field) if kinds[-1:] and kinds[-1] in JSON_LINES else [text]
 
 
-def _gunzip(data: bytes, name: str) -> bytes:
-    try:
-        return unpacked(data, name)
-    except (OSError, EOFError, zlib.error) as error:
-        raise RefusalError(
-            f"{name} is not a whole gzip file ({error}): it may be cut short or damaged; fetch it again."
-        ) from error
-
-
 def plain_text(data: bytes, name: str, before: int = 0) -> str:
-    """UTF-8 with or without a byte order mark; line ends become newlines, as in Python's text files. `before` are the
-    bytes of the file that come before these."""
+    """Decode UTF-8 with or without a byte order mark; line ends become newlines, as in Python's text files. `before` is
+    the offset of `data` in the file."""
     if (zero := data.find(b"\0")) >= 0:
         raise RefusalError(
             f"{name} looks binary (a zero byte at offset {before + zero}): give a text file; save UTF-16 as UTF-8."
@@ -71,30 +64,34 @@ def _json_lines(text: str, name: str, field: str) -> list[Document]:
     ]
 
 
-def json_record(line: str, place: str, field: str) -> Document:
+def json_line(line: str, place: str, example: str = "JSON object") -> Any:
     try:
-        record = json.loads(line)
+        return json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise RefusalError(f"{place} is not JSON ({error}): every line must be one JSON object.") from error
+        raise RefusalError(f"{place} is not JSON ({error}): every line must be one {example}.") from error
+
+
+def json_record(line: str, place: str, field: str) -> Document:
+    record = json_line(line, place)
     if isinstance(record, str):
-        refuse_half_characters(record, place)
-        return record
-    if not isinstance(record, dict):
+        texts: tuple[Any, ...] = (record,)
+    elif not isinstance(record, dict):
         raise RefusalError(f'{place} is not a JSON object: write lines like {{"{field}": "..."}}.')
-    if field not in record and all(isinstance(record.get(side), str) for side in _PAIR):
-        for side in _PAIR:
-            refuse_half_characters(record[side], place)
-        return record[_PAIR[0]], record[_PAIR[1]]
-    if field not in record:
+    elif field in record:
+        texts = (record[field],)
+    elif all(isinstance(record.get(side), str) for side in _PAIR):
+        texts = tuple(record[side] for side in _PAIR)
+    else:
         raise RefusalError(f"{place} has no field '{field}'; {_pick(record)}.")
-    if not isinstance(record[field], str):
+    if not isinstance(texts[0], str):
         raise RefusalError(f"{place} has no text in the field '{field}': choose a field of strings with --field.")
-    refuse_half_characters(record[field], place)
-    return str(record[field])
+    for text in texts:
+        refuse_half_characters(text, place)
+    return texts[0] if len(texts) == 1 else (texts[0], texts[1])
 
 
 def refuse_half_characters(text: str, place: str) -> None:
-    """Half of a surrogate pair is no character: no tokenizer takes it."""
+    """Refuse half of a surrogate pair: no tokenizer takes it."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -115,7 +112,7 @@ def _parquet(data: bytes, name: str, field: str) -> list[Document]:
 
 
 def opened_parquet(source: Any, name: str, field: str) -> Any:
-    """A parquet file whose `field` is a column of text."""
+    """Open a parquet file whose `field` is a column of text."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -137,24 +134,27 @@ def opened_parquet(source: Any, name: str, field: str) -> Any:
 
 
 @contextmanager
-def whole_parquet(name: str) -> Iterator[None]:
-    damaged: tuple[type[Exception], ...] = (OSError, KeyError, ValueError)
-    try:
-        import pyarrow
-
-        damaged += (pyarrow.ArrowException,)
-    except ImportError:  # which is said where the file is opened
-        pass
+def whole_file(name: str, kind: str, *damages: type[Exception]) -> Iterator[None]:
+    """Refuse a file whose reading raises one of these."""
     try:
         yield
-    except damaged as error:
+    except damages as error:
         raise RefusalError(
-            f"{name} is not a whole parquet file ({error}): it may be cut short or damaged; fetch it again."
+            f"{name} is not a whole {kind} file ({error}): it may be cut short or damaged; fetch it again."
         ) from error
 
 
+def whole_parquet(name: str) -> AbstractContextManager[None]:
+    damages: list[type[Exception]] = [OSError, KeyError, ValueError]
+    with suppress(ImportError):  # `opened_parquet` refuses with advice
+        import pyarrow
+
+        damages.append(pyarrow.ArrowException)
+    return whole_file(name, "parquet", *damages)
+
+
 def _rows(file: Any, name: str, field: str) -> list[Document]:
-    """A few rows at a time: a long text that is repeated takes no room in the file, and all of it in memory."""
+    """Read a few rows at a time: a long repeated text is small in the file and large in memory."""
     rows: list[Document] = []
     length = number = 0
     for batch in file.iter_batches(batch_size=_ROWS, columns=[field]):
@@ -175,15 +175,13 @@ def _rows(file: Any, name: str, field: str) -> list[Document]:
     return rows
 
 
-# One text for one model to read at once: from a file, whole.
-
 LONGEST_TEXT = 1 << 26  # bytes: far past what any model has positions for
 TEXT_SUFFIXES = (".txt", ".md", ".text", ".json", ".jsonl")
 _LONGEST_NAME = 1024
 
 
 def text_of_file(path: Path) -> str:
-    """UTF-8, whatever the name; anything else is refused, with the place of its first wrong byte."""
+    """Read one text from a file, whole, whatever its name; refuse anything but UTF-8."""
     if path.is_dir():
         raise RefusalError(f"'{path}' is a folder: give a text, or a file of one.")
     try:
@@ -196,13 +194,10 @@ def text_of_file(path: Path) -> str:
 
 
 def refuse_name_of_file(text: str) -> None:
-    """In Python a string is a text and a Path a file. One word that is the name of a text file which lies here was
-    meant as the file, and would be explained letter by letter."""
+    """Refuse a word that names a text file here. In Python a string is a text and a Path a file: the caller meant the
+    file, and would get the letters of its name explained."""
     if len(text) >= _LONGEST_NAME or any(c.isspace() or c == "\0" for c in text):
         return
-    try:
-        named = Path(text).suffix.lower() in TEXT_SUFFIXES and Path(text).is_file()
-    except OSError:
-        return
-    if named:
-        raise RefusalError(f"'{text}' is the name of a file here: give Path('{text}') to have it read.")
+    with suppress(OSError):
+        if Path(text).suffix.lower() in TEXT_SUFFIXES and Path(text).is_file():
+            raise RefusalError(f"'{text}' is the name of a file here: give Path('{text}') to have it read.")

@@ -1,12 +1,12 @@
-"""A frame: one place of one layer during one batch, as named tensors.
+"""A frame: one place of one block during one batch, as named tensors.
 
-Measures ask for fields by name. Four kinds of frame are handed out:
+Measures ask for fields by name. There are four kinds of frames:
 
     StreamFrame      at site `stream`, the residual stream entering block `layer` (layer L: leaving the last block), or
                      at site `middle`, after the attention write inside it
     AttentionFrame   one attention call in block `layer`, at site `self` or `cross`
     WeightsFrame     the projections of that call, once per model
-    TrainingFrame    the same projections after a step of training: their gradients, and what they were before it
+    TrainingFrame    the same projections after a training step: their gradients, and their values before it
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ class StreamFrame:
 
 @dataclass(frozen=True)
 class PassedOn:
-    """A V as the tensor that the model itself goes on with, gradients and all.
-
-    `laid_out` brings a tensor of its shape (a gradient of it, say) into the layout of `AttentionFrame.mixed`.
-    """
+    """A V as the tensor that the model itself continues with, gradients included. `laid_out` brings a tensor of its
+    shape (a gradient of it, for example) into the layout of `AttentionFrame.mixed`."""
 
     tensor: Tensor
     laid_out: Callable[[Tensor], Float[Tensor, "batch query heads value_dim"]]
@@ -47,8 +45,8 @@ class PassedOn:
 class AttentionFrame:
     """One attention call. `mixed` is A V before the output projection; the verifier recomputes it.
 
-    Where an exchanged attention makes more of A V before it is passed on (a gate), `mixed` is what is passed on, and
-    `attended` A V itself. `holds` are the statistics that mean here what they mean for softmax; None: all of them.
+    If an exchanged attention changes A V before it is passed on (a gate), `mixed` is what is passed on, and `attended`
+    A V itself. `holds` are the statistics that mean the same as for softmax; None: all of them.
     """
 
     stack: str
@@ -59,15 +57,15 @@ class AttentionFrame:
     mixed: Float[Tensor, "batch query heads value_dim"]
     query_mask: Bool[Tensor, "batch query"]
     key_mask: Bool[Tensor, "batch key"]
-    route: str  # "interface", "sdpa", "softmax" or "pieces": how the call was seen
+    route: str  # "interface", "sdpa", "softmax" or "pieces": how the call was observed
     output_weight: Float[Tensor, "heads value_dim width"] | None = None
     attended: Float[Tensor, "batch query heads value_dim"] | None = None
     holds: frozenset[str] | None = None
     sums_to_one: bool = True
-    passed_on: PassedOn | None = None  # where a gradient can be asked for
-    media: Bool[Tensor, "batch key"] | None = None  # tokens of pictures or sound, where they stand among words
-    gate: Float[Tensor, "batch token gated_heads gates"] | None = None  # of what heads give or of values, where gated
-    tokens: Int[Tensor, "batch key"] | None = None  # numbers of the tokens that queries and keys stand for, if known
+    passed_on: PassedOn | None = None  # if gradients are available
+    media: Bool[Tensor, "batch key"] | None = None  # tokens of pictures or sound, if they stand among words
+    gate: Float[Tensor, "batch token gated_heads gates"] | None = None  # on the heads' output or on values, if gated
+    tokens: Int[Tensor, "batch key"] | None = None  # token numbers of queries and keys, if known
 
 
 @dataclass(frozen=True)
@@ -86,8 +84,8 @@ class WeightsFrame:
 
 @dataclass(frozen=True)
 class TrainingFrame:
-    """One attention module at one step of training. Tensors are by projection: query, key, value, output; one that was
-    not recognised in the model is not there. None: there is no gradient, or nobody knows the weights of before."""
+    """One attention module at one training step. Tensors are by projection (query, key, value, output); one that was
+    not recognised is missing. `gradient` and `weight_before` are None if unknown."""
 
     stack: str
     site: str

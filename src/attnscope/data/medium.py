@@ -1,9 +1,9 @@
-"""A picture or a sound that a model is to read: from a file, or from what Python has in memory.
+"""A picture or a sound for a model to read: from a file, or from memory.
 
     medium("photo.png")   medium(Path("speech.wav"))   medium(PIL_image)   medium(array)   medium("a text") is None
 
-What a file is, its first bytes say, not its name. Pictures need Pillow; sounds are WAV files, which scipy reads. Both
-are read with a bound: a few bytes of PNG can unpack to gigabytes.
+The first bytes of a file say what it is, not its name. Pictures need Pillow; sounds are WAV files, which scipy reads.
+Both are read with a bound: a few bytes of PNG can unpack to gigabytes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Sound:
     name: str
 
     def at_rate(self, wanted: int) -> Float[np.ndarray, " sample"]:
-        """The same sound with as many samples in a second as a model wants."""
+        """Resample the sound to as many samples in a second as a model wants."""
         if self.rate is None or self.rate == wanted:
             return self.samples
         from math import gcd
@@ -64,37 +64,35 @@ class Sound:
 Medium = Picture | Sound
 
 
-def medium(given: Any) -> Medium | None:
-    """What `given` is or names; None for texts, and for all that is neither."""
-    if isinstance(given, Picture | Sound):
-        return given
-    if isinstance(given, Path) and (names_medium(str(given)) or _begins_as_medium(given)):
-        return _of_file(given)
-    if isinstance(given, str) and names_medium(given):
-        return _of_file(Path(given))
-    if type(given).__module__.partition(".")[0] == "PIL":
-        return Picture(_in_colour(given), "a picture in memory")
-    if isinstance(given, np.ndarray):
-        return _of_array(given)
-    return None
+def medium(source: Any) -> Medium | None:
+    """Return the picture or sound that `source` is or names; None for texts and anything else."""
+    if isinstance(source, Picture | Sound):
+        return source
+    if isinstance(source, Path) and (names_medium(str(source)) or _begins_as_medium(source)):
+        return _of_file(source)
+    if isinstance(source, str) and names_medium(source):
+        return _of_file(Path(source))
+    if type(source).__module__.partition(".")[0] == "PIL":
+        return Picture(_in_colour(source), "a picture in memory")
+    return _of_array(source) if isinstance(source, np.ndarray) else None
 
 
-def readable(given: Any) -> Any:
-    """An input, or a tuple of two, with the texts of files in place of their paths. Texts without a word, and files
-    that are not there or no pictures, are refused: that is known before a model is loaded."""
-    if isinstance(given, tuple):
-        return tuple(readable(side) for side in given)
-    if isinstance(given, Path) and medium(given) is None:
-        given = text_of_file(given)
-    elif isinstance(given, str) and medium(given) is None:
-        refuse_name_of_file(given)
-    if isinstance(given, str) and not given.strip():
+def readable(source: Any) -> Any:
+    """Return an input, or a tuple of two, with the texts of files in place of their paths. Refuse empty texts, missing
+    files and unreadable pictures before a model is loaded."""
+    if isinstance(source, tuple):
+        return tuple(readable(side) for side in source)
+    if isinstance(source, Path) and medium(source) is None:
+        source = text_of_file(source)
+    elif isinstance(source, str) and medium(source) is None:
+        refuse_name_of_file(source)
+    if isinstance(source, str) and not source.strip():
         raise RefusalError("The text is empty: give at least two tokens of it.")
-    return given
+    return source
 
 
 def names_medium(text: str) -> bool:
-    """Whether a string is the name of a picture or a sound rather than a text."""
+    """Return whether a string is the name of a picture or a sound rather than a text."""
     if not text.strip() or len(text) >= _LONGEST_NAME or "\n" in text or "\0" in text:
         return False
     path = Path(text)
@@ -106,7 +104,7 @@ def names_medium(text: str) -> bool:
 
 
 def _begins_as_medium(path: Path) -> bool:
-    """Whether a file without such a name begins as pictures and sounds do."""
+    """Return whether a file without such a name begins like a picture or a sound."""
     try:
         with path.open("rb") as stream:
             return stream.read(4).startswith(_BEGINNINGS)
@@ -139,7 +137,7 @@ def _picture(data: bytes, path: Path) -> Picture:
     image_module = pillow()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of large pictures: the bound below is ours
+            warnings.simplefilter("ignore")  # Pillow warns of large pictures; the bound below is ours
             opened = image_module.open(io.BytesIO(data))
             width, height = opened.size
             if width * height > MOST_PIXELS:
@@ -151,11 +149,9 @@ def _picture(data: bytes, path: Path) -> Picture:
     except RefusalError:
         raise
     except image_module.DecompressionBombError:
-        raise RefusalError(
-            f"'{path}' unpacks to more than the {MOST_PIXELS / 1e6:.0f} million pixels that are read: scale it down "
-            "first."
-        ) from None
-    except Exception as error:  # damaged files make decoders stumble in every way that Python knows
+        most = f"{MOST_PIXELS / 1e6:.0f} million pixels"
+        raise RefusalError(f"'{path}' unpacks to more than the {most} that are read: scale it down first.") from None
+    except Exception as error:  # damaged files make decoders raise all kinds of exceptions
         raise RefusalError(
             f"'{path}' is not a picture that can be read ({type(error).__name__}): give a PNG or JPEG file."
         ) from None
@@ -171,7 +167,7 @@ def pillow() -> Any:
 
 
 def _in_colour(image: Any) -> Any:
-    """RGB, turned as the camera was held; what is transparent becomes white."""
+    """Return an image in RGB, turned as the camera was held; transparent becomes white."""
     from PIL import Image, ImageOps
 
     turned = ImageOps.exif_transpose(image)
@@ -186,28 +182,26 @@ def _in_colour(image: Any) -> Any:
     return turned.convert("RGB")
 
 
-def _of_array(given: np.ndarray) -> Medium:
-    if not np.issubdtype(given.dtype, np.number) or not given.size:
-        raise RefusalError(f"An array of {given.dtype} with shape {given.shape} is no picture and no sound.")
-    if np.issubdtype(given.dtype, np.floating) and not np.isfinite(given).all():
+def _of_array(array: np.ndarray) -> Medium:
+    if not np.issubdtype(array.dtype, np.number) or not array.size:
+        raise RefusalError(f"An array of {array.dtype} with shape {array.shape} is no picture and no sound.")
+    floating = np.issubdtype(array.dtype, np.floating)
+    if floating and not np.isfinite(array).all():
         raise RefusalError("The array holds numbers that are not finite: give a picture or sound without them.")
-    if given.ndim == 1:
-        return Sound(_as_samples(given), None, "samples in memory")
-    if given.ndim == 2 or (given.ndim == 3 and given.shape[2] in (1, 3, 4)):
-        image_module = pillow()
-        if np.issubdtype(given.dtype, np.floating):
-            if given.min() < 0 or given.max() > 1:
-                raise RefusalError(
-                    "A picture as an array of floating numbers holds 0 to 1: scale it, or give bytes (uint8)."
-                )
-            given = np.round(255 * given)
-        elif given.min() < 0 or given.max() > 255:
-            raise RefusalError("A picture as an array of whole numbers holds 0 to 255: scale it.")
-        flat = given[..., 0] if given.ndim == 3 and given.shape[2] == 1 else given
-        return Picture(_in_colour(image_module.fromarray(flat.astype(np.uint8))), "an array in memory")
-    raise RefusalError(
-        f"An array with shape {given.shape} is no picture (row, column, 3 colours) and no sound (samples): give one."
-    )
+    if array.ndim == 1:
+        return Sound(_as_samples(array), None, "samples in memory")
+    if array.ndim != 2 and not (array.ndim == 3 and array.shape[2] in (1, 3, 4)):
+        raise RefusalError(
+            f"An array with shape {array.shape} is no picture (row, column, 3 colours) and no sound (samples): "
+            "give one."
+        )
+    if floating and (array.min() < 0 or array.max() > 1):
+        raise RefusalError("A picture as an array of floating numbers holds 0 to 1: scale it, or give bytes (uint8).")
+    if not floating and (array.min() < 0 or array.max() > 255):
+        raise RefusalError("A picture as an array of whole numbers holds 0 to 255: scale it.")
+    flat = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
+    pixels = (np.round(255 * flat) if floating else flat).astype(np.uint8)
+    return Picture(_in_colour(pillow().fromarray(pixels)), "an array in memory")
 
 
 def _wav(data: bytes, path: Path) -> Sound:
@@ -215,7 +209,7 @@ def _wav(data: bytes, path: Path) -> Sound:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of chunks that it does not know
+            warnings.simplefilter("ignore")  # scipy warns of unknown chunks
             rate, samples = wavfile.read(io.BytesIO(data))
     except Exception as error:
         raise RefusalError(f"'{path}' is not a whole WAV file ({type(error).__name__}): convert it again.") from None
@@ -227,11 +221,11 @@ def _wav(data: bytes, path: Path) -> Sound:
     return Sound(_as_samples(mono, samples.dtype), int(rate), str(path))
 
 
-def _as_samples(given: np.ndarray, stored: np.dtype[Any] | None = None) -> Float[np.ndarray, " sample"]:
-    """Between -1 and 1, from bytes (128 is silence), whole numbers, or floating ones as they are."""
-    kind = given.dtype if stored is None else stored
-    if np.issubdtype(kind, np.floating):
-        return np.asarray(given, dtype=np.float32)
+def _as_samples(numbers: np.ndarray, stored: np.dtype[Any] | None = None) -> Float[np.ndarray, " sample"]:
+    """Scale to -1 to 1, from bytes (128 is silence) or whole numbers; floating numbers stay as they are."""
+    kind = numbers.dtype if stored is None else stored
     if kind == np.uint8:
-        return np.asarray((given.astype(np.float64) - 128) / 128, dtype=np.float32)
-    return np.asarray(given.astype(np.float64) / (float(np.iinfo(kind).max) + 1), dtype=np.float32)
+        numbers = (numbers.astype(np.float64) - 128) / 128
+    elif not np.issubdtype(kind, np.floating):
+        numbers = numbers.astype(np.float64) / (float(np.iinfo(kind).max) + 1)
+    return np.asarray(numbers, dtype=np.float32)

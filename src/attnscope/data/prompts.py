@@ -1,8 +1,9 @@
-"""A task as a file: one prompt a line, with the token that is right and, if wished, one that is wrong.
+"""Files of a task: prompts with the right token, or texts with their classes.
 
-    {"text": "The capital of France is", "target": " Paris", "against": " Rome"}
+    {"text": "The capital of France is", "target": " Paris", "against": " Rome"}   `against` is optional
+    {"text": "A film like no other", "sentiment": "positive"}                        with labels="sentiment"
 
-Numbers of several prompts are only added up where they are of one kind: either every line has `against`, or none.
+Numbers of several prompts are only added up if they are of one kind: either every line has `against`, or no line.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.files import named_path, read_all, refusal_words, unpacked
 from attnscope.data.corpus import Corpus
-from attnscope.data.formats import JSON_LINES, refuse_half_characters
+from attnscope.data.formats import JSON_LINES, json_line, refuse_half_characters
 from attnscope.data.read import corpus_path, read
 
 SUFFIXES = (".jsonl", ".ndjson")
@@ -27,7 +28,7 @@ EXAMPLE = '{"text": "The capital of France is", "target": " Paris"}'
 
 @dataclass(frozen=True)
 class Prompt:
-    """What is read, which token is right, and which one it is compared with; `place` says where it was written."""
+    """A text, the right token, and the token it is compared with; `place` says where the prompt was written."""
 
     text: str
     target: str | int
@@ -44,24 +45,23 @@ class Prompts:
 
     @property
     def sha256(self) -> str:
-        """Of what is asked, whatever the file is called and however it is spaced."""
-        asked = [[one.text, one.target, one.against] for one in self.every]
+        """Hash of the prompts, independent of the file's name and spacing."""
+        asked = [[prompt.text, prompt.target, prompt.against] for prompt in self.every]
         return hashlib.sha256(json.dumps(asked, ensure_ascii=False).encode("utf-8")).hexdigest()
 
     def __len__(self) -> int:
         return len(self.every)
 
 
-def prompts(given: str | Path | Prompts | Iterable[Any]) -> Prompts:
-    """A file of JSON lines, or mappings with the same fields."""
-    if isinstance(given, Prompts):
-        return given
-    if isinstance(given, str | Path):
-        return _file(named_path(given, "file"))
-    if isinstance(given, Mapping):
+def prompts(source: str | Path | Prompts | Iterable[Any]) -> Prompts:
+    """Return the prompts of a file of JSON lines, or of mappings with the same fields."""
+    if isinstance(source, Prompts):
+        return source
+    if isinstance(source, str | Path):
+        return _file(named_path(source, "file"))
+    if isinstance(source, Mapping):
         raise RefusalError("A task is several prompts: give a list of them, also where it is one.")
-    read = [_prompt(one, f"Prompt {number}") for number, one in enumerate(given, start=1)]
-    return _of_one_kind("prompts", read)
+    return _of_one_kind("prompts", [_prompt(item, f"Prompt {number}") for number, item in enumerate(source, start=1)])
 
 
 def _file(path: Path) -> Prompts:
@@ -73,15 +73,9 @@ def _file(path: Path) -> Prompts:
     except UnicodeDecodeError as error:
         raise RefusalError(f"{path} is not UTF-8 (byte {error.start}): save it again as UTF-8.") from None
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    return _of_one_kind(path.name, [_line(line, f"{path.name}, line {number}") for number, line in lines])
-
-
-def _line(line: str, place: str) -> Prompt:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise RefusalError(f"{place}, is not JSON ({error}): every line must be one object like {EXAMPLE}.") from None
-    return _prompt(record, place)
+    example = f"object like {EXAMPLE}"
+    read = [_prompt(json_line(line, f"{path.name}, line {n},", example), f"{path.name}, line {n}") for n, line in lines]
+    return _of_one_kind(path.name, read)
 
 
 def _prompt(record: Any, place: str) -> Prompt:
@@ -111,7 +105,7 @@ def _prompt(record: Any, place: str) -> Prompt:
 def _of_one_kind(name: str, read: Sequence[Prompt]) -> Prompts:
     if not read:
         raise RefusalError(f"There is no prompt in {name}: write one a line, such as {EXAMPLE}.")
-    other = next((one for one in read if (one.against is None) != (read[0].against is None)), None)
+    other = next((prompt for prompt in read if (prompt.against is None) != (read[0].against is None)), None)
     if other is not None:
         which, has = ("has", "none") if other.against is not None else ("has no", "one")
         raise RefusalError(
@@ -121,35 +115,34 @@ def _of_one_kind(name: str, read: Sequence[Prompt]) -> Prompts:
     return Prompts(name, tuple(read))
 
 
-# Texts with a class each: what a person says of them, where a test must know the truth.
-#
-# texts, classes = labelled("reviews.jsonl", "sentiment")          lines such as {"text": ..., "sentiment": "positive"}
-# texts, classes = labelled(["a text", "another"], ["good", "bad"])
-
 Class = str | int
 
 
 def labelled(
     source: str | Path | Iterable[Any], labels: str | Sequence[Class], field: str = "text"
 ) -> tuple[Corpus, tuple[Class, ...]]:
-    """The texts of a .jsonl file and the class that the field `labels` of each line names; or texts in Python with
-    their classes. Refused where a text has none."""
+    """Return the texts of a .jsonl file and the class that the field `labels` of each line names; or texts in Python
+    with their classes. Refuse texts without a class.
+
+        texts, classes = labelled("reviews.jsonl", "sentiment")
+        texts, classes = labelled(["a text", "another"], ["good", "bad"])
+    """
     if isinstance(source, str | Path):
         if not isinstance(labels, str):
             raise RefusalError("Classes of a file are in one of its fields: name it, such as 'label'.")
         corpus = read(source, field=field)
-        given = _of_file(corpus_path(str(source)), labels)
+        classes = _of_file(corpus_path(str(source)), labels)
     else:
         corpus = read(list(source))
-        given = () if isinstance(labels, str) else tuple(labels)
+        classes = () if isinstance(labels, str) else tuple(labels)
     if corpus.targets is not None:
         raise RefusalError(f"{corpus.name} holds pairs of source and target, which have no class: give single texts.")
-    if len(given) != len(corpus.documents):
+    if len(classes) != len(corpus.documents):
         raise RefusalError(
-            f"{corpus.name} has {len(corpus.documents)} texts and {len(given)} labels: give every text that is not "
+            f"{corpus.name} has {len(corpus.documents)} texts and {len(classes)} labels: give every text that is not "
             "empty one class."
         )
-    return corpus, given
+    return corpus, classes
 
 
 def _of_file(path: Path, label: str) -> tuple[Class, ...]:
@@ -170,10 +163,7 @@ def _of_file(path: Path, label: str) -> tuple[Class, ...]:
 
 
 def _class(line: str, place: str, label: str) -> Class:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise RefusalError(f"{place} is not JSON ({error}): every line must be one JSON object.") from error
+    record = json_line(line, place)
     found = record.get(label) if isinstance(record, dict) else None
     if isinstance(found, bool) or not isinstance(found, str | int):
         raise RefusalError(

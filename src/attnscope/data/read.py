@@ -3,8 +3,7 @@
     read("corpus.txt")   read("corpus.jsonl.gz", field="body")   read("folder/")   read("-")
     read(["one text", "another"])   read([("a source", "its target")])   read()
 
-The embedded text is chapters I to IX of Alice's Adventures in Wonderland by Lewis Carroll (1865), which is in
-the public domain.
+The embedded text is chapters I to IX of Alice's Adventures in Wonderland by Lewis Carroll (1865), in the public domain.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from attnscope.data.corpus import Corpus, Document
 from attnscope.data.formats import KNOWN, documents, refuse_half_characters
 from attnscope.data.medium import PICTURE_SUFFIXES, SOUND_SUFFIXES, names_medium
 
-REPEATED = "repeated"  # no text: random tokens, twice over
+REPEATED = "repeated"  # random tokens, twice over
 EMBEDDED = "Alice's Adventures in Wonderland (embedded)"
 
 
 def read(source: str | Path | Iterable[Document] | None = None, *, field: str = "text") -> Corpus:
-    """What `source` names. A string is a path (`-`: standard input); give texts themselves in a list."""
+    """Return the corpus that `source` names. A string is a path (`-`: standard input); give texts in a list."""
     if source is None:
         text = resources.files("attnscope.data").joinpath("embedded.txt").read_text(encoding="utf-8")
         return Corpus.of(EMBEDDED, [text])
@@ -38,16 +37,13 @@ def read(source: str | Path | Iterable[Document] | None = None, *, field: str = 
     if str(source) == "-":
         if sys.stdin is None:
             raise RefusalError("Standard input is closed: pipe a text into it, or name a file.")
-        return Corpus.of(
-            "standard input", documents(read_all(sys.stdin.buffer, "Standard input"), "Standard input", [], field)
-        )
-    if is_address(source):
-        return _from_elsewhere(str(source), field)
-    return _from_path(str(source), field)
+        data = read_all(sys.stdin.buffer, "Standard input")
+        return Corpus.of("standard input", documents(data, "Standard input", [], field))
+    return (_from_elsewhere if is_address(source) else _from_path)(str(source), field)
 
 
 def repeated(source: object) -> Corpus | None:
-    """The corpus called `repeated`, for commands that let a model draw its own; a file of that name comes first."""
+    """Return the corpus called `repeated`, for commands whose model draws its own text; a file of that name wins."""
     if str(source) != REPEATED or not isinstance(source, str) or Path(source).exists():
         return None
     return Corpus("random tokens, twice over", (), sha256(REPEATED.encode()).hexdigest(), drawn=True)
@@ -69,7 +65,7 @@ def _strings(texts: Iterable[Document]) -> list[Document]:
 
 
 def corpus_path(source: str) -> Path:
-    """The file or folder that a string names, which must be there."""
+    """Return the file or folder that a string names; refuse it if it does not exist."""
     if not source.strip():
         raise RefusalError(
             "The corpus argument is empty: name a file or folder, or leave it out for the embedded text."
@@ -84,17 +80,17 @@ def corpus_path(source: str) -> Path:
 
 
 def _from_elsewhere(address: str, field: str) -> Corpus:
-    """One object that fsspec opens, or all below an address."""
+    """Read one object that fsspec opens, or all below an address."""
     system, path = filesystem(address)
     names = [path] if system.isfile(path) else sorted(system.find(path))
     if not names:
         raise RefusalError(f"There is nothing at {address}: check the address.")
-    found: list[Document] = []
+    read: list[Document] = []
     for name in names:
         with system.open(name, "rb") as opened:
-            found += documents(read_all(opened, name), name, PurePosixPath(name).suffixes, field)
+            read += documents(read_all(opened, name), name, PurePosixPath(name).suffixes, field)
     files = tuple(PurePosixPath(name).name for name in names)
-    return Corpus.of(address, found, files, folder=names != [path])
+    return Corpus.of(address, read, files, folder=names != [path])
 
 
 def _from_path(source: str, field: str) -> Corpus:
@@ -105,13 +101,13 @@ def _from_path(source: str, field: str) -> Corpus:
 
 
 def _is_text(source: str) -> bool:
-    """What can be no path and reads like a text was meant to be one."""
+    """Return whether a string that cannot be a path reads like a text."""
     return "\0" in source or "\n" in source or (len(source) > 255 and " " in source)
 
 
 def _from_folder(folder: Path, field: str) -> Corpus:
-    """Every file below, by name. Hidden ones are left out, and what has no known suffix and is not text."""
-    found: list[Document] = []
+    """Read every file below, by name. Skip hidden files, and files that are neither text nor of a known suffix."""
+    read: list[Document] = []
     files: list[str] = []
     skipped: list[str] = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -119,17 +115,17 @@ def _from_folder(folder: Path, field: str) -> Corpus:
         if any(part.startswith(".") for part in path.relative_to(folder).parts):
             continue
         try:
-            found += documents(_bytes(path), str(path), path.suffixes, field)
+            read += documents(_bytes(path), str(path), path.suffixes, field)
             files.append(name)
         except RefusalError:
             if path.suffix.lower() in KNOWN:
                 raise
             skipped.append(name)
-        if sum(len("".join(document)) for document in found) > LARGEST:
+        if sum(len("".join(document)) for document in read) > LARGEST:
             raise RefusalError(too_large(f"The folder {folder}", LARGEST))
     if not files:
         raise RefusalError(f"The folder {folder} holds no text file: put .txt, .jsonl or .parquet files in it.")
-    return Corpus.of(str(folder), found, tuple(files), tuple(skipped), folder=True)
+    return Corpus.of(str(folder), read, tuple(files), tuple(skipped), folder=True)
 
 
 def _bytes(path: Path) -> bytes:
@@ -142,22 +138,15 @@ def _bytes(path: Path) -> bytes:
         ) from error
 
 
-# A corpus of pictures or sounds: a file of one, or a folder of them. Only their names are kept; files are read later.
-#
-#     gallery("photo.png")   gallery("photos/")   gallery("texts/") is None
-#
-# A folder with a text file in it is a corpus of texts, as it always was, and what is no text in it is left out.
-
-
 @dataclass(frozen=True)
 class Gallery:
-    """Files in the order of their names, of which a scan reads some or all."""
+    """Files of pictures or sounds, in the order of their names. Only names are kept; files are read later."""
 
     name: str
     files: tuple[Path, ...]
 
     def drawn(self, samples: int | None, seed: int) -> tuple[Path, ...]:
-        """So many of them at most, by chance, still in their order."""
+        """Return at most so many of them, drawn at random, in their order."""
         if samples is None or samples >= len(self.files):
             return self.files
         chosen = sorted(random.Random(seed).sample(range(len(self.files)), samples))
@@ -165,7 +154,12 @@ class Gallery:
 
 
 def gallery(source: object) -> Gallery | None:
-    """The pictures or sounds that a path names; None where it names something else, or nothing."""
+    """Return the pictures or sounds that a path names; None if it names something else, or nothing.
+
+        gallery("photo.png")   gallery("photos/")   gallery("texts/") is None
+
+    A folder with a text file in it is a corpus of texts.
+    """
     if not isinstance(source, str | Path) or is_address(source) or str(source) in ("", "-"):
         return None
     path = Path(source).expanduser()
@@ -174,13 +168,13 @@ def gallery(source: object) -> Gallery | None:
             return Gallery(path.name, (path,)) if names_medium(str(path)) else None
         if not path.is_dir():
             return None
-        files = sorted(one for one in path.rglob("*") if one.is_file() and not one.name.startswith("."))
+        files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
     except OSError:
         return None
-    if any(one.name.lower().endswith(KNOWN) for one in files):
+    if any(file.name.lower().endswith(KNOWN) for file in files):
         return None
-    shown = [one for one in files if one.suffix.lower() in PICTURE_SUFFIXES]
-    heard = [one for one in files if one.suffix.lower() in SOUND_SUFFIXES]
-    if shown and heard:
+    pictures = [file for file in files if file.suffix.lower() in PICTURE_SUFFIXES]
+    sounds = [file for file in files if file.suffix.lower() in SOUND_SUFFIXES]
+    if pictures and sounds:
         raise RefusalError(f"The folder {path} holds pictures and sounds: give a folder of one kind.")
-    return Gallery(path.resolve().name, tuple(shown or heard)) if shown or heard else None
+    return Gallery(path.resolve().name, tuple(pictures or sounds)) if pictures or sounds else None

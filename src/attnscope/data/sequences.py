@@ -1,13 +1,15 @@
-"""Random tokens, twice over: sequences that nothing but induction can go on with.
+"""Sequences that are not cut from texts: pairs of source and target, and random tokens, twice over.
 
-In the second half every token has stood once before, and what followed it then follows it now; grammar, meaning and
-frequency say nothing (arXiv:2209.11895). Tokens are drawn without replacement where there are enough, so that the first
-half repeats none.
+A pair is never cut, since half a source does not belong to its target. Both sides get the special tokens that the
+tokenizer puts around them; tokenizers that write targets differently from sources (Marian, mBART) are asked for that.
+
+Random tokens, twice over, can only be continued by induction: in the second half every token has stood once before, and
+what followed it then follows it now; grammar, meaning and frequency say nothing (arXiv:2209.11895). Tokens are drawn
+without replacement if there are enough, so that the first half repeats none.
 """
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,12 +17,16 @@ from typing import Any
 from attnscope.core.errors import RefusalError
 from attnscope.core.words import count
 from attnscope.data.corpus import Corpus
-from attnscope.data.windows import Beginning, Tokenizer, Window, Windows, refuse_too_much_chance, window_length
-
-# From pairs of source and target to sequences: a pair is never cut, since half a source does not belong to its target.
-#
-# Both sides get the special tokens that the tokenizer puts around them; tokenizers that write targets in another way
-# than sources (Marian, mBART) are asked for that way.
+from attnscope.data.windows import (
+    Beginning,
+    Tokenizer,
+    Window,
+    Windows,
+    refuse_fewer_than_one,
+    refuse_too_many_random,
+    refuse_unknown_tokens,
+    window_length,
+)
 
 _FEWEST = 2  # tokens on either side
 
@@ -36,38 +42,31 @@ def pair_windows(
     seed: int = 0,
     beginning: Beginning | None = None,
 ) -> tuple[Windows, tuple[str, ...]]:
-    """The pairs of `corpus` whose sides fit into a window, and a note on those that do not. Which of them, and which
+    """Return the pairs of `corpus` whose sides fit into a window, and a note on the others. The choice, and which
     `samples` are drawn, depends on the corpus, the tokenizer and the seed alone."""
     limit = window_length(max_tokens, positions)
+    refuse_fewer_than_one(samples)
     order = list(range(len(corpus.documents)))
     if samples is not None:
-        if samples < 1:
-            raise RefusalError(f"{samples} samples leave nothing to measure: pass --samples 1 or more.")
         random.Random(seed).shuffle(order)
-    found: dict[int, tuple[Window, tuple[int, ...]]] = {}
+    fitting: dict[int, tuple[Window, tuple[int, ...]]] = {}
     unfit = 0
     for number in order:
         window, target = _sides(corpus, number, tokenizer, beginning)
         if all(_FEWEST <= len(side) <= limit for side in (window.ids, target)):
-            found[number] = (window, target)
+            fitting[number] = (window, target)
         else:
             unfit += 1
-        if len(found) == samples:
+        if len(fitting) == samples:
             break
-    if not found:
+    if not fitting:
         raise RefusalError(
             f"None of the {count(len(corpus.documents), 'pair')} of {corpus.name} has {_FEWEST} to {limit} tokens on "
             "either side: give shorter pairs, or a larger --max-tokens."
         )
-    kept = [found[number] for number in sorted(found)]
-    largest = max(max(*window.ids, *target) for window, target in kept)
-    if vocab_size is not None and largest >= vocab_size:
-        raise RefusalError(
-            f"The tokenizer gives token {largest}, and this model knows {vocab_size} tokens: "
-            "use the tokenizer that belongs to the model."
-        )
+    sequences, targets = (tuple(side) for side in zip(*(fitting[n] for n in sorted(fitting)), strict=True))
+    refuse_unknown_tokens([*(window.ids for window in sequences), *targets], vocab_size)
     left_out = f"{count(unfit, 'pair')} left out: a side of more than {limit} tokens, or of less than {_FEWEST}."
-    sequences, targets = (tuple(side) for side in zip(*kept, strict=True))
     return Windows(corpus.name, corpus.sha256, sequences, limit, targets), (left_out,) if unfit else ()
 
 
@@ -81,10 +80,10 @@ def _sides(
 
 
 def target_ids(tokenizer: Tokenizer, target: str) -> tuple[int, ...]:
-    """The tokens that a decoder is to write."""
+    """Return the tokens that a decoder should write."""
     try:
         return _ids(tokenizer(text_target=target))
-    except TypeError:  # a tokenizer that makes no difference between the two sides
+    except TypeError:  # a tokenizer that treats both sides alike
         return _ids(tokenizer(target, add_special_tokens=True))
 
 
@@ -101,7 +100,7 @@ def repeated_windows(
     seed: int = 0,
     first: int | None = None,
 ) -> Windows:
-    """`first` (a BOS token), random tokens, and the same again; of as many tokens as fit into `max_tokens`."""
+    """Return `first` (a BOS token), random tokens, and the same again; as many tokens as fit into `max_tokens`."""
     limit = window_length(max_tokens, positions)
     opening = () if first is None else (first,)
     half = (limit - len(opening)) // 2
@@ -110,11 +109,10 @@ def repeated_windows(
             f"Random tokens twice over need two tokens and two places for each, and there are {len(vocabulary)} tokens"
             f" and {limit} places: pass --max-tokens {4 + len(opening)} or more."
         )
-    refuse_too_much_chance(samples, limit)
+    refuse_too_many_random(samples, limit)
     draw = random.Random(seed)
-    found = []
+    made = []
     for _ in range(samples):
         once = draw.sample(vocabulary, half) if half <= len(vocabulary) else draw.choices(vocabulary, k=half)
-        found.append(Window((*opening, *once, *once)))
-    digest = hashlib.sha256(repr([window.ids for window in found]).encode()).hexdigest()
-    return Windows(f"random tokens, twice over (seed {seed})", digest, tuple(found), limit)
+        made.append(Window((*opening, *once, *once)))
+    return Windows.drawn(f"random tokens, twice over (seed {seed})", made, limit)

@@ -1,8 +1,8 @@
-"""A corpus cut into numbered shards, each a few batches: the pieces in which a scan is done, kept and done again.
+"""A corpus cut into numbered shards of a few batches each: the units in which a scan is done, stored and repeated.
 
 Where a shard begins depends on the batches alone (a shard is full when it holds `SHARD_TOKENS` tokens, and ends with a
-batch), and never on who does it or how many there are. So the batches of a shard are the same whoever makes them, and
-with the same batches the model gives the same numbers.
+batch), never on the workers. So the batches of a shard are the same on every worker, and the model gives the same
+numbers.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Protocol, runtime_checkable
 from attnscope.data.batches import Batch, Batches
 
 SHARD_TOKENS = 8192  # a second of a small model on one core, and well above what writing a shard costs
-MOST_SHARDS = 1 << 15  # of larger corpora shards hold more, so that their files stay few enough to be merged by one
+MOST_SHARDS = 1 << 15  # shards of larger corpora hold more tokens, so that one process can merge their files
 
 
 @runtime_checkable
 class Cut(Protocol):
-    """`head` are batches to probe a model with: all of them where they are in memory, else those of the first
-    shard. `sizes` are the sequences of each shard, at most."""
+    """`head` are batches to probe a model with: all if they are in memory, else those of the first shard. `sizes` are
+    the sequences of each shard, at most."""
 
     @property
     def head(self) -> Batches: ...
@@ -34,7 +34,7 @@ class Cut(Protocol):
 
 @dataclass(frozen=True)
 class InMemory:
-    """The shards of batches that are all there."""
+    """The shards of batches that are all in memory."""
 
     head: Batches
     shard_tokens: int = SHARD_TOKENS
@@ -62,6 +62,6 @@ class InMemory:
         return self.head.batches[start:end]
 
     def holding(self, samples: Iterable[int]) -> Iterator[Batch]:
-        """The batches in which these sequences are."""
+        """Return the batches that contain these sequences."""
         wanted = set(samples)
         return (batch for batch in self.head if wanted.intersection(batch.samples))

@@ -1,51 +1,50 @@
 """From a corpus to token sequences: how long documents are cut, and which sequences are taken.
 
-A document longer than `max_tokens` is cut in consecutive windows, and each window gets the special tokens
-that the tokenizer puts around one text (BOS, [CLS] ... [SEP], </s>); a shorter document stays a sequence of
-its own. A window with fewer than two tokens of text is dropped: it has no attention to speak of.
+A document longer than `max_tokens` is cut in consecutive windows, and each window gets the special tokens that the
+tokenizer puts around one text (BOS, [CLS] ... [SEP], </s>); a shorter document stays one sequence. A window with fewer
+than two tokens of text is dropped: there is nothing to attend to.
 
-`samples` takes that many windows from all over the corpus, not from its beginning. So that a large corpus
-need not be tokenized for a few windows, very long documents are read in stretches of text, cut where a line
-or a word ends; stretches are drawn in random order until there are several times as many windows as wanted,
-and the windows are drawn from those. Which ones depends on the corpus, the tokenizer and the seed alone.
+`samples` takes that many windows from all over the corpus, not from its beginning. So that a large corpus need not be
+tokenized for a few windows, very long documents are read in stretches of text, cut at the end of a line or word;
+stretches are drawn in random order until there are several times as many windows as wanted, and the windows are drawn
+from those. The choice depends on the corpus, the tokenizer and the seed alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from attnscope.core.errors import RefusalError
-from attnscope.data.corpus import Corpus
-
-# How sequences begin: with the token that says "here a text begins" (BOS), or without it, and why.
-#
-# Models that were trained with BOS put their attention sinks and massive activations on it, and without it they say
-# other things than in use: whoever reads the numbers of a model must know which of the two was read.
+from attnscope.data.corpus import Corpus, cut_text
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """`begins`: whether the first token of every sequence is `token`. `why` is the rest of a sentence in brackets."""
+    """How sequences begin: whether their first token is `token` (BOS), and `why`, the rest of a sentence in brackets.
+
+    Models trained with BOS put their attention sinks and massive activations on it, and behave differently without it:
+    a reader of their numbers must know which was used.
+    """
 
     begins: bool
-    token: int | None  # None: there is no such token
+    token: int | None  # None: the vocabulary has no BOS
     why: str
     word: str | None = None  # the token as the vocabulary writes it
 
     def __call__(self, ids: Sequence[int]) -> tuple[int, ...]:
-        """A sequence, or what stands before one, as it should begin."""
+        """Add or remove BOS at the beginning of a sequence."""
         there = self.token is not None and tuple(ids[:1]) == (self.token,)
         if self.begins and self.token is not None and not there:
             return (self.token, *ids)
         return tuple(ids[1:]) if there and not self.begins else tuple(ids)
 
     def to_json(self) -> dict[str, Any]:
-        said = {"begins": self.begins, "token": self.word, "why": self.why}
-        return {name: value for name, value in said.items() if value is not None}
+        fields = {"begins": self.begins, "token": self.word, "why": self.why}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 DEFAULT_TOKENS = 256
@@ -54,14 +53,14 @@ Tokenizer = Callable[..., Mapping[str, Any]]
 _STRETCH = 1 << 16  # characters tokenized at once, and more for long windows:
 _STRETCH_PER_TOKEN = 64  # about 16 windows of English in a stretch, so that few end short
 _DRAW_FROM = 4  # windows tokenized for each one taken
-_SPREAD = 8  # stretches tokenized at least, so that a few windows come from several places
-_MOST_RANDOM = 1 << 24  # tokens: a corpus has an end, and chance has none
+_SPREAD = 8  # fewest stretches to tokenize, so that a few windows come from several places
+_MOST_RANDOM = 1 << 24  # random tokens to draw and keep
 _FEWEST = 2  # tokens of text in a window
 
 
 @dataclass(frozen=True)
 class Window:
-    """One sequence. `document` and `start` (in tokens of its stretch of text) say where it was."""
+    """One sequence. It began at token `start` of its stretch of `document`."""
 
     ids: tuple[int, ...]
     types: tuple[int, ...] | None = None
@@ -71,13 +70,13 @@ class Window:
 
 @dataclass(frozen=True)
 class Windows:
-    """The sequences of a scan, in corpus order: the number of a sample is its place here."""
+    """The sequences of a scan, in corpus order: a sample's number is its index here."""
 
     name: str
     sha256: str
     sequences: tuple[Window, ...]
     max_tokens: int
-    targets: tuple[tuple[int, ...], ...] | None = None  # what a decoder writes for each; None: the sequence again
+    targets: tuple[tuple[int, ...], ...] | None = None  # what a decoder writes for each; None: the sequence itself
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -85,6 +84,11 @@ class Windows:
     @property
     def tokens(self) -> int:
         return sum(len(window.ids) for window in self.sequences)
+
+    @classmethod
+    def drawn(cls, name: str, sequences: Sequence[Window], limit: int) -> Windows:
+        digest = hashlib.sha256(repr([window.ids for window in sequences]).encode()).hexdigest()
+        return cls(name, digest, tuple(sequences), limit)
 
 
 def windows(
@@ -99,19 +103,20 @@ def windows(
     beginning: Beginning | None = None,
     short: bool = False,
 ) -> Windows:
-    """The sequences of `corpus`; all of them, or `samples` drawn with `seed`. A corpus of fewer than `max_tokens` in
-    all is refused, unless it may be `short`.
+    """Return the sequences of `corpus`; all of them, or `samples` drawn with `seed`. Refuse a corpus of fewer than
+    `max_tokens` in all, unless it may be `short`.
 
     `positions` is the longest sequence the model takes, and `vocab_size` the number of tokens it knows. Without
     `beginning`, windows begin as the tokenizer makes texts begin.
     """
     limit = window_length(max_tokens, positions)
-    _refuse_fewer_than_one(samples)
-    stretches = list(_stretches(corpus.documents, max(_STRETCH, _STRETCH_PER_TOKEN * limit)))
+    refuse_fewer_than_one(samples)
+    longest = max(_STRETCH, _STRETCH_PER_TOKEN * limit)
+    stretches = [(number, piece) for number, text in enumerate(corpus.documents) for piece in cut_text(text, longest)]
     surround = _surround(tokenizer, corpus)
     if beginning is not None:
         surround = surround.beginning(beginning)
-    room = limit - surround.length
+    room = limit - surround.length  # tokens of text in a window
     if room < _FEWEST:
         raise RefusalError(
             f"Sequences of {limit} tokens leave no room for text beside {surround.length} special tokens: "
@@ -122,14 +127,14 @@ def windows(
         random.Random(seed).shuffle(order)
     cut: dict[int, list[int]] = {}
     seen = made = 0
-    for place in order:
-        cut[place] = _token_ids(tokenizer, stretches[place][1])
-        seen += len(cut[place])
-        made += len(_starts(cut[place], room))
+    for index in order:
+        cut[index] = _token_ids(tokenizer, stretches[index][1])
+        seen += len(cut[index])
+        made += len(_starts(cut[index], room))
         if samples is not None and made >= _DRAW_FROM * samples and len(cut) >= _SPREAD:
             break
-    # Only what is drawn is made: windows are many where they are short.
-    places = [(place, start) for place in sorted(cut) for start in _starts(cut[place], room)]
+    # Build only the windows that are drawn: short windows are many.
+    places = [(index, start) for index in sorted(cut) for start in _starts(cut[index], room)]
     if not places:
         raise RefusalError(
             f"The corpus {corpus.name} gives no sequence of {_FEWEST} tokens or more ({seen} in all) with "
@@ -142,9 +147,9 @@ def windows(
         )
     if samples is not None and samples < len(places):
         places = [places[i] for i in sorted(random.Random(seed).sample(range(len(places)), samples))]
-    found = [surround(tuple(cut[place][a : a + room]), stretches[place][0], a) for place, a in places]
-    _refuse_unknown_tokens(found, vocab_size)
-    return Windows(corpus.name, corpus.sha256, tuple(found), limit)
+    chosen = [surround(tuple(cut[index][a : a + room]), stretches[index][0], a) for index, a in places]
+    refuse_unknown_tokens([window.ids for window in chosen], vocab_size)
+    return Windows(corpus.name, corpus.sha256, tuple(chosen), limit)
 
 
 def random_windows(
@@ -156,23 +161,20 @@ def random_windows(
     seed: int = 0,
     first: int | None = None,
 ) -> Windows:
-    """Uniformly drawn tokens, for a model without a tokenizer; `first` (a BOS token) opens each sequence."""
+    """Return uniformly drawn tokens, for a model without a tokenizer; `first` (a BOS token) opens each sequence."""
     limit = window_length(max_tokens, positions)
     if vocab_size < 1:
         raise RefusalError("A model with no tokens cannot read random ones: give ready batches in Python.")
-    refuse_too_much_chance(samples, limit)
+    refuse_too_many_random(samples, limit)
     draw = random.Random(seed)
     opening = () if first is None else (first,)
-    found = tuple(
-        Window((*opening, *(draw.randrange(vocab_size) for _ in range(limit - len(opening))))) for _ in range(samples)
-    )
-    digest = hashlib.sha256(repr([window.ids for window in found]).encode()).hexdigest()
-    return Windows(f"random tokens (seed {seed})", digest, found, limit)
+    rest = range(limit - len(opening))
+    made = [Window((*opening, *(draw.randrange(vocab_size) for _ in rest))) for _ in range(samples)]
+    return Windows.drawn(f"random tokens (seed {seed})", made, limit)
 
 
-def refuse_too_much_chance(samples: int, limit: int) -> None:
-    """Of sequences that are drawn: none, or more than memory is for."""
-    _refuse_fewer_than_one(samples)
+def refuse_too_many_random(samples: int, limit: int) -> None:
+    refuse_fewer_than_one(samples)
     if samples * limit > _MOST_RANDOM:
         raise RefusalError(
             f"{samples:,} sequences of {limit:,} random tokens are {samples * limit:,} to draw and keep: ask for "
@@ -181,7 +183,7 @@ def refuse_too_much_chance(samples: int, limit: int) -> None:
 
 
 def window_length(max_tokens: int | None, positions: int | None) -> int:
-    """What was asked for, if the model takes it; else 256, or as many as the model takes."""
+    """Return `max_tokens` if the model takes it; by default 256, or as many as the model takes."""
     if max_tokens is None:
         return DEFAULT_TOKENS if positions is None else min(DEFAULT_TOKENS, positions)
     if max_tokens < _FEWEST:
@@ -194,13 +196,13 @@ def window_length(max_tokens: int | None, positions: int | None) -> int:
     return max_tokens
 
 
-def _refuse_fewer_than_one(samples: int | None) -> None:
+def refuse_fewer_than_one(samples: int | None) -> None:
     if samples is not None and samples < 1:
         raise RefusalError(f"{samples} samples leave nothing to measure: pass --samples 1 or more.")
 
 
-def _refuse_unknown_tokens(found: Sequence[Window], vocab_size: int | None) -> None:
-    largest = max(max(window.ids) for window in found)
+def refuse_unknown_tokens(sequences: Sequence[tuple[int, ...]], vocab_size: int | None) -> None:
+    largest = max(map(max, sequences))
     if vocab_size is not None and largest >= vocab_size:
         raise RefusalError(
             f"The tokenizer gives token {largest}, and this model knows {vocab_size} tokens: "
@@ -208,27 +210,14 @@ def _refuse_unknown_tokens(found: Sequence[Window], vocab_size: int | None) -> N
         )
 
 
-def _stretches(documents: Sequence[str], length: int) -> Iterator[tuple[int, str]]:
-    """Documents in pieces of up to `length` characters, each to the end of a line or word if it can."""
-    for number, document in enumerate(documents):
-        start = 0
-        while len(document) - start > length:
-            end = start + length
-            after = document.rfind("\n", start + length // 2, end) + 1
-            after = after or document.rfind(" ", start + length // 2, end) + 1
-            yield number, document[start : after or end]
-            start = after or end
-        yield number, document[start:]
-
-
 def _starts(ids: Sequence[int], room: int) -> range:
-    """Where consecutive parts of at most `room` tokens begin; only a last part of a single token is left out."""
+    """Return where consecutive windows of at most `room` tokens begin; skip a last window of a single token."""
     return range(0, len(ids) - _FEWEST + 1, room)
 
 
 @dataclass(frozen=True)
 class _Surround:
-    """What the tokenizer puts before and after one text, and the token types it gives to the three parts."""
+    """What the tokenizer puts before and after a text, and the token types of the three parts."""
 
     before: tuple[int, ...]
     after: tuple[int, ...]
@@ -239,7 +228,7 @@ class _Surround:
         return len(self.before) + len(self.after)
 
     def beginning(self, beginning: Beginning) -> _Surround:
-        """The same, with or without BOS in front; it has the type of what comes after it."""
+        """Return the same with or without BOS in front; BOS has the type of what comes after it."""
         before = beginning(self.before)
         if self.types is None or before == self.before:
             return replace(self, before=before)
@@ -256,18 +245,18 @@ class _Surround:
 
 
 def _surround(tokenizer: Tokenizer, corpus: Corpus) -> _Surround:
-    """Learned from the tokenizer itself: the same words with and without special tokens."""
+    """Learn it from the tokenizer: the same words with and without special tokens."""
     for document in corpus.documents:
         sample = document[:200]
         bare = _token_ids(tokenizer, sample)
         if not bare:
             continue
-        dressed = tokenizer(sample, add_special_tokens=True)
-        ids = list(dressed["input_ids"])
+        special = tokenizer(sample, add_special_tokens=True)
+        ids = list(special["input_ids"])
         for before in range(len(ids) - len(bare) + 1):
             end = before + len(bare)
             if ids[before:end] == bare:
-                types = dressed.get("token_type_ids")
+                types = special.get("token_type_ids")
                 split = types and (tuple(types[:before]), int(types[before]), tuple(types[end:]))
                 return _Surround(tuple(ids[:before]), tuple(ids[end:]), split or None)
         raise RefusalError(

@@ -1,1 +1,1 @@
-"""One file per way to explain; every file here is found and registered by its name."""
+"""One file per explanation; every file here is found and registered by its name."""

@@ -1,8 +1,9 @@
-"""Relevance that is conserved from layer to layer, attention included, as a gradient with rules of its own.
+"""Relevance conserved from layer to layer, attention included, as a gradient with modified rules.
 
-Layer-wise relevance propagation hands the answer back through the model so that what leaves an operation enters it
-again. arXiv:2402.05602 gives rules for transformers. All of them have the form R_x = x * g, where g is a gradient in
-which some operations have another derivative, so one backward pass does it and fused attention stays on:
+Layer-wise relevance propagation carries the answer back through the model so that the relevance of an operation's
+outputs equals that of its inputs. arXiv:2402.05602 gives rules for transformers. All of them have the form R_x = x * g,
+where g is a gradient in which some operations have another derivative, so one backward pass does it and fused attention
+stays on:
 
     linear map          its own derivative: sum of x g = sum of y g_y, less what the bias takes
     norm                denominators are constants, x / sigma is linear
@@ -16,25 +17,23 @@ which some operations have another derivative, so one backward pass does it and 
 A fused kernel is A V behind softmax behind Q K^T: its values get 1/2 of their gradient, queries and keys 1/2 of 1/2.
 
 Conservation: answer = sum over tokens <e, g> + what constants take (biases, positions, shifts of norms, softmax). Every
-rule above keeps it, so it holds for the whole model to rounding; the tests count all of it. What a model hides in an
-autograd function of its own (Bloom's gelu) keeps its own derivative, and does not keep the sum.
+rule above keeps it, so it holds for the whole model to rounding, which tests check. A custom autograd function of a
+model (Bloom's gelu) keeps its own derivative, and breaks the sum.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from attnscope.core.explanation import explanation
+from attnscope.matrix.relevance import TokenScores, TokenVectors
 
 Rule = Callable[[Any, str, tuple[Any, ...], dict[str, Any]], Any]
-"""`rule(func, name, args, kwargs)`: what an operation gives, its derivative exchanged."""
+"""`rule(func, name, args, kwargs)`: the output of an operation, with another derivative."""
 
 _ACTIVATIONS = frozenset(
     ("gelu", "silu", "relu", "relu6", "leaky_relu", "elu", "selu", "celu", "mish", "hardswish", "hardtanh", "softsign")
@@ -47,7 +46,7 @@ _QUOTIENTS = frozenset(("div", "__truediv__", "true_divide", "divide"))
 _NORMS = frozenset(("layer_norm", "rms_norm"))
 _POWERS = frozenset(("pow", "__pow__", "square"))
 _KEEP_GATES = frozenset(("add", "__add__", "__radd__", "mul", "__mul__", "__rmul__", "to", "type_as", "contiguous"))
-_TINY = 1e-4  # where an activation's ratio is taken for an entry that is exactly 0
+_TINY = 1e-4  # distance from 0 at which the ratio of an entry that is exactly 0 is taken
 
 
 @explanation(
@@ -59,15 +58,13 @@ _TINY = 1e-4  # where an activation's ratio is taken for an entry that is exactl
     signed=True,
     adds_up="the answer, less what constants (biases, positions, softmax) take",
 )
-def attention_lrp(
-    embedding: dict[str, Float[Tensor, "token width"]], gradient_under: Callable[..., dict[str, Tensor]]
-) -> dict[str, Float[Tensor, " token"]]:
+def attention_lrp(embedding: TokenVectors, gradient_under: Callable[..., dict[str, Tensor]]) -> TokenScores:
     gradient = gradient_under(Conserving())
     return {stack: (vectors * gradient[stack]).sum(-1) for stack, vectors in embedding.items()}
 
 
 class _Shared(torch.autograd.Function):
-    """The same tensor; its gradient times a share."""
+    """Returns the same tensor; multiplies its gradient by a share."""
 
     @staticmethod
     def forward(context: Any, tensor: Tensor, share: float) -> Tensor:
@@ -80,7 +77,7 @@ class _Shared(torch.autograd.Function):
 
 
 class _As(torch.autograd.Function):
-    """The numbers of `value`, bit for bit, with the derivative of `linear`."""
+    """Returns the numbers of `value`, bit for bit, with the derivative of `linear`."""
 
     @staticmethod
     def forward(context: Any, value: Tensor, linear: Tensor) -> Tensor:
@@ -101,80 +98,77 @@ def _shared(tensor: Tensor, share: float) -> Tensor:
     return answer
 
 
-def _follows(thing: Any) -> bool:
-    """Whether a tensor depends on the input."""
-    return isinstance(thing, Tensor) and thing.requires_grad and thing.is_floating_point()
+def _follows(argument: Any) -> bool:
+    """Return whether an argument is a tensor that depends on the input."""
+    return isinstance(argument, Tensor) and argument.requires_grad and argument.is_floating_point()
 
 
 class Conserving(TorchFunctionMode):
-    """Inside, operations on what depends on the input have the derivatives above. Numbers stay what they are."""
+    """Inside, operations on tensors that depend on the input have the derivatives above. Values do not change."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._gates: dict[int, Tensor] = {}  # held, so that no other tensor can get the same number
+        self._gates: dict[int, Tensor] = {}  # kept alive, so that no other tensor can get the same id
 
     def __torch_function__(
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        given = (*args, *kwargs.values())
-        if not torch.is_grad_enabled() or not any(_follows(one) for one in _flat(given)):
+        arguments = (*args, *kwargs.values())
+        if not torch.is_grad_enabled() or not any(map(_follows, _flat(arguments))):
             return func(*args, **kwargs)
         rule = self._rule(func, name)
         if rule is not None:
             return rule(func, name, args, kwargs)
         answer = func(*args, **kwargs)
-        return self._gate(answer) if name in _KEEP_GATES and self._holds_gate(given) else answer
+        return self._gate(answer) if name in _KEEP_GATES and any(id(x) in self._gates for x in arguments) else answer
 
     def _rule(self, func: Any, name: str) -> Rule | None:
-        """What is done instead; None where the operation's own derivative is the rule."""
+        """Return the rule of an operation; None if it is the operation's own derivative."""
         if func is F.scaled_dot_product_attention:
             return _fused
         if name == "tanh":
             return lambda *call: self._gate(_activated(*call))
         return self._product if name in _ENTRYWISE or name in _MATRICES else _RULES.get(name)
 
-    def _holds_gate(self, given: Iterable[Any]) -> bool:
-        return any(id(one) in self._gates for one in given)
-
     def _gate(self, answer: Tensor) -> Tensor:
         self._gates[id(answer)] = answer
         return answer
 
     def _product(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        factors = _flat((*args[name == "baddbmm" :], *kwargs.values()))  # what baddbmm adds is no factor
-        mine = [one for one in factors if _follows(one)]
-        gates = [one for one in mine if id(one) in self._gates]
+        factors = _flat((*args[name == "baddbmm" :], *kwargs.values()))  # the first argument of baddbmm is added
+        mine = [factor for factor in factors if _follows(factor)]
+        gates = [factor for factor in mine if id(factor) in self._gates]
         if name in _ENTRYWISE and len(mine) > 1 and len(gates) == 1:
             return _with(func, args, kwargs, {id(gates[0]): gates[0].detach()})
         if len(mine) > 1:
-            return _with(func, args, kwargs, {id(one): _shared(one, 1 / len(mine)) for one in mine})
+            return _with(func, args, kwargs, {id(factor): _shared(factor, 1 / len(mine)) for factor in mine})
         answer = func(*args, **kwargs)
         return self._gate(answer) if gates and name in _ENTRYWISE else answer
 
 
-def _flat(things: Iterable[Any]) -> list[Any]:
-    return [leaf for one in things for leaf in (_flat(one) if isinstance(one, (tuple, list)) else [one])]
+def _flat(items: Iterable[Any]) -> list[Any]:
+    return [leaf for item in items for leaf in (_flat(item) if isinstance(item, (tuple, list)) else [item])]
 
 
 def _with(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], by: dict[int, Tensor]) -> Any:
-    """The same call with some of its tensors exchanged."""
-    return func(*_exchanged(args, by), **{name: _exchanged(one, by) for name, one in kwargs.items()})
+    """Call the function with some of its tensors exchanged."""
+    return func(*_exchanged(args, by), **{name: _exchanged(value, by) for name, value in kwargs.items()})
 
 
-def _exchanged(things: Any, by: dict[int, Tensor]) -> Any:
-    if isinstance(things, (tuple, list)):
-        return type(things)(_exchanged(one, by) for one in things)
-    return by.get(id(things), things)
+def _exchanged(item: Any, by: dict[int, Tensor]) -> Any:
+    if isinstance(item, (tuple, list)):
+        return type(item)(_exchanged(inner, by) for inner in item)
+    return by.get(id(item), item)
 
 
 def _fused(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A V behind softmax behind Q K^T, each product shared among its factors that depend on the input."""
     names = ("query", "key", "value")
-    given = {**dict(zip(names, args[:3], strict=False)), **{one: kwargs[one] for one in names if one in kwargs}}
-    rest = {one: value for one, value in kwargs.items() if one not in names}
-    q, k, v = (given[one] for one in names)
+    named = {**dict(zip(names, args[:3], strict=False)), **kwargs}
+    q, k, v = (named[side] for side in names)
+    rest = {key: value for key, value in kwargs.items() if key not in names}
     of_logits = 1 / max(1, _follows(q) + _follows(k))
     of_pattern = 1 / max(1, _follows(v) + (_follows(q) or _follows(k)))
     shares = (of_pattern * of_logits, of_pattern * of_logits, of_pattern)
@@ -189,7 +183,7 @@ def _constant(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any
 
 def _quotient(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Denominators are constants."""
-    return func(*(one.detach() if place == 1 and _follows(one) else one for place, one in enumerate(args)), **kwargs)
+    return func(*(x.detach() if place == 1 and _follows(x) else x for place, x in enumerate(args)), **kwargs)
 
 
 def _activated(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -215,15 +209,15 @@ def _power(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 def _normed(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """(x - mean) / sigma * weight + bias, sigma a constant."""
     names = ("input", "normalized_shape", "weight", *(("bias",) if name == "layer_norm" else ()), "eps")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    value, x = func(*args, **kwargs), given["input"]
-    axes = tuple(range(-len(given["normalized_shape"]), 0))
+    options = {**dict(zip(names, args, strict=False)), **kwargs}
+    value, x = func(*args, **kwargs), options["input"]
+    axes = tuple(range(-len(options["normalized_shape"]), 0))
     centred = x - x.mean(axes, keepdim=True) if name == "layer_norm" else x
-    eps = given.get("eps")
+    eps = options.get("eps")
     eps = (1e-5 if name == "layer_norm" else torch.finfo(x.dtype).eps) if eps is None else eps
     linear = centred * (centred.detach().square().mean(axes, keepdim=True) + eps).rsqrt()
-    linear = linear if given.get("weight") is None else linear * given["weight"]
-    return _as(value, linear if given.get("bias") is None else linear + given["bias"])
+    linear = linear if options.get("weight") is None else linear * options["weight"]
+    return _as(value, linear if options.get("bias") is None else linear + options["bias"])
 
 
 _RULES: dict[str, Rule] = {

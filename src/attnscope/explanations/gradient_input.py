@@ -1,11 +1,7 @@
 """Gradient times input: the answer as if it were linear in the embedding of every token (arXiv:1605.01713)."""
 
-from __future__ import annotations
-
-from jaxtyping import Float
-from torch import Tensor
-
 from attnscope.core.explanation import explanation
+from attnscope.matrix.relevance import TokenScores, TokenVectors
 
 
 @explanation(
@@ -16,7 +12,5 @@ from attnscope.core.explanation import explanation
     cost="one backward pass",
     signed=True,
 )
-def gradient_input(
-    embedding: dict[str, Float[Tensor, "token width"]], embedding_gradient: dict[str, Float[Tensor, "token width"]]
-) -> dict[str, Float[Tensor, " token"]]:
+def gradient_input(embedding: TokenVectors, embedding_gradient: TokenVectors) -> TokenScores:
     return {stack: (vectors * embedding_gradient[stack]).sum(-1) for stack, vectors in embedding.items()}

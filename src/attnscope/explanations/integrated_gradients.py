@@ -1,13 +1,11 @@
-"""Integrated gradients (arXiv:1703.01365): the gradient along the straight way from an input that says nothing.
+"""Integrated gradients (arXiv:1703.01365): the gradient along the straight line from an input without information.
 
     (e - b) * integral from 0 to 1 of d answer / d e at b + t (e - b) dt
 
 The numbers of all tokens add up to answer(e) - answer(b) (completeness). The integral is taken by Gauss's rule, which
-is exact for polynomials of degree 2 points - 1 and so needs fewer points than equal steps. Where the sum is off by
-more than NEAR (norms make the way steep near an input that says nothing), more points are taken.
+is exact for polynomials of degree 2 points - 1 and so needs fewer points than equal steps. If the sum is off by more
+than NEAR (norms make the line steep near an input without information), more points are taken.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 
@@ -17,9 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.explanation import explanation
+from attnscope.matrix.relevance import TokenScores, TokenVectors
 
 POINTS = (32, 64)
-NEAR = 0.01  # of what the numbers should add up to
+NEAR = 0.01  # tolerance, as a share of what the numbers should add up to
 AT_ONCE = 8  # points that go through the model together
 
 
@@ -33,38 +32,33 @@ AT_ONCE = 8  # points that go through the model together
     adds_up="the answer less that for an input that says nothing",
 )
 def integrated_gradients(
-    embedding: dict[str, Float[Tensor, "token width"]],
-    baseline: dict[str, Float[Tensor, "token width"]],
-    ask: Callable[..., Float[Tensor, " batch"]],
-) -> dict[str, Float[Tensor, " token"]]:
+    embedding: TokenVectors, baseline: TokenVectors, ask: Callable[..., Float[Tensor, " batch"]]
+) -> TokenScores:
     with torch.no_grad():
-        ends = [ask({stack: one[None] for stack, one in side.items()}) for side in (embedding, baseline)]
-    wanted = float(ends[0] - ends[1])
+        last, first = (ask({stack: x[None] for stack, x in side.items()}) for side in (embedding, baseline))
+    wanted = float(last - first)
     found: dict[str, Tensor] = {}
     for points in POINTS:
-        gradient = _along_the_way(embedding, baseline, ask, points)
+        gradient = _mean_gradient(embedding, baseline, ask, points)
         found = {stack: ((own - baseline[stack]) * gradient[stack]).sum(-1) for stack, own in embedding.items()}
-        if abs(sum(float(one.sum()) for one in found.values()) - wanted) <= NEAR * abs(wanted):
+        if abs(sum(float(scores.sum()) for scores in found.values()) - wanted) <= NEAR * abs(wanted):
             break
     return found
 
 
-def _along_the_way(
-    embedding: dict[str, Float[Tensor, "token width"]],
-    baseline: dict[str, Float[Tensor, "token width"]],
-    ask: Callable[..., Float[Tensor, " batch"]],
-    points: int,
-) -> dict[str, Float[Tensor, "token width"]]:
-    """The gradient, averaged over the way by Gauss's rule."""
+def _mean_gradient(
+    embedding: TokenVectors, baseline: TokenVectors, ask: Callable[..., Float[Tensor, " batch"]], points: int
+) -> TokenVectors:
+    """Return the gradient, averaged over the line by Gauss's rule."""
     first = next(iter(embedding.values()))
     places, weights = (torch.from_numpy(side).to(first) for side in np.polynomial.legendre.leggauss(points))
     total = {stack: torch.zeros_like(own) for stack, own in embedding.items()}
     for begin in range(0, points, AT_ONCE):
         t = (places[begin : begin + AT_ONCE, None, None] + 1) / 2
-        on_the_way = {
+        points_on_line = {
             stack: torch.lerp(baseline[stack][None], own[None], t).requires_grad_() for stack, own in embedding.items()
         }
-        gradients = torch.autograd.grad(ask(on_the_way).sum(), list(on_the_way.values()))
-        for stack, gradient in zip(on_the_way, gradients, strict=True):
+        gradients = torch.autograd.grad(ask(points_on_line).sum(), list(points_on_line.values()))
+        for stack, gradient in zip(points_on_line, gradients, strict=True):
             total[stack] += (gradient * weights[begin : begin + AT_ONCE, None, None] / 2).sum(0)
     return total

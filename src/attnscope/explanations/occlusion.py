@@ -1,10 +1,8 @@
-"""Occlusion: put a vector that says nothing in a token's place, and see how much of the answer goes (arXiv:1311.2901).
+"""Occlusion: replace a token by a vector without information, and see how much of the answer is lost (arXiv:1311.2901).
 
-Slow and obvious: one run of the model for every token, and no derivative anywhere. It sees one token at a time, so of
-two that each suffice it blames neither.
+Slow and simple: one run of the model for every token, and no derivative. It removes one token at a time, so of two
+tokens that each suffice it credits neither.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 
@@ -13,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.explanation import explanation
+from attnscope.matrix.relevance import TokenScores, TokenVectors
 
 AT_ONCE = 16  # runs of the model in one batch
 
@@ -27,10 +26,8 @@ AT_ONCE = 16  # runs of the model in one batch
     group="slow",
 )
 def occlusion(
-    embedding: dict[str, Float[Tensor, "token width"]],
-    baseline: dict[str, Float[Tensor, "token width"]],
-    ask: Callable[..., Float[Tensor, " batch"]],
-) -> dict[str, Float[Tensor, " token"]]:
+    embedding: TokenVectors, baseline: TokenVectors, ask: Callable[..., Float[Tensor, " batch"]]
+) -> TokenScores:
     found = {}
     with torch.no_grad():
         whole = ask({stack: vectors[None] for stack, vectors in embedding.items()})
@@ -38,8 +35,8 @@ def occlusion(
             lost = []
             for begin in range(0, len(vectors), AT_ONCE):
                 places = torch.arange(begin, min(begin + AT_ONCE, len(vectors)), device=vectors.device)
-                given = {name: own.expand(len(places), *own.shape).clone() for name, own in embedding.items()}
-                given[stack][torch.arange(len(places), device=vectors.device), places] = baseline[stack][places]
-                lost.append(whole - ask(given))
+                occluded = {name: own.expand(len(places), *own.shape).clone() for name, own in embedding.items()}
+                occluded[stack][torch.arange(len(places), device=vectors.device), places] = baseline[stack][places]
+                lost.append(whole - ask(occluded))
             found[stack] = torch.cat(lost)
     return found

@@ -1,12 +1,9 @@
-"""Numbers that know nothing: the floor that every other explanation must be above."""
-
-from __future__ import annotations
+"""Random numbers: the floor that every other explanation must beat."""
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from attnscope.core.explanation import explanation
+from attnscope.matrix.relevance import TokenScores, TokenVectors
 
 
 @explanation(
@@ -18,6 +15,6 @@ from attnscope.core.explanation import explanation
     signed=False,
     group="floor",
 )
-def random(embedding: dict[str, Float[Tensor, "token width"]], seed: int) -> dict[str, Float[Tensor, " token"]]:
+def random(embedding: TokenVectors, seed: int) -> TokenScores:
     generator = torch.Generator().manual_seed(seed)
     return {stack: torch.rand(len(vectors), generator=generator).to(vectors) for stack, vectors in embedding.items()}

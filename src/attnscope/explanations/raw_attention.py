@@ -1,18 +1,15 @@
-"""What the last layer attends to, averaged over its heads: what most people look at first.
+"""Attention of the last block, averaged over its heads: what most people look at first.
 
-Weights of one layer are no account of what the answer rests on (arXiv:1902.10186); this is here to be compared with.
+The weights of one block do not explain the answer (arXiv:1902.10186); they are here for comparison.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.explanation import explanation
 from attnscope.matrix.products import mean_pattern_from_left
-from attnscope.matrix.relevance import AttentionCall
+from attnscope.matrix.relevance import AttentionCall, TokenScores
 
 
 @explanation(
@@ -24,9 +21,7 @@ from attnscope.matrix.relevance import AttentionCall
     signed=False,
     adds_up="1 in each stack, less where a learned sink takes attention",
 )
-def raw_attention(
-    calls: Sequence[AttentionCall], start: dict[str, Float[Tensor, " token"]]
-) -> dict[str, Float[Tensor, " token"]]:
+def raw_attention(calls: Sequence[AttentionCall], start: TokenScores) -> TokenScores:
     found: dict[str, Tensor] = {}
     for stack, row in start.items():
         last = {call.keys_from: call for call in calls if call.stack == stack}

@@ -6,7 +6,7 @@ With Abar = mean over heads of (dA * A)^+, the paper keeps relevance maps R betw
     self-attention     R^dd <- R^dd + Abar R^dd,   R^de <- R^de + Abar R^de                                  (6, 7)
     cross-attention    R^de <- R^de + (Rbar^dd)^T Abar Rbar^ee,   Rbar = I + rownorm(R - I)                  (8 to 10)
 
-One answer is read from one row of R (or from a few: `start`), and a row needs no map.
+One answer is read from one row of R (or from a few: `start`), and a row needs no n x n map.
 
 Self-attention. After L calls R = (I + Abar_L) ... (I + Abar_1), so r = start R is a row vector carried from the last
 call to the first, r <- r + r Abar_l, each time one product (`matrix.relevance_products`).
@@ -23,11 +23,9 @@ several stacks are carried one by one and added up.
 Two streams that read each other (co-attention) are left to `matrix.relevance_maps`, which has their equation (11) too.
 Two towers that never meet are each carried down by themselves.
 
-A row sum of 0 means R = I there: its share is 0, never 0/0. What a row begins with, its own token, is taken away at the
-end: every token has it, and it says nothing.
+A row sum of 0 means R = I there: its share is 0, never 0/0. The identity that a row begins with is subtracted at the
+end.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 
@@ -36,7 +34,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.explanation import explanation
-from attnscope.matrix.relevance import AttentionCall, from_left, from_right, of_two_streams, read_each_other
+from attnscope.matrix.relevance import (
+    AttentionCall,
+    TokenScores,
+    from_left,
+    from_right,
+    of_two_streams,
+    read_each_other,
+)
 
 Row = Float[Tensor, "batch token"]
 
@@ -49,27 +54,23 @@ Row = Float[Tensor, "batch token"]
     cost="one backward pass",
     signed=False,
 )
-def relevance(
-    calls: Sequence[AttentionCall], start: dict[str, Float[Tensor, " token"]]
-) -> dict[str, Float[Tensor, " token"]]:
+def relevance(calls: Sequence[AttentionCall], start: TokenScores) -> TokenScores:
     if read_each_other(calls):
         return of_two_streams(calls, start)
     found: dict[str, Tensor] = {}
     for last, weights in start.items():
-        for stack, row in _of_one_stack(calls, last, weights).items():  # a stack may be read by one that begins too
+        for stack, row in _of_one_stack(calls, last, weights).items():  # a stack in `start` may also be read by another
             found[stack] = found[stack] + row if stack in found else row
     return found
 
 
-def _of_one_stack(
-    calls: Sequence[AttentionCall], last: str, weights: Float[Tensor, " token"]
-) -> dict[str, Float[Tensor, " token"]]:
-    """The row that begins in one stack, and what it sends to those that this one reads."""
+def _of_one_stack(calls: Sequence[AttentionCall], last: str, weights: Float[Tensor, " token"]) -> TokenScores:
+    """Return the row that begins in one stack, and what it sends to the stacks that this one reads."""
     mine = [(place, call) for place, call in enumerate(calls) if call.stack == last]
     row = weights[None]
     own = [call for _, call in mine if not call.crosses]
-    sums = _row_sums(own, row) if len(own) < len(mine) else []  # only cross-attention asks for them
-    sent: dict[tuple[str, int], Row] = {}  # by stack, and how often it had attended to itself when it was read
+    sums = _row_sums(own, row) if len(own) < len(mine) else []  # only cross-attention needs them
+    sent: dict[tuple[str, int], Row] = {}  # by stack, and by how many self-attentions it had when it was read
     left = len(own)
     for place, call in reversed(mine):
         if call.crosses:

@@ -1,21 +1,15 @@
-"""Attention rollout (arXiv:2005.00928): attention followed through all layers, half of every token staying where it is.
+"""Attention rollout (arXiv:2005.00928): attention multiplied through all blocks, half of every token staying.
 
-    r <- r rownorm(mean over heads of A + I), from the last layer to the first
+    r <- r rownorm(mean over heads of A + I), from the last block to the first
 
-It knows nothing of the answer: for every target it says the same. Rows that sum to less than 1 (a learned sink takes
-the rest) are divided by what they have.
+It does not depend on the answer. Rows that sum to less than 1 (a learned sink takes the rest) are divided by their sum.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxtyping import Float
-from torch import Tensor
-
 from attnscope.core.explanation import explanation
 from attnscope.matrix.products import mean_pattern_from_left, mean_row_mass
-from attnscope.matrix.relevance import AttentionCall
+from attnscope.matrix.relevance import AttentionCall, TokenScores
 
 
 @explanation(
@@ -28,11 +22,9 @@ from attnscope.matrix.relevance import AttentionCall
     stacks="one",
     adds_up="1, with the token itself",
 )
-def rollout(
-    calls: Sequence[AttentionCall], start: dict[str, Float[Tensor, " token"]]
-) -> dict[str, Float[Tensor, " token"]]:
+def rollout(calls: Sequence[AttentionCall], start: TokenScores) -> TokenScores:
     ((stack, row),) = start.items()
-    for call in reversed([one for one in calls if one.stack == stack and not one.crosses]):
+    for call in reversed([call for call in calls if call.stack == stack and not call.crosses]):
         share = row[None] / (1 + mean_row_mass(call.scores, row.dtype))
         row = (share + mean_pattern_from_left(call.scores, share))[0]
     return {stack: row}

@@ -1,13 +1,11 @@
-"""Value zeroing (arXiv:2301.12971): how far each token's state moves in a layer when the value of another is zero.
+"""Value zeroing (arXiv:2301.12971): how far each token's state moves in a block if another token's value is zero.
 
     C_ij = 1 - cos(state of i after the block, the same with value j zero),   rows made to sum to 1,
-    r <- r C_l, from the last layer to the first
+    r <- r C_l, from the last block to the first
 
-Unlike attention weights this sees values, the output projection, the skip, norms and the MLP of a block. A row in which
-nothing moves keeps what it has.
+Unlike attention weights this includes values, the output projection, the skip, norms and the MLP of a block. A row in
+which nothing moves stays the identity.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 
@@ -16,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.explanation import explanation
+from attnscope.matrix.relevance import TokenScores
 
 
 @explanation(
@@ -29,9 +28,7 @@ from attnscope.core.explanation import explanation
     adds_up="1",
     stacks="one",
 )
-def value_zeroing(
-    zeroed: Callable[[str], Float[Tensor, "layer token token"]], start: dict[str, Float[Tensor, " token"]]
-) -> dict[str, Float[Tensor, " token"]]:
+def value_zeroing(zeroed: Callable[[str], Float[Tensor, "layer token token"]], start: TokenScores) -> TokenScores:
     ((stack, row),) = start.items()
     for moved in zeroed(stack).flip(0):
         sums = moved.sum(-1, keepdim=True)

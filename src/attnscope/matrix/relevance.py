@@ -32,6 +32,8 @@ from attnscope.matrix.scores import Scores
 from attnscope.matrix.tiles import TileValues, pattern_strips, precise_lse
 from attnscope.matrix.tiling import Strip, cut
 
+TokenVectors = dict[str, Float[Tensor, "token width"]]  # by stack
+TokenScores = dict[str, Float[Tensor, " token"]]
 Map = Float[Tensor, "_ _"]  # maps of one dictionary differ in size
 MOST_NUMBERS = 1 << 28  # of all maps together: 1 GB in float32
 

@@ -18,6 +18,7 @@ Key = Float[Tensor, "batch kv_head key dim"]
 Value = Float[Tensor, "batch kv_head key value_dim"]
 Weights = Float[Tensor, "batch head query key"]
 Mixed = Float[Tensor, "batch head query value_dim"]
+PerHead = Float[Tensor, " head"]
 Visible = Bool[Tensor, "#batch #head #query key"] | None
 
 

@@ -1,6 +1,4 @@
-"""By how much a head's pattern shrinks the differences between tokens."""
-
-from __future__ import annotations
+"""How much a head's pattern shrinks differences between tokens."""
 
 from functools import partial
 

@@ -1,7 +1,5 @@
 """How many directions the tokens use, by the entropy of their singular values."""
 
-from __future__ import annotations
-
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -23,6 +21,5 @@ from attnscope.matrix import rank
 def effective_rank(
     stream: Float[Tensor, "batch token width"], token_mask: Bool[Tensor, "batch token"]
 ) -> Float[Tensor, " batch"]:
-    # exp(-sum_i p_i ln p_i), p_i = s_i / sum_j s_j: every singular value counts, so the whole spectrum is
-    # needed.
+    # exp(-sum_i p_i ln p_i), p_i = s_i / sum_j s_j: needs the whole spectrum.
     return rank.effective_rank(stream, token_mask)

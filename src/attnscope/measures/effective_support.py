@@ -1,7 +1,5 @@
 """How many keys a query really uses."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -26,9 +24,8 @@ def effective_support(
     row_mass: Float[Tensor, "batch head query"],
     query_mask: Bool[Tensor, "batch query"],
 ) -> Float[Tensor, "batch head"]:
-    # A row spread evenly over m keys has sum of squares mass^2/m, whatever its mass: rows sum to one except
-    # beside a learned sink, where 1/sum alone would count more keys than there are. A row without mass uses
-    # no key.
+    # A row spread evenly over m keys has sum of squares mass^2/m, whatever its mass. (Rows sum to one except beside a
+    # learned sink, where 1/sum would count more keys than there are.) A row without mass uses no key.
     squares = row_sum_squares.to(torch.promote_types(row_sum_squares.dtype, torch.float32))
     empty = squares == 0
     support = row_mass.to(squares.dtype).square() / squares.masked_fill(empty, 1.0)

@@ -1,7 +1,5 @@
 """How widely a head looks: the entropy of its rows."""
 
-from __future__ import annotations
-
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -27,7 +25,8 @@ def entropy(
     query_mask: Bool[Tensor, "batch query"],
 ) -> Float[Tensor, "batch head"]:
     # -sum_j p_j ln p_j of p = A_i / m, the row as a distribution over keys, averaged over the real rows i. Its mass m
-    # is 1 except beside a learned sink, where -sum_j A_ij ln A_ij = m (H(p) - ln m) calls a resting row sharp.
+    # is 1 except beside a learned sink, where -sum_j A_ij ln A_ij = m (H(p) - ln m) would call a row sharp whose mass
+    # is on the sink.
     mass = row_mass.to(row_entropy.dtype)
     empty = mass == 0
     whole = mass.masked_fill(empty, 1.0)

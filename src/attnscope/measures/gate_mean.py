@@ -1,6 +1,4 @@
-"""How far gates let heads through: the mean gate, which says whether a head is switched off without a sink."""
-
-from __future__ import annotations
+"""The mean gate of a head: whether it is switched off without a sink."""
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -23,6 +21,6 @@ def gate_mean(
     query_mask: Bool[Tensor, "batch query"],
 ) -> Float[Tensor, "batch head"]:
     # The mean over real tokens and over a head's gates, one or one for every coordinate; heads that share values share
-    # their gates. Where nothing is gated the measure is absent: a gate of 1 would say that there is one, and open.
+    # their gates. Without gates the measure is absent: a gate of 1 would mean that there is an open one.
     gates = gate.to(accumulation_dtype(gate)).mean(dim=-1).transpose(1, 2)
     return row_mean(gates.repeat_interleave(mixed.shape[2] // gates.shape[1], dim=1), query_mask)

@@ -1,7 +1,5 @@
 """Whether a layer's attention still learns: the size of the gradient at each of its four projections."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch
@@ -25,7 +23,7 @@ PROJECTIONS = ("query", "key", "value", "output")
     log=True,
 )
 def gradient_norm(gradient: Mapping[str, Float[Tensor, "inner outer"]]) -> dict[str, Float[Tensor, ""]]:
-    # Where tokens are alike, attention is the same whatever the logits are: dA/ds is A (diag - A) applied to equal
+    # If tokens are alike, attention is the same whatever the logits are: dA/ds is A (diag - A) applied to equal
     # values, so the gradients at W_Q and W_K vanish while those at W_V and W_O stay (arXiv:2206.03126, Theorem 3.1).
     known = next(iter(gradient.values()), torch.zeros(()))
     dtype = accumulation_dtype(known)

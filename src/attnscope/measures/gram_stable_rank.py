@@ -1,7 +1,5 @@
 """How many directions the tokens use, by the energy of their Gram matrix X X^T, as arXiv:2410.07799 has it."""
 
-from __future__ import annotations
-
 from jaxtyping import Bool, Float
 from torch import Tensor
 

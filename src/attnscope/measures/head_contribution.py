@@ -1,7 +1,5 @@
 """What share of an attention layer's write a head makes."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -11,7 +9,7 @@ from attnscope.core.measure import measure
 from attnscope.matrix.sequences import accumulation_dtype, spread_tokens
 
 # One token costs heads x value_dim x width products, as much as the output projection itself: evenly spaced
-# tokens of each sequence give the median at a small part of that.
+# tokens of each sequence give the median at a fraction of that.
 CONTRIBUTION_TOKENS = 8
 
 
@@ -30,13 +28,12 @@ def head_contribution(
     output_weight: Float[Tensor, "head value_dim width"],
     query_mask: Bool[Tensor, "batch query"],
 ) -> Float[Tensor, "batch head"]:
-    # c_h(t) = ||z_h(t) W_O^h||_1 / sum_g ||z_g(t) W_O^g||_1, the median over tokens t. Sums to one over
-    # heads at each token.
+    # c_h(t) = ||z_h(t) W_O^h||_1 / sum_g ||z_g(t) W_O^g||_1, the median over tokens t. Sums to one over heads.
     token, used = spread_tokens(query_mask, CONTRIBUTION_TOKENS)
     dtype = accumulation_dtype(mixed)
     rows = mixed.detach()[torch.arange(len(mixed), device=mixed.device)[:, None], token].to(dtype)
     heads_first = rows.flatten(0, 1).transpose(0, 1).contiguous()
-    # A head at a time, into one buffer: the writes of all of them together are large.
+    # One head at a time, into one buffer: the writes of all heads together are large.
     write = heads_first.new_empty(heads_first.shape[1], output_weight.shape[-1])
     sizes = [
         torch.mm(z, weight, out=write).abs_().sum(dim=-1)
@@ -50,11 +47,11 @@ def head_contribution(
 def _median(
     share: Float[Tensor, "batch head sample"], used: Bool[Tensor, "batch sample"]
 ) -> Float[Tensor, "batch head"]:
-    """The median over the used samples, NaN if one is NaN, zero if there is none."""
+    """Return the median over the used samples; NaN if one is NaN, zero if there is no sample."""
     real = used[:, None, :]
     ordered = share.masked_fill(~real, torch.inf).sort(dim=-1).values
     count = used.sum(dim=-1)[:, None, None].expand(-1, share.shape[1], 1)
     low = ordered.gather(-1, ((count - 1) // 2).clamp_min(0)).squeeze(-1)
     high = ordered.gather(-1, (count // 2).clamp_max(share.shape[-1] - 1)).squeeze(-1)
-    sick = (share.isnan() & real).any(dim=-1)
-    return ((low + high) / 2.0).masked_fill(count.squeeze(-1) == 0, 0.0).masked_fill(sick, torch.nan)
+    broken = (share.isnan() & real).any(dim=-1)
+    return ((low + high) / 2.0).masked_fill(count.squeeze(-1) == 0, 0.0).masked_fill(broken, torch.nan)

@@ -1,7 +1,5 @@
 """Whether another head of the layer does the same thing."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -22,7 +20,7 @@ from attnscope.core.measure import Located, measure
 )
 def head_overlap(head_overlap: Float[Tensor, "batch head head"]) -> Located:
     # max over g != h of the mean over rows of <A_g, A_h> / (|A_g| |A_h|), which is not negative because patterns are
-    # not; a head that is alone in its layer overlaps with none.
+    # not; it is 0 for the only head of a block.
     overlap = head_overlap.to(torch.promote_types(head_overlap.dtype, torch.float32))
     alone = torch.eye(overlap.shape[-1], dtype=torch.bool, device=overlap.device)
     value, other = overlap.masked_fill(alone, 0.0).max(dim=-1)

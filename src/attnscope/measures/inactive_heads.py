@@ -1,6 +1,4 @@
-"""Whether a head gives anything: the norm of its output beside that of the layer's heads."""
-
-from __future__ import annotations
+"""Whether a head is active: the norm of its output relative to the mean over the block's heads."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -22,9 +20,9 @@ from attnscope.matrix.sequences import accumulation_dtype
 def inactive_heads(
     mixed: Float[Tensor, "batch query head value_dim"], query_mask: Bool[Tensor, "batch query"]
 ) -> Float[Tensor, "batch head"]:
-    # mean_t ||z_h(t)|| / mean_g mean_t ||z_g(t)||: the mean over heads is 1, and a head near 0 can be left out. It sees
-    # heads that rest on a small value wherever that stands, and heads that cancel what they read, which the mass on the
-    # first token does not.
+    # mean_t ||z_h(t)|| / mean_g mean_t ||z_g(t)||: the mean over heads is 1, and a head near 0 can be removed. Unlike
+    # the mass on the first token, it finds heads that attend to a small value anywhere, and heads that cancel what they
+    # read.
     dtype = accumulation_dtype(mixed)
     norms = torch.linalg.vector_norm(mixed.detach(), dim=-1, dtype=dtype)
     total: Tensor = norms.masked_fill(~query_mask[:, :, None], 0.0).sum(dim=1)

@@ -1,6 +1,4 @@
-"""Whether a head goes on where the same token was before: the second half of an induction circuit."""
-
-from __future__ import annotations
+"""Whether a head attends to what followed the same token before: the second half of an induction circuit."""
 
 import torch
 from jaxtyping import Bool, Int
@@ -30,10 +28,10 @@ def induction(
     key_mask: Bool[Tensor, "batch key"],
 ) -> Located:
     # Mean over rows i of A_{i, p+1}, p the last place before i with the token of i: one dot product a row, as the mass
-    # on a chosen key is exp(s_ij - lse_i). Rows without such a place do not count, nor those with p = i - 1, whose
-    # token after is the row itself; a sequence of only such rows has no value. On random tokens said twice every row
-    # of the second half counts, and no grammar finds the place. A head that always looks back by half of such a text
-    # would: where all texts are as long, they cannot tell it from one that compares tokens.
+    # on a chosen key is exp(s_ij - lse_i). Rows without such a place are ignored, and rows with p = i - 1, whose next
+    # token is the row itself; a sequence of only such rows has no value. In random tokens, twice over, every row of the
+    # second half counts, and grammar does not help to find the place. Texts of one length cannot distinguish a head
+    # that always looks back by half a text from one that compares tokens.
     dtype = accumulation_dtype(scores.query)
     target = _after_last_occurrence(tokens, query_mask & key_mask)
     counted = target >= 0
@@ -46,10 +44,10 @@ def induction(
 def _after_last_occurrence(
     tokens: Int[Tensor, "batch token"], real: Bool[Tensor, "batch token"]
 ) -> Int[Tensor, "batch token"]:
-    """For every token the place behind its last occurrence before, -1 where there is none. O(n log n): equal tokens
-    stand together, in order, when they are sorted."""
+    """Return for every token the place behind its last earlier occurrence, or -1. O(n log n): a stable sort puts equal
+    tokens together, in order."""
     place = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-    alike, order = torch.where(real, tokens, -1 - place).sort(dim=-1, stable=True)  # padding is like nothing else
+    alike, order = torch.where(real, tokens, -1 - place).sort(dim=-1, stable=True)  # padding differs from everything
     again = alike[:, 1:] == alike[:, :-1]
     before = torch.full_like(place, -2).scatter(-1, order[:, 1:], torch.where(again, order[:, :-1], -2))
     return torch.where((before >= 0) & (before + 1 < place), before + 1, -1)

@@ -1,6 +1,4 @@
-"""How low entropy could fall with logits spread as far as they are, and how far above that a head is."""
-
-from __future__ import annotations
+"""The lowest entropy that the spread of the logits allows, and how far above it a head is."""
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -29,8 +27,8 @@ def logit_entropy_floor(
     query_mask: Bool[Tensor, "batch query"],
 ) -> dict[str, Float[Tensor, "batch head"]]:
     # H_i >= floor(sigma_i, n_i), attained by one high logit (derived above `entropy_floor`); rows as distributions over
-    # the keys they see, as in `entropy`, so that a learned sink moves neither. Where the floor is high, no logit can
-    # make the head sharp; where it is low and the head high above it, logits are spread without preferring one key.
+    # the keys they see, as in `entropy`, so that a learned sink moves neither. If the floor is high, no logit can make
+    # the head sharp; if it is low and the head far above it, logits are spread without preferring one key.
     floor = entropy_floor(*logit_spread(scores, accumulation_dtype(scores.query)))
     mass = row_mass.to(floor.dtype)
     empty = mass == 0

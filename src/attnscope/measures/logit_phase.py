@@ -1,6 +1,4 @@
-"""Whether attention averages, chooses or is frozen: the spread of logits beside what so many keys can bear."""
-
-from __future__ import annotations
+"""Whether attention averages, chooses or is frozen: the spread of logits relative to what freezes so many keys."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -22,9 +20,7 @@ from attnscope.matrix.sequences import accumulation_dtype, row_mean
     parts=("value", "spread", "predicted_entropy", "predicted_squares", "squares"),
 )
 def logit_phase(
-    scores: Scores,
-    row_sum_squares: Float[Tensor, "batch head query"],
-    query_mask: Bool[Tensor, "batch query"],
+    scores: Scores, row_sum_squares: Float[Tensor, "batch head query"], query_mask: Bool[Tensor, "batch query"]
 ) -> dict[str, Float[Tensor, "batch head"]]:
     # Independent Gaussian logits of standard deviation sigma over n keys are the random energy model. With
     # r = sigma / sqrt(2 ln n): below 1 the sum of exponentials is its mean, ln Z = ln n + sigma^2/2, so

@@ -1,7 +1,5 @@
 """The largest logit of a head: what grows before attention becomes one-hot and training diverges."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -26,8 +24,8 @@ def max_logit(
     query_mask: Bool[Tensor, "batch query"],
 ) -> Located:
     # S_max = max_ij s_ij over real rows and the keys they see: behind soft-capping, with a bias, without a learned
-    # sink. Exact without a map: the blocked pass has ln A_ij = s_ij - lse_i of a tile at hand, so max_j s_ij is the
-    # largest of a row and lse_i. A row that sees nothing has no logit.
+    # sink. Exact without a map: the blocked pass computes ln A_ij = s_ij - lse_i of a tile, so max_j s_ij is the
+    # largest of a row plus lse_i. A row that sees nothing has no logit.
     top = row_top_logit.to(torch.promote_types(row_top_logit.dtype, torch.float32))
     counted = query_mask[:, None, :] & (row_mass != 0)
     value, query = top.masked_fill(~counted, -torch.inf).max(dim=-1)

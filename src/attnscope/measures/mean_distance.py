@@ -1,7 +1,5 @@
 """How far back, or around, a head looks."""
 
-from __future__ import annotations
-
 from jaxtyping import Bool, Float
 from torch import Tensor
 

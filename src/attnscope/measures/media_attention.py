@@ -1,7 +1,5 @@
 """How much words look at the pictures or sounds among them, head by head: the cross part of a model that reads both."""
 
-from __future__ import annotations
-
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -29,11 +27,11 @@ def media_attention(
     media: Bool[Tensor, "batch key"],
 ) -> dict[str, Float[Tensor, "batch head"]]:
     # sum_j A_ij [j is of a picture] is one product of the pattern with a column of zeros and ones; the mean runs over
-    # the rows of words, or over those of pictures. Attention that preferred nothing would give words before a picture
-    # nothing and words behind it the share of pictures among the keys they see: what the first part is to be read by.
+    # the rows of words, or over those of pictures. Uniform attention gives words before a picture 0, and words behind
+    # it the share of pictures among the keys they see: compare the first part with that.
     column = (media & key_mask).to(accumulation_dtype(scores.query))[:, None, :, None]
     column = column.expand(-1, scores.query.shape[1], -1, -1)
-    share, uniform = (apply(one, column)[..., 0].clamp_max(1.0) for one in (scores, scores.with_equal_logits()))
+    share, uniform = (apply(s, column)[..., 0].clamp_max(1.0) for s in (scores, scores.with_equal_logits()))
     words = query_mask & ~media
     return {
         "from_text": row_mean(share, words),

@@ -1,7 +1,5 @@
 """Sinks by kind of token: the token of a picture or sound that receives most, and the word that does."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor

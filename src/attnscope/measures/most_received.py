@@ -1,7 +1,5 @@
 """The key that a head looks at most, and how much it gets."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -25,10 +23,9 @@ def most_received(
     query_mask: Bool[Tensor, "batch query"],
     key_mask: Bool[Tensor, "batch key"],
 ) -> Located:
-    # max_k (1/n) sum_i A_ik over n rows. The causal alpha_k = sum_i A_ik / (n - k) divides by the rows that
-    # can see key k instead; its largest value is then often the last key, judged by the one row that sees
-    # it. Dividing by all rows agrees with alpha_0 for the first key, with alpha_k for bidirectional
-    # attention, and no short column wins by chance.
+    # max_k (1/n) sum_i A_ik over n rows. The causal alpha_k = sum_i A_ik / (n - k) divides by the rows that can see key
+    # k instead; its largest value is often the last key, seen by one row. Dividing by all rows agrees with alpha_0 for
+    # the first key, with alpha_k for bidirectional attention, and no short column wins by chance.
     share = received.to(torch.promote_types(received.dtype, torch.float32))
     share = share / query_mask.sum(dim=-1).clamp_min(1)[:, None, None]
     largest, key = share.max(dim=-1)

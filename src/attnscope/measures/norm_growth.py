@@ -1,7 +1,5 @@
 """How much a block makes tokens grow."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -26,8 +24,8 @@ def norm_growth(
     stream_before: Float[Tensor, "batch token width"],
     token_mask: Bool[Tensor, "batch token"],
 ) -> Float[Tensor, " batch"]:
-    # The geometric mean over tokens of |x_t after| / |x_t before|: factors of successive blocks multiply, and
-    # one massive token moves it by its share of the tokens only.
+    # The geometric mean over tokens of |x_t after| / |x_t before|: factors of successive blocks multiply, and one
+    # massive token counts as one token.
     dtype = accumulation_dtype(stream)
     tiny = torch.finfo(dtype).tiny
     after, before = (

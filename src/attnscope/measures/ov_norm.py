@@ -1,7 +1,5 @@
 """How much a head can amplify what it moves: the norm of W_V W_O."""
 
-from __future__ import annotations
-
 from jaxtyping import Float
 from torch import Tensor
 
@@ -17,8 +15,7 @@ from attnscope.matrix.spectrum import product_norm
     scope="weights",
 )
 def ov_norm(
-    value_weight: Float[Tensor, "head key_width value_dim"],
-    output_weight: Float[Tensor, "head value_dim width"],
+    value_weight: Float[Tensor, "head key_width value_dim"], output_weight: Float[Tensor, "head value_dim width"]
 ) -> Float[Tensor, " head"]:
     # ||W_V W_O||_2: the weight's part in every bound on how fast a stack of heads collapses.
     return product_norm(value_weight, output_weight)

@@ -1,7 +1,5 @@
 """How far the tokens are from being one token repeated: the collapse curve."""
 
-from __future__ import annotations
-
 from jaxtyping import Bool, Float
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The distance of the stream to the subspace where all tokens are equal, d_M of the over-smoothing papers."""
 
-from __future__ import annotations
-
 from jaxtyping import Bool, Float
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Whether a head looks at its own token, and so does little more than a projection."""
 
-from __future__ import annotations
-
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -24,6 +22,5 @@ from attnscope.matrix.sequences import row_mean
 def self_attention(
     self_mass: Float[Tensor, "batch head query"], query_mask: Bool[Tensor, "batch query"]
 ) -> Float[Tensor, "batch head"]:
-    # (1/n) tr A. The first row of a causal pattern sees nothing but itself and is counted: the identity has
-    # exactly 1.
+    # (1/n) tr A. The first row of a causal pattern sees only itself and is counted: the identity has exactly 1.
     return row_mean(self_mass, query_mask)

@@ -1,7 +1,5 @@
 """How much of a head's attention falls on the first token, and whether that makes the head a sink."""
 
-from __future__ import annotations
-
 from jaxtyping import Bool, Float
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The two largest singular values of a head's pattern: a wide gap is what makes tokens collapse."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from jaxtyping import Bool, Float
@@ -26,8 +24,7 @@ from attnscope.matrix.sequences import accumulation_dtype
 def spectral_gap(
     scores: Scores, query_mask: Bool[Tensor, "batch query"], key_mask: Bool[Tensor, "batch key"]
 ) -> dict[str, Float[Tensor, "batch head"]]:
-    # Random softmax patterns have sigma_1 -> 1 and sqrt(n) sigma_2 -> 2: one direction survives a stack of
-    # them.
+    # Random softmax patterns have sigma_1 -> 1 and sqrt(n) sigma_2 -> 2: one direction survives a stack of them.
     dtype = accumulation_dtype(scores.query)
     known = with_lse(scores, dtype)  # once, not in each of the many products
     values = pattern_singular_values(

@@ -1,7 +1,5 @@
 """The largest activation in the stream, where it stands, and the three channels that carry the most."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -25,7 +23,7 @@ from attnscope.matrix.sequences import sequences
 def spike(stream: Float[Tensor, "batch token width"], token_mask: Bool[Tensor, "batch token"]) -> dict[str, Located]:
     sizes, channels, tokens = [], [], []
     for some in sequences(stream, token_mask):
-        # Two reductions, the second of them from the cache; |X| would be a copy of the stream.
+        # Two reductions, the second from the cache; |X| would copy the stream.
         channel_size = torch.maximum(some.tokens.amax(dim=-2), -some.tokens.amin(dim=-2))
         size, channel = channel_size.topk(3, dim=-1)
         column = some.tokens.gather(-1, channel[:, None, :1].expand(-1, some.tokens.shape[1], 1)).squeeze(-1)

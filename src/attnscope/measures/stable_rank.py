@@ -1,7 +1,5 @@
 """How many directions the tokens use, by energy: blind to small singular values."""
 
-from __future__ import annotations
-
 from jaxtyping import Bool, Float
 from torch import Tensor
 

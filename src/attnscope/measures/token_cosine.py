@@ -1,7 +1,5 @@
 """How much tokens point the same way: the over-smoothing curve."""
 
-from __future__ import annotations
-
 from jaxtyping import Bool, Float
 from torch import Tensor
 

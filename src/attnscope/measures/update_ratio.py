@@ -1,6 +1,4 @@
-"""How far the last step moved each projection of a layer, beside how large it is."""
-
-from __future__ import annotations
+"""How far the last step moved each projection of a block, relative to its size."""
 
 from collections.abc import Mapping
 
@@ -28,8 +26,7 @@ def update_ratio(
     weight: Mapping[str, Float[Tensor, "inner outer"]], weight_before: Mapping[str, Float[Tensor, "inner outer"]]
 ) -> dict[str, Float[Tensor, ""]]:
     # ||W_t - W_(t-1)|| / ||W_(t-1)|| in the Frobenius norm; about 1e-3 in a run that goes well. Weights that did not
-    # move moved by 0 of themselves, those that are all zero too; weights that leave zero have no size to compare with,
-    # and their ratio is no number, which says nothing about what they are now.
+    # move, zeros included, have ratio 0; weights that leave zero have no size to compare with, and ratio NaN.
     known = next(iter(weight.values()), torch.zeros(()))
     dtype = accumulation_dtype(known)
     missing = torch.full((), torch.nan, dtype=dtype, device=known.device)

@@ -1,6 +1,4 @@
-"""Whether a head parks its attention on a token that has nothing to say: the value of its sink beside the others."""
-
-from __future__ import annotations
+"""Whether a head attends to a token with a small value: the value of its sink relative to the others."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -24,8 +22,8 @@ def value_drain(
     value: Float[Tensor, "batch kv_head key value_dim"],
     key_mask: Bool[Tensor, "batch key"],
 ) -> Located:
-    # ||v_k|| / mean_j ||v_j|| at k = argmax_k sum_i A_ik. Attention that falls on a small value writes next to
-    # nothing: the head rests. Heads that share values have their norms in common.
+    # ||v_k|| / mean_j ||v_j|| at k = argmax_k sum_i A_ik. Attention on a small value writes next to nothing: the
+    # head is inactive. Heads that share values share their norms.
     dtype = torch.promote_types(accumulation_dtype(value), received.dtype)
     norms = torch.linalg.vector_norm(value.detach(), dim=-1, dtype=dtype)
     norms = norms.masked_fill(~key_mask[:, None], 0.0)

@@ -53,7 +53,7 @@ class Tape:
         return self.like.new_zeros(()).expand(*leading, *shape)
 
     def pulled(self, last: Recorded, adjoint: Sums, kept: Sequence[Recorded] = (), stop: bool = False) -> Pulled:
-        """Carry the adjoint at `last` back to the first step, and return those at `kept`; with `stop` they end there."""
+        """Carry the adjoint at `last` to the first step, returning those at `kept`; with `stop` these end there."""
         pending: dict[int, Sums] = {last.index: adjoint}
         constants: list[Sums] = []
         wanted = {step.index for step in kept}

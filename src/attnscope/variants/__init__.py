@@ -1,21 +1,19 @@
 """One file per published attention; every file here is found and registered by its name.
 
-The room is called like the command, whose Python twin is called: `attnscope.variants()` is the catalog also where some
-file of the room was imported before, and the name stands for the room.
+`attnscope.variants()` must return the catalog even after a file of this package was imported, when the name
+`attnscope.variants` means the package. So the package itself can be called.
 """
-
-from __future__ import annotations
 
 import sys
 from types import ModuleType
 from typing import Any
 
 
-class _Room(ModuleType):
+class _CallablePackage(ModuleType):
     def __call__(self, name: str | None = None) -> Any:
         from attnscope.core.registry import variant_catalog
 
         return variant_catalog(name)
 
 
-sys.modules[__name__].__class__ = _Room
+sys.modules[__name__].__class__ = _CallablePackage

@@ -1,32 +1,21 @@
-"""AttnScale: what tells tokens apart made louder, J + (1 + w)(A - J), with a trained w for every head.
+"""AttnScale: differences between tokens amplified, J + (1 + w)(A - J), with a trained w for every head.
 
-J is the low-pass part of a pattern (it keeps the mean alone) and A - J its high-pass part: arXiv:2203.05962.
+J is the low-pass part of a pattern (it keeps only the mean) and A - J its high-pass part: arXiv:2203.05962.
 """
 
-from __future__ import annotations
-
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.plain_attention import mean_of_visible, plain_attention, softmax_pattern, uniform_pattern
-from attnscope.matrix.visibility import Visible
+from attnscope.matrix.visibility import Key, Mixed, PerHead, Query, Value, Visible, Weights
 
 
 def start(size: Size) -> dict[str, Tensor]:
     return {"weight": torch.zeros(size.heads)}
 
 
-def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    weight: Float[Tensor, " head"],
-) -> Float[Tensor, "batch head query key"]:
+def pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: float, weight: PerHead) -> Weights:
     softmax = softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
     uniform = uniform_pattern(query, key, visible=visible, causal=causal)
     return uniform + (1 + weight.to(softmax.dtype)[:, None, None]) * (softmax - uniform)
@@ -47,15 +36,8 @@ def pattern(
     keeps="w = 0: A alone",
 )
 def attn_scale(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    weight: Float[Tensor, " head"],
-) -> Float[Tensor, "batch head query value_dim"]:
+    query: Query, key: Key, value: Value, *, visible: Visible, causal: bool, scale: float, weight: PerHead
+) -> Mixed:
     mixed = plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
     mean = mean_of_visible(query, value, visible=visible, causal=causal)
     # J + (1 + w)(A - J) = A + w (A - J), which at w = 0 is A to the bit.

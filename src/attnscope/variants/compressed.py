@@ -1,11 +1,9 @@
-"""Keys and values made fewer by a strided convolution: memory-compressed attention.
+"""Fewer keys and values by a strided convolution: memory-compressed attention.
 
 Every `stride`-th token is an anchor, counted from the first real one. Its key and value are a convolution over `kernel`
 tokens: those from the anchor on, or, under a causal mask, those up to it, so that an anchor is seen from its own place
 on. There are ceil(n / stride) of them (arXiv:1801.10198, heads of Multiformer, arXiv:2205.07100).
 """
-
-from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
@@ -15,18 +13,18 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
-from attnscope.matrix.visibility import RealKeys, Visible, for_every_head, mix, real_keys
+from attnscope.matrix.visibility import Key, Mixed, Query, RealKeys, Value, Visible, for_every_head, mix, real_keys
 
 
 def start(size: Size, *, kernel: int = 4) -> dict[str, Tensor]:
-    """The mean of the tokens under the kernel."""
+    """Start with the mean of the tokens under the kernel."""
     mean = torch.eye(size.dim)[None, :, :, None].repeat(size.heads, 1, 1, kernel) / kernel
     return {"key_kernel": mean, "value_kernel": mean.clone()}
 
 
 def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
+    query: Query,
+    key: Key,
     *,
     visible: Visible,
     causal: bool,
@@ -35,7 +33,7 @@ def pattern(
     value_kernel: Float[Tensor, "head value_dim value_dim kernel"],
     stride: int = 4,
 ) -> Float[Tensor, "batch head query anchor"]:
-    """Weights over anchors."""
+    """Return weights over anchors."""
     plain = _plain(visible, causal, query.shape[-2])
     anchors = _compress(for_every_head(key, query.shape[1]), key_kernel, plain, stride)
     seen = _seen(plain, query.shape[-2], key.shape[-2], stride, query.device)
@@ -43,9 +41,9 @@ def pattern(
 
 
 def slow(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
+    query: Query,
+    key: Key,
+    value: Value,
     *,
     visible: Visible,
     causal: bool,
@@ -53,25 +51,25 @@ def slow(
     key_kernel: Float[Tensor, "head dim dim kernel"],
     value_kernel: Float[Tensor, "head value_dim value_dim kernel"],
     stride: int = 4,
-) -> Float[Tensor, "batch head query value_dim"]:
-    """The convolution as a sum over the tokens under the kernel, one anchor at a time."""
+) -> Mixed:
+    """Compute the convolution as a sum over the tokens under the kernel, one anchor at a time."""
     plain = _plain(visible, causal, query.shape[-2])
     heads, tokens = query.shape[1], key.shape[-2]
     kernels = {"key": (for_every_head(key, heads), key_kernel), "value": (for_every_head(value, heads), value_kernel)}
     made: dict[str, Tensor] = {}
-    for name, (given, kernel) in kernels.items():
+    for name, (vectors, kernel) in kernels.items():
         anchors = []
-        for row in range(len(given)):
+        for row in range(len(vectors)):
             real = torch.ones(tokens, dtype=torch.bool) if plain.real is None else plain.real[row % len(plain.real), 0]
             first = int(real.long().argmax())
             for anchor in range(first, first + tokens, stride):
-                total = torch.zeros_like(given[row, :, 0])
+                total = torch.zeros_like(vectors[row, :, 0])
                 for step in range(kernel.shape[-1]):
                     place = anchor + step - (kernel.shape[-1] - 1 if plain.causal else 0)
                     if 0 <= place < tokens and real[place]:
-                        total = total + torch.einsum("hoi,hi->ho", kernel[..., step], given[row, :, place])
+                        total = total + torch.einsum("hoi,hi->ho", kernel[..., step], vectors[row, :, place])
                 anchors.append(total)
-        made[name] = torch.stack(anchors).reshape(len(given), -1, heads, kernel.shape[1]).transpose(1, 2)
+        made[name] = torch.stack(anchors).reshape(len(vectors), -1, heads, kernel.shape[1]).transpose(1, 2)
     seen = _seen(plain, query.shape[-2], tokens, stride, query.device)
     return mix(softmax_pattern(query, made["key"], visible=seen, causal=False, scale=scale), made["value"])
 
@@ -92,9 +90,9 @@ def slow(
     changes="single tokens cannot be told apart under one anchor; stride 1 and a kernel of 1 change nothing",
 )
 def compressed(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
+    query: Query,
+    key: Key,
+    value: Value,
     *,
     visible: Visible,
     causal: bool,
@@ -102,7 +100,7 @@ def compressed(
     key_kernel: Float[Tensor, "head dim dim kernel"],
     value_kernel: Float[Tensor, "head value_dim value_dim kernel"],
     stride: int = 4,
-) -> Float[Tensor, "batch head query value_dim"]:
+) -> Mixed:
     plain = _plain(visible, causal, query.shape[-2])
     key, value = for_every_head(key, query.shape[1]), for_every_head(value, query.shape[1])
     fewer = _compress(key, key_kernel, plain, stride), _compress(value, value_kernel, plain, stride)
@@ -138,7 +136,7 @@ def _compress(
 
 
 def _seen(plain: RealKeys, queries: int, keys: int, stride: int, device: torch.device) -> Visible:
-    """An anchor is seen where its own token is."""
+    """Return which anchors a query sees: those whose own token it sees."""
     anchors = torch.arange(0, keys, stride, device=device)
     if plain.real is None:
         visible = None
@@ -154,5 +152,5 @@ def _seen(plain: RealKeys, queries: int, keys: int, stride: int, device: torch.d
 
 
 def _first(real: Bool[Tensor, "batch 1 key"]) -> Tensor:
-    """Where the sequence begins: padding on the left moves the anchors along."""
+    """Return where the sequence begins: padding on the left shifts the anchors."""
     return real[:, 0].long().argmax(-1, keepdim=True)

@@ -1,10 +1,8 @@
-"""A gate on every channel of what attention writes, conditional on the token: what a sink was needed for, done openly.
+"""A gate on every channel of what attention writes, conditional on the token.
 
-A head that has nothing to say parks its weight on a sink. With a gate that reads the stream, the write can be closed
-instead (the conditional channel gate of arXiv:2603.05498).
+A head with nothing to add puts its weight on a sink. A gate that reads the stream can close the write instead (the
+conditional channel gate of arXiv:2603.05498).
 """
-
-from __future__ import annotations
 
 import torch
 from jaxtyping import Float

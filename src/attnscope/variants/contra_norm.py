@@ -1,9 +1,7 @@
-"""ContraNorm: y - s softmax(u u^T) y, u the tokens at unit length; every token moves away from those like it.
+"""ContraNorm: y - s softmax(u u^T) y, u the tokens at unit length; every token moves away from similar tokens.
 
-It stands behind attention, on the whole width, and looks at the tokens that attention may look at (arXiv:2303.06562).
+It acts on the output of attention, on the whole width, over the tokens that attention may see (arXiv:2303.06562).
 """
-
-from __future__ import annotations
 
 import torch
 import torch.nn.functional as F

@@ -1,11 +1,9 @@
-"""Differential attention: a second pattern is subtracted, so that what both attend to by accident cancels.
+"""Differential attention: a second pattern is subtracted, so that what both attend to by chance cancels.
 
-Published with two halves of projections, W_Q1 and W_Q2 (arXiv:2410.05258). Here the second query and key are made of
-the first by a trained matrix a head, q2 = q M_q, so that a head of a trained model can have them without being cut in
-two; the weight lambda is trained directly. The norm of each head that the paper puts behind it is not part of this.
+Published with two halves of projections, W_Q1 and W_Q2 (arXiv:2410.05258). Here a trained matrix per head makes the
+second query and key from the first, q2 = q M_q, so that a head of a trained model need not be cut in two; the weight
+lambda is trained directly. The paper's norm behind each head is not included.
 """
-
-from __future__ import annotations
 
 import torch
 from jaxtyping import Float
@@ -13,7 +11,7 @@ from torch import Tensor
 
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
-from attnscope.matrix.visibility import Visible, for_every_head
+from attnscope.matrix.visibility import Key, Mixed, PerHead, Query, Value, Visible, Weights, for_every_head
 
 
 def start(size: Size) -> dict[str, Tensor]:
@@ -22,16 +20,16 @@ def start(size: Size) -> dict[str, Tensor]:
 
 
 def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
+    query: Query,
+    key: Key,
     *,
     visible: Visible,
     causal: bool,
     scale: float,
     second_query: Float[Tensor, "head dim dim"],
     second_key: Float[Tensor, "head dim dim"],
-    lambda_: Float[Tensor, " head"],
-) -> Float[Tensor, "batch head query key"]:
+    lambda_: PerHead,
+) -> Weights:
     first = softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
     query, key = _second(query, second_query), _second(for_every_head(key, query.shape[1]), second_key)
     second = softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
@@ -53,17 +51,17 @@ def pattern(
     keeps="lambda = 0: nothing is subtracted",
 )
 def differential(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
+    query: Query,
+    key: Key,
+    value: Value,
     *,
     visible: Visible,
     causal: bool,
     scale: float,
     second_query: Float[Tensor, "head dim dim"],
     second_key: Float[Tensor, "head dim dim"],
-    lambda_: Float[Tensor, " head"],
-) -> Float[Tensor, "batch head query value_dim"]:
+    lambda_: PerHead,
+) -> Mixed:
     first = plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
     key, value = for_every_head(key, query.shape[1]), for_every_head(value, query.shape[1])
     query, key = _second(query, second_query), _second(key, second_key)

@@ -4,26 +4,14 @@ xi_ij = e^s_ij / sum_i e^s_ij, A_ij = xi_ij / sum_j xi_ij: no key can be explain
 autoregressive: the first sum runs over later queries (arXiv:2009.14308).
 """
 
-from __future__ import annotations
-
-from jaxtyping import Float
-from torch import Tensor
-
 from attnscope.core.variant import variant
 from attnscope.matrix.double_normalisation import doubly_normalised_pattern, scores_of_real_queries
 from attnscope.matrix.linear_attention import divided
-from attnscope.matrix.visibility import Visible, mix
+from attnscope.matrix.visibility import Key, Mixed, Query, Value, Visible, Weights, mix
 
 
-def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-) -> Float[Tensor, "batch head query key"]:
-    """As published, in two divisions: what the form by logarithms is tested against."""
+def pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: float) -> Weights:
+    """As published, in two divisions; the form by logarithms is tested against it."""
     logits = scores_of_real_queries(query, key, visible, causal, scale)
     raised = logits.exp()
     of_queries = divided(raised.mT, raised.mT.sum(-1, keepdim=True)).mT
@@ -43,13 +31,5 @@ def pattern(
     pattern=pattern,
     changes="it has no parameter; hybrid_normalised leads from softmax to it",
 )
-def doubly_normalised(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-) -> Float[Tensor, "batch head query value_dim"]:
+def doubly_normalised(query: Query, key: Key, value: Value, *, visible: Visible, causal: bool, scale: float) -> Mixed:
     return mix(doubly_normalised_pattern(query, key, visible, causal, scale), value)

@@ -1,6 +1,4 @@
-"""A tanh instead of a norm: bounded, elementwise, and without a look at the rest of the token (arXiv:2503.10622)."""
-
-from __future__ import annotations
+"""A tanh instead of a norm: bounded and elementwise, independent of the rest of the token (arXiv:2503.10622)."""
 
 import torch
 from jaxtyping import Float
@@ -31,5 +29,5 @@ def dynamic_tanh(
     gain: Float[Tensor, " width"],
     shift: Float[Tensor, " width"],
 ) -> Float[Tensor, "batch token width"]:
-    alpha, gain, shift = (one.to(stream.dtype) for one in (alpha, gain, shift))
+    alpha, gain, shift = (parameter.to(stream.dtype) for parameter in (alpha, gain, shift))
     return gain * (alpha * stream).tanh() + shift

@@ -1,11 +1,9 @@
 """Fastmax of order 1: e^x cut off after 1 + x, which factorises, so that cost grows with n and not with n^2.
 
 Queries and keys are centred and brought to length 1, so that |x| <= 1 and no weight is negative: without the bound
-41% of them would be (arXiv:2402.07901). The paper divides by the longest query of the sequence, which looks into the
-future; here every token is divided by its own length.
+41% of them would be (arXiv:2402.07901). The paper divides by the longest query of the sequence, which depends on
+later tokens; here every token is divided by its own length.
 """
-
-from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
@@ -14,17 +12,10 @@ from torch import Tensor
 
 from attnscope.core.variant import variant
 from attnscope.matrix.linear_attention import factorised_attention, factorised_pattern
-from attnscope.matrix.visibility import Visible, for_every_head, mix, real_keys, seen
+from attnscope.matrix.visibility import Key, Mixed, Query, Value, Visible, Weights, for_every_head, mix, real_keys, seen
 
 
-def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-) -> Float[Tensor, "batch head query key"]:
+def pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: float) -> Weights:
     query, key = unit(query), unit(for_every_head(key, query.shape[1]))
     mask = seen(query.shape[-2], key.shape[-2], visible, causal, query.device)
     return factorised_pattern(1 + query @ key.mT, mask)
@@ -40,17 +31,9 @@ def pattern(
     pattern=pattern,
     changes="lengths of queries and keys are lost, and so is every sharp pattern",
 )
-def fastmax1(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-) -> Float[Tensor, "batch head query value_dim"]:
+def fastmax1(query: Query, key: Key, value: Value, *, visible: Visible, causal: bool, scale: float) -> Mixed:
     plain = real_keys(visible, causal, query.shape[-2])
-    if plain is None:  # the sum over keys is not one for all queries: nothing to factorise
+    if plain is None:  # queries sum over different keys: nothing to factorise
         return mix(pattern(query, key, visible=visible, causal=causal, scale=scale), value)
     key, value = for_every_head(key, query.shape[1]), for_every_head(value, query.shape[1])
     pair = (_features, _features)
@@ -58,7 +41,7 @@ def fastmax1(
 
 
 def unit(tokens: Float[Tensor, "batch head token dim"]) -> Float[Tensor, "batch head token dim"]:
-    """Centred, of length 1; in float32 or better."""
+    """Return tokens centred and of length 1, in float32 or better."""
     exact = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
     return F.normalize(exact - exact.mean(-1, keepdim=True), dim=-1)
 

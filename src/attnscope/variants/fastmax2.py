@@ -2,11 +2,9 @@
 
 f(x) = ((x + 1)^2 + 1)/2 is never below 1/2, so weights stay positive however large x is. Queries and keys are centred
 and divided by their standard deviation, x = scale q . k. Features: 1, the d coordinates, and their d(d+1)/2 products;
-a product of two different coordinates stands for both orders, and so has weight 1 where a square has weight 1/2
+a product of two different coordinates stands for both orders and has weight 1, a square has weight 1/2
 (arXiv:2402.07901).
 """
-
-from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
@@ -15,17 +13,10 @@ from torch import Tensor
 
 from attnscope.core.variant import variant
 from attnscope.matrix.linear_attention import factorised_attention, factorised_pattern
-from attnscope.matrix.visibility import Visible, for_every_head, mix, real_keys, seen
+from attnscope.matrix.visibility import Key, Mixed, Query, Value, Visible, Weights, for_every_head, mix, real_keys, seen
 
 
-def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-) -> Float[Tensor, "batch head query key"]:
+def pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: float) -> Weights:
     query, key = standard(query), standard(for_every_head(key, query.shape[1]))
     product = scale * query @ key.mT
     mask = seen(query.shape[-2], key.shape[-2], visible, causal, query.device)
@@ -42,17 +33,9 @@ def pattern(
     pattern=pattern,
     changes="a polynomial falls off less than an exponential: small weights become large ones",
 )
-def fastmax2(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-) -> Float[Tensor, "batch head query value_dim"]:
+def fastmax2(query: Query, key: Key, value: Value, *, visible: Visible, causal: bool, scale: float) -> Mixed:
     plain = real_keys(visible, causal, query.shape[-2])
-    if plain is None:  # the sum over keys is not one for all queries: nothing to factorise
+    if plain is None:  # queries sum over different keys: nothing to factorise
         return mix(pattern(query, key, visible=visible, causal=causal, scale=scale), value)
     key, value = for_every_head(key, query.shape[1]), for_every_head(value, query.shape[1])
     sign = 1.0 if scale >= 0 else -1.0
@@ -61,13 +44,13 @@ def fastmax2(
 
 
 def standard(tokens: Float[Tensor, "batch head token dim"]) -> Float[Tensor, "batch head token dim"]:
-    """Mean 0 and standard deviation 1 for every token; in float32 or better."""
+    """Return tokens of mean 0 and standard deviation 1, in float32 or better."""
     exact = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
     return F.layer_norm(exact, exact.shape[-1:])
 
 
 def _features(tokens: Float[Tensor, "batch head token dim"], size: float) -> Float[Tensor, "batch head token feature"]:
     tokens = size * standard(tokens)
-    # Products coordinate by coordinate: picking all pairs by their indices takes longer than the sums behind it.
+    # Products coordinate by coordinate: indexing all pairs takes longer than the sums that use them.
     pairs = (tokens[..., i : i + 1] * tokens[..., i + 1 :] for i in range(tokens.shape[-1] - 1))
     return torch.cat([torch.ones_like(tokens[..., :1]), tokens, tokens.square() * 0.5**0.5, *pairs], -1)

@@ -1,11 +1,9 @@
-"""Fusion of layer outputs: what early blocks knew of each token is given to the output beside the last stream.
+"""Fusion of layer outputs: the output also reads the streams behind earlier blocks.
 
 concat: one linear map of all streams side by side; max: the largest of every coordinate; gate: each token weighs the
-streams by a softmax over layers of h_l . w_l + b_l. Against tokens that have become alike in the last block
-(arXiv:2202.08625).
+streams by a softmax over blocks of h_l . w_l + b_l. It helps if tokens have become alike in the
+last block (arXiv:2202.08625).
 """
-
-from __future__ import annotations
 
 from typing import Literal
 
@@ -17,7 +15,7 @@ from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.variant import Size, variant
 
 How = Literal["concat", "max", "gate"]
-WAYS = ("concat", "max", "gate")
+KINDS = ("concat", "max", "gate")
 
 
 def start(size: Size, *, how: How = "concat") -> dict[str, Tensor]:
@@ -55,8 +53,8 @@ def fusion(
     gate_bias: Float[Tensor, " layer"] | None = None,
     how: str = "concat",
 ) -> Float[Tensor, "batch token width"]:
-    if how not in WAYS:
-        raise RefusalError(f"There is no fusion called '{how}'.{nearest(how, WAYS)}")
+    if how not in KINDS:
+        raise RefusalError(f"There is no fusion called '{how}'.{nearest(how, KINDS)}")
     if how == "max":
         return streams.amax(0)
     if how == "concat":

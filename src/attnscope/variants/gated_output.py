@@ -1,10 +1,8 @@
-"""A sigmoid gate behind each head: what attention found is let through as far as the token asks for it.
+"""A sigmoid gate behind each head, read from the token's own stream.
 
 (A V) * g sigmoid(x W + b) before the output projection, elementwise or one gate a head (arXiv:2505.06708; why fewer
 samples suffice: arXiv:2602.01468).
 """
-
-from __future__ import annotations
 
 from typing import Literal
 

@@ -1,9 +1,7 @@
-"""A sigmoid gate on the values, before they are mixed: a token says how much of itself others may take.
+"""A sigmoid gate on the values before they are mixed, read from each token's own stream.
 
 A (V * g sigmoid(x W + b)), elementwise or one gate a head (arXiv:2602.01468).
 """
-
-from __future__ import annotations
 
 from typing import Literal
 

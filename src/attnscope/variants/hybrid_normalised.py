@@ -1,31 +1,20 @@
 """A trained mix of softmax and doubly normalised attention, one share for every head (arXiv:2009.14308)."""
 
-from __future__ import annotations
-
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.double_normalisation import doubly_normalised_pattern
 from attnscope.matrix.gate import share_of_each
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
-from attnscope.matrix.visibility import Visible, mix
+from attnscope.matrix.visibility import Key, Mixed, PerHead, Query, Value, Visible, Weights, mix
 
 
 def start(size: Size) -> dict[str, Tensor]:
     return {"share": torch.zeros(size.heads)}
 
 
-def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    share: Float[Tensor, " head"],
-) -> Float[Tensor, "batch head query key"]:
+def pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: float, share: PerHead) -> Weights:
     doubly = doubly_normalised_pattern(query, key, visible, causal, scale)
     softmax = softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
     part = share_of_each(share, softmax.dtype)
@@ -48,15 +37,8 @@ def pattern(
     keeps="share u = 0: softmax alone",
 )
 def hybrid_normalised(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    share: Float[Tensor, " head"],
-) -> Float[Tensor, "batch head query value_dim"]:
+    query: Query, key: Key, value: Value, *, visible: Visible, causal: bool, scale: float, share: PerHead
+) -> Mixed:
     doubly = mix(doubly_normalised_pattern(query, key, visible, causal, scale), value)
     plain = plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
     return plain + share_of_each(share, plain.dtype) * (doubly - plain)

@@ -1,10 +1,8 @@
-"""What a norm gives, divided by the root of the block's number: deep blocks stay away from the identity.
+"""The output of a norm, divided by the root of the block's number, so that deep blocks stay away from the identity.
 
-In pre-norm models the stream grows with depth, and late blocks add less and less to it in proportion. Dividing by
-sqrt(layer), counted from 1, keeps its growth in bounds (arXiv:2502.05795).
+In pre-norm models the stream grows with depth, and late blocks add ever less in proportion. Dividing by sqrt(layer),
+counted from 1, bounds its growth (arXiv:2502.05795).
 """
-
-from __future__ import annotations
 
 import math
 

@@ -1,20 +1,17 @@
-"""A learned sink: one trained logit for every head that takes weight away from the keys and gives nothing.
+"""A learned sink: one trained logit per head that takes weight from the keys and has no value.
 
-As published (arXiv:2508.10925) the sink is there from the beginning. To lead a trained model there without a jump,
-`share` mixes attention with and without it: at 0 nothing changes and its gradient is of the size of the output, while a
-sink begun at a very low logit would have a gradient as small as what it takes. `share` 1 is the published attention.
+As published (arXiv:2508.10925) the sink is there from the beginning of training. For a trained model, `share` mixes
+attention with and without it: at 0 nothing changes, and its gradient has the size of the output, while a sink that
+starts at a very low logit would have a tiny gradient. `share` 1 is the published attention.
 """
 
-from __future__ import annotations
-
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.gate import share_of_each
 from attnscope.matrix.plain_attention import attention_with_share_of_sink, sink_pattern, softmax_pattern
-from attnscope.matrix.visibility import Visible
+from attnscope.matrix.visibility import Key, Mixed, PerHead, Query, Value, Visible, Weights
 
 
 def start(size: Size) -> dict[str, Tensor]:
@@ -22,15 +19,8 @@ def start(size: Size) -> dict[str, Tensor]:
 
 
 def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    sink: Float[Tensor, " head"],
-    share: Float[Tensor, " head"],
-) -> Float[Tensor, "batch head query key"]:
+    query: Query, key: Key, *, visible: Visible, causal: bool, scale: float, sink: PerHead, share: PerHead
+) -> Weights:
     without = softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
     within = sink_pattern(query, key, sink, visible=visible, causal=causal, scale=scale)
     return without + share_of_each(share, without.dtype) * (within - without)
@@ -50,15 +40,7 @@ def pattern(
     keeps="share g = 0: the sink takes nothing; g = 1 is the published attention",
 )
 def learned_sink(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    sink: Float[Tensor, " head"],
-    share: Float[Tensor, " head"],
-) -> Float[Tensor, "batch head query value_dim"]:
+    query: Query, key: Key, value: Value, *, visible: Visible, causal: bool, scale: float, sink: PerHead, share: PerHead
+) -> Mixed:
     mixture = share_of_each(share, query.dtype)
     return attention_with_share_of_sink(query, key, value, sink, mixture, visible=visible, causal=causal, scale=scale)

@@ -1,28 +1,16 @@
-"""A - J: attention without the pattern that averages everything, which is what its largest singular value hides.
+"""A - J: attention without the uniform pattern, which carries its largest singular value.
 
-A row of softmax weights is J (the same weight for all that is seen) plus what tells tokens apart. J alone makes tokens
-alike, so it is taken away; under a mask, J averages what the query sees. J V is a mean, or a cumulative mean: the fused
-kernel stays.
+A row of softmax weights is J (equal weight on all visible keys) plus a part that distinguishes tokens. J makes tokens
+alike, so it is subtracted; under a mask, J averages what the query sees. J V is a mean, or a cumulative mean, so the
+fused kernel can be used.
 """
-
-from __future__ import annotations
-
-from jaxtyping import Float
-from torch import Tensor
 
 from attnscope.core.variant import variant
 from attnscope.matrix.plain_attention import mean_of_visible, plain_attention, softmax_pattern, uniform_pattern
-from attnscope.matrix.visibility import Visible
+from attnscope.matrix.visibility import Key, Mixed, Query, Value, Visible, Weights
 
 
-def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-) -> Float[Tensor, "batch head query key"]:
+def pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: float) -> Weights:
     softmax = softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
     return softmax - uniform_pattern(query, key, visible=visible, causal=causal)
 
@@ -39,14 +27,6 @@ def pattern(
     pattern=pattern,
     changes="it has no parameter; shaped with alpha 0, beta 1, gamma 0 leads from softmax to it as gamma goes to 1",
 )
-def minus_uniform(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-) -> Float[Tensor, "batch head query value_dim"]:
+def minus_uniform(query: Query, key: Key, value: Value, *, visible: Visible, causal: bool, scale: float) -> Mixed:
     mixed = plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
     return mixed - mean_of_visible(query, value, visible=visible, causal=causal)

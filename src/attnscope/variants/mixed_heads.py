@@ -1,62 +1,58 @@
-"""Heads of different kinds in one layer, with the projections that they share (Multiformer, arXiv:2205.07100).
+"""Heads of different kinds in one block, with shared projections (Multiformer, arXiv:2205.07100).
 
-`kinds` names one kind for every head (fewer names are repeated): `full` is softmax attention, anything else a variant
-of this room by its name. What a kind needs is given under its name, `local_window=8`, `performer_projection=...`, for
-the heads of that kind alone, which is how the start makes it.
+`kinds` names one kind for every head (fewer names are repeated): `full` is softmax attention, any other name a variant.
+Options of a kind carry its name, `local_window=8`, `performer_projection=...`, and are for the heads of that kind.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.registry import variants
 from attnscope.core.variant import Size, Variant, variant
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
-from attnscope.matrix.visibility import Visible, for_every_head, mix
+from attnscope.matrix.visibility import Key, Mixed, Query, Value, Visible, for_every_head, mix
 
 MULTIFORMER = ("full", "local", "performer", "compressed")
 
 
 def start(size: Size, *, kinds: Sequence[str] = MULTIFORMER) -> dict[str, Tensor]:
-    """What each kind begins with, for as many heads as it has."""
+    """Start each kind, for as many heads as it has."""
     begun: dict[str, Tensor] = {}
     for kind, heads in _heads_of(kinds, size.heads).items():
         if kind != "full":
             mine = replace(size, heads=len(heads), kv_heads=None)
-            begun |= {f"{kind}_{name}": one for name, one in _variant(kind, False).start(mine).items()}
+            begun |= {f"{kind}_{name}": tensor for name, tensor in _variant(kind, False).start(mine).items()}
     return begun
 
 
 def slow(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
+    query: Query,
+    key: Key,
+    value: Value,
     *,
     visible: Visible,
     causal: bool,
     scale: float,
     kinds: Sequence[str] = MULTIFORMER,
     **of_kinds: Any,
-) -> Float[Tensor, "batch head query value_dim"]:
-    """One head after the other, each in its own slow form."""
+) -> Mixed:
+    """Compute one head after the other, each in its own slow form."""
 
     def attend(kind: str, query: Tensor, key: Tensor, value: Tensor, visible: Visible, **options: Any) -> Tensor:
         call: dict[str, Any] = {"visible": visible, "causal": causal, "scale": scale}
         if kind == "full":
             return mix(softmax_pattern(query, key, **call), value)
-        one = _variant(kind, causal)
-        if one.slow is not None:
-            mixed: Tensor = one.slow(query, key, value, **call, **options)
+        chosen = _variant(kind, causal)
+        if chosen.slow is not None:
+            mixed: Tensor = chosen.slow(query, key, value, **call, **options)
             return mixed
-        assert one.pattern is not None
-        return mix(one.pattern(query, key, **call, **options), value)
+        assert chosen.pattern is not None
+        return mix(chosen.pattern(query, key, **call, **options), value)
 
     return _by_kind(attend, (query, key, value), visible, kinds, of_kinds)
 
@@ -79,42 +75,38 @@ def slow(
     changes="heads that are not full lose what their kind loses; with kinds=('full',) nothing changes",
 )
 def mixed_heads(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
+    query: Query,
+    key: Key,
+    value: Value,
     *,
     visible: Visible,
     causal: bool,
     scale: float,
     kinds: Sequence[str] = MULTIFORMER,
     **of_kinds: Any,
-) -> Float[Tensor, "batch head query value_dim"]:
+) -> Mixed:
     def attend(kind: str, query: Tensor, key: Tensor, value: Tensor, visible: Visible, **options: Any) -> Tensor:
         if kind == "full":
             return plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
-        one = _variant(kind, causal)
-        mixed: Tensor = one(query, key, value, visible=visible, causal=causal, scale=scale, **options)
+        chosen = _variant(kind, causal)
+        mixed: Tensor = chosen(query, key, value, visible=visible, causal=causal, scale=scale, **options)
         return mixed
 
     return _by_kind(attend, (query, key, value), visible, kinds, of_kinds)
 
 
 def _by_kind(
-    attend: Any,
-    given: tuple[Tensor, Tensor, Tensor],
-    visible: Visible,
-    kinds: Sequence[str],
-    of_kinds: dict[str, Any],
-) -> Float[Tensor, "batch head query value_dim"]:
-    heads = given[0].shape[1]
-    query, key, value = (for_every_head(one, heads) for one in given)
+    attend: Any, qkv: tuple[Tensor, Tensor, Tensor], visible: Visible, kinds: Sequence[str], of_kinds: dict[str, Any]
+) -> Mixed:
+    heads = qkv[0].shape[1]
+    query, key, value = (for_every_head(tensor, heads) for tensor in qkv)
     parts: list[Tensor] = []
     order: list[int] = []
     assigned = _heads_of(kinds, heads)
     _refuse_options_of_no_kind(of_kinds, tuple(assigned))
     for kind, mine in assigned.items():
         seen = visible[:, mine] if visible is not None and visible.shape[1] != 1 else visible
-        options = {name.removeprefix(f"{kind}_"): one for name, one in of_kinds.items() if name.startswith(f"{kind}_")}
+        options = {name.removeprefix(f"{kind}_"): x for name, x in of_kinds.items() if name.startswith(f"{kind}_")}
         parts.append(attend(kind, query[:, mine], key[:, mine], value[:, mine], seen, **options))
         order += mine
     return torch.cat(parts, 1)[:, torch.tensor(order, device=query.device).argsort()]
@@ -130,7 +122,7 @@ def _heads_of(kinds: Sequence[str], heads: int) -> dict[str, list[int]]:
 
 
 def _variant(kind: str, causal: bool) -> Variant:
-    known = {name: one for name, one in variants().items() if one.card.kind in ("pattern", "logits")}
+    known = {name: v for name, v in variants().items() if v.card.kind in ("pattern", "logits")}
     known.pop("mixed_heads", None)
     if kind not in known:
         raise RefusalError(f"There is no kind of head called '{kind}'.{nearest(kind, ['full', *known])}")

@@ -1,14 +1,12 @@
 """FAVOR+: softmax attention estimated by positive orthogonal random features, at a cost that grows with n.
 
 e^(q.k) is the mean over Gaussian w of e^(w.q - |q|^2/2) e^(w.k - |k|^2/2): products of positive features, unbiased, and
-with less variance where the w are orthogonal (arXiv:2009.14794). A constant e^(|w|^2/4) for every feature moves between
-the two sides, which keeps both in range; what is common to a query's features is divided out with its row. Nothing here
-depends on later tokens, as the usual division by the largest key feature would.
+with less variance if the w are orthogonal (arXiv:2009.14794). A constant e^(|w|^2/4) for every feature moves between
+the two sides, which keeps both in range; a factor common to a query's features cancels in its row. Nothing here depends
+on later tokens, unlike the usual division by the largest key feature.
 
 The start draws w from `seed`; another seed is the redraw that the paper asks for while training.
 """
-
-from __future__ import annotations
 
 import torch
 from jaxtyping import Float
@@ -16,32 +14,26 @@ from torch import Tensor
 
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.linear_attention import factorised_attention, factorised_pattern
-from attnscope.matrix.visibility import Visible, for_every_head, mix, real_keys, seen
+from attnscope.matrix.visibility import Key, Mixed, Query, Value, Visible, Weights, for_every_head, mix, real_keys, seen
 
 
 def start(size: Size, *, features: int | None = None, seed: int = 0) -> dict[str, Tensor]:
-    """Blocks of orthogonal directions with the lengths that Gaussian ones would have; four a dimension if not said."""
+    """Draw blocks of orthogonal directions with Gaussian lengths; by default four features per dimension."""
     count = 4 * size.dim if features is None else features
     rng = torch.Generator().manual_seed(seed)
     blocks = -(-count // size.dim)
     gaussian = torch.randn(2, blocks, size.dim, size.dim, generator=rng, dtype=torch.float64)
     directions, triangular = torch.linalg.qr(gaussian[0])
-    # The signs of a QR decomposition are a convention: undone, all directions are equally likely, and there is no bias.
+    # Undo the sign convention of the QR decomposition: then all directions are equally likely, without bias.
     directions = directions * triangular.diagonal(dim1=-2, dim2=-1).sign()[:, None]
     lengths = gaussian[1].norm(dim=-1, keepdim=True)
     return {"projection": (directions * lengths).flatten(0, 1)[:count].float()}
 
 
 def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    projection: Float[Tensor, "feature dim"],
-) -> Float[Tensor, "batch head query key"]:
-    """By the definition: no shifts."""
+    query: Query, key: Key, *, visible: Visible, causal: bool, scale: float, projection: Float[Tensor, "feature dim"]
+) -> Weights:
+    """As defined, without shifts."""
     exact = torch.promote_types(query.dtype, torch.float32)
     query = query.to(exact) * scale  # all of the scale on one side: the products are the same
     key = for_every_head(key, query.shape[1]).to(exact)
@@ -67,17 +59,17 @@ def pattern(
     changes="it estimates softmax with an error that falls with the root of the number of features",
 )
 def performer(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
+    query: Query,
+    key: Key,
+    value: Value,
     *,
     visible: Visible,
     causal: bool,
     scale: float,
     projection: Float[Tensor, "feature dim"],
-) -> Float[Tensor, "batch head query value_dim"]:
+) -> Mixed:
     plain = real_keys(visible, causal, query.shape[-2])
-    if plain is None:  # the sum over keys is not one for all queries: nothing to factorise
+    if plain is None:  # queries sum over different keys: nothing to factorise
         weights = pattern(query, key, visible=visible, causal=causal, scale=scale, projection=projection)
         return mix(weights, value)
     key, value = for_every_head(key, query.shape[1]), for_every_head(value, query.shape[1])

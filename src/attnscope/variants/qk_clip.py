@@ -1,11 +1,9 @@
-"""QK-Clip: query and key projections of a head scaled down as soon as its largest logit is above a threshold.
+"""QK-Clip: query and key projections of a head are scaled down once its largest logit exceeds a threshold.
 
 Logits of head h are multiplied by min(1, t / S_h), S_h the largest logit seen. Query and key take the square root each;
-where heads share keys (their factors differ) the query takes it all, so that no other head is touched
+if heads share keys (their factors differ) the query takes it all, so that no other head changes
 (arXiv:2507.20534).
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 
@@ -30,7 +28,7 @@ from attnscope.core.variant import variant
 def qk_clip(
     weights: Mapping[str, Tensor], *, max_logit: Float[Tensor, " head"], threshold: float = 100.0
 ) -> dict[str, Tensor]:
-    """`query_weight`, `key_weight` as `[head*dim, width]`, and their biases where there are any."""
+    """`query_weight`, `key_weight` as `[head*dim, width]`, and their biases, if any."""
     if threshold <= 0:
         raise RefusalError(f"A threshold of {threshold:g} would leave no logits: give a number above 0.")
     heads = len(max_logit)

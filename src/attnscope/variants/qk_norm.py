@@ -1,10 +1,8 @@
-"""Queries and keys brought to one length before they meet, so that logits cannot grow without bound.
+"""Queries and keys normalised to one length, so that logits are bounded.
 
 RMSNorm over each head with a trained gain; |s| <= scale dim max|g_q| max|g_k|. In models with rotary positions the norm
 stands before the rotation; without gains the two orders are the same (arXiv:2010.04245).
 """
-
-from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +11,7 @@ from torch import Tensor
 
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
-from attnscope.matrix.visibility import Visible
+from attnscope.matrix.visibility import Key, Mixed, Query, Value, Visible, Weights
 
 EPSILON = 1e-6
 
@@ -23,18 +21,18 @@ def start(size: Size) -> dict[str, Tensor]:
 
 
 def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
+    query: Query,
+    key: Key,
     *,
     visible: Visible,
     causal: bool,
     scale: float,
     query_gain: Float[Tensor, " dim"],
     key_gain: Float[Tensor, " dim"],
-) -> Float[Tensor, "batch head query key"]:
+) -> Weights:
     query, key = (
-        one / (one.square().mean(-1, keepdim=True) + EPSILON).sqrt() * gain.to(one.dtype)
-        for one, gain in ((query, query_gain), (key, key_gain))
+        side / (side.square().mean(-1, keepdim=True) + EPSILON).sqrt() * gain.to(side.dtype)
+        for side, gain in ((query, query_gain), (key, key_gain))
     )
     return softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
 
@@ -52,18 +50,18 @@ def pattern(
     changes="the lengths of queries and keys, which sharpened some rows and not others, are lost",
 )
 def qk_norm(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
+    query: Query,
+    key: Key,
+    value: Value,
     *,
     visible: Visible,
     causal: bool,
     scale: float,
     query_gain: Float[Tensor, " dim"],
     key_gain: Float[Tensor, " dim"],
-) -> Float[Tensor, "batch head query value_dim"]:
+) -> Mixed:
     query, key = (
-        F.rms_norm(one, one.shape[-1:], gain.to(one.dtype), EPSILON)
-        for one, gain in ((query, query_gain), (key, key_gain))
+        F.rms_norm(side, side.shape[-1:], gain.to(side.dtype), EPSILON)
+        for side, gain in ((query, query_gain), (key, key_gain))
     )
     return plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)

@@ -1,10 +1,8 @@
-"""A norm behind attention and MLP as well as before them: what a block adds to the stream has one length.
+"""A norm behind attention and MLP as well as before them, so that every write to the stream has the same length.
 
 x <- x + norm(f(norm(x))), against spikes in the stream (sandwich norm, arXiv:2105.13290; its effect on spikes:
 arXiv:2603.05498).
 """
-
-from __future__ import annotations
 
 import torch
 import torch.nn.functional as F

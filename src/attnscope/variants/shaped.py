@@ -1,10 +1,8 @@
-"""Shaped attention: alpha I + beta A - gamma J, near the identity where logits are small.
+"""Shaped attention: alpha I + beta A - gamma J, near the identity for small logits.
 
 With alpha = beta = gamma = 1, as in arXiv:2306.17759 and arXiv:2311.01906, a deep stack begins as the identity;
-with alpha = gamma = 0 and beta = 1 it is softmax attention, which is where a trained model begins.
+with alpha = gamma = 0 and beta = 1 it is softmax attention, the start for a trained model.
 """
-
-from __future__ import annotations
 
 import torch
 from jaxtyping import Float
@@ -13,7 +11,7 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.plain_attention import mean_of_visible, plain_attention, softmax_pattern, uniform_pattern
-from attnscope.matrix.visibility import Visible, for_every_head
+from attnscope.matrix.visibility import Key, Mixed, PerHead, Query, Value, Visible, Weights, for_every_head
 
 
 def start(size: Size) -> dict[str, Tensor]:
@@ -21,16 +19,16 @@ def start(size: Size) -> dict[str, Tensor]:
 
 
 def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
+    query: Query,
+    key: Key,
     *,
     visible: Visible,
     causal: bool,
     scale: float,
-    alpha: Float[Tensor, " head"],
-    beta: Float[Tensor, " head"],
-    gamma: Float[Tensor, " head"],
-) -> Float[Tensor, "batch head query key"]:
+    alpha: PerHead,
+    beta: PerHead,
+    gamma: PerHead,
+) -> Weights:
     softmax = softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
     uniform = uniform_pattern(query, key, visible=visible, causal=causal)
     own = torch.eye(query.shape[-2], key.shape[-2], dtype=softmax.dtype, device=softmax.device)
@@ -53,17 +51,17 @@ def pattern(
     keeps="alpha 0, beta 1, gamma 0: A alone",
 )
 def shaped(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
+    query: Query,
+    key: Key,
+    value: Value,
     *,
     visible: Visible,
     causal: bool,
     scale: float,
-    alpha: Float[Tensor, " head"],
-    beta: Float[Tensor, " head"],
-    gamma: Float[Tensor, " head"],
-) -> Float[Tensor, "batch head query value_dim"]:
+    alpha: PerHead,
+    beta: PerHead,
+    gamma: PerHead,
+) -> Mixed:
     if query.shape[-2] != key.shape[-2]:
         raise RefusalError("Shaped attention adds the token's own value: it needs keys of the same sequence.")
     mixed = plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
@@ -72,5 +70,5 @@ def shaped(
     return _each(alpha, mixed) * own + _each(beta, mixed) * mixed - _each(gamma, mixed) * mean
 
 
-def _each(weight: Float[Tensor, " head"], like: Tensor) -> Float[Tensor, "head 1 1"]:
+def _each(weight: PerHead, like: Tensor) -> Float[Tensor, "head 1 1"]:
     return weight.to(like.dtype)[:, None, None]

@@ -4,8 +4,6 @@ W <- gain W / sigma_1(W): how sharp attention can become is then one number for 
 (arXiv:2303.06296). The singular value comes from a whole decomposition, so that its gradient is exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch
@@ -17,12 +15,12 @@ from attnscope.core.variant import variant
 
 
 def start(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Each matrix's own largest singular value."""
-    return {f"{name}_gain": sigma(one) for name, one in weights.items() if one.ndim == 2}
+    """Start with each matrix's own largest singular value."""
+    return {f"{name}_gain": sigma(weight) for name, weight in weights.items() if weight.ndim == 2}
 
 
 def sigma(weight: Float[Tensor, "out in"]) -> Float[Tensor, ""]:
-    """The largest singular value."""
+    """Return the largest singular value."""
     found: Tensor = torch.linalg.matrix_norm(weight.to(torch.promote_types(weight.dtype, torch.float32)), ord=2)
     return found.to(weight.dtype)
 
@@ -39,11 +37,11 @@ def sigma(weight: Float[Tensor, "out in"]) -> Float[Tensor, ""]:
     keeps="g = sigma_1(W) of the trained matrix",
 )
 def sigma_reparam(weights: Mapping[str, Tensor], **gains: Tensor) -> dict[str, Tensor]:
-    """Matrices that have a gain are changed, biases and all others stay."""
+    """Change the matrices that have a gain."""
     unknown = [name for name in gains if name.removesuffix("_gain") not in weights]
     if unknown:
         raise RefusalError(f"There is no matrix for the gain '{unknown[0]}': gains are called NAME_gain.")
     return {
-        name: one / sigma(one) * gains[f"{name}_gain"] if f"{name}_gain" in gains else one
-        for name, one in weights.items()
+        name: weight / sigma(weight) * gains[f"{name}_gain"] if f"{name}_gain" in gains else weight
+        for name, weight in weights.items()
     }

@@ -1,32 +1,21 @@
-"""Sigmoid attention: every weight by itself, no row that must sum to 1.
+"""Sigmoid attention: every weight independent, rows need not sum to 1.
 
 The bias -ln(keys) makes a row begin with a sum near 1 (arXiv:2409.04431). Here it counts the keys that the query sees,
-so that padding and the future change nothing.
+so that padding and later tokens change nothing.
 """
 
-from __future__ import annotations
-
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.variant import Size, variant
-from attnscope.matrix.visibility import Visible, mix, scores
+from attnscope.matrix.visibility import Key, Mixed, PerHead, Query, Value, Visible, Weights, mix, scores
 
 
 def start(size: Size) -> dict[str, Tensor]:
     return {"bias": torch.zeros(size.heads)}
 
 
-def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    bias: Float[Tensor, " head"],
-) -> Float[Tensor, "batch head query key"]:
+def pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: float, bias: PerHead) -> Weights:
     logits = scores(query, key, visible, causal, scale)
     counted = (~logits.isneginf()).sum(-1, keepdim=True).clamp_min(1)
     return (logits + bias.to(logits.dtype)[:, None, None] - counted.to(logits.dtype).log()).sigmoid()
@@ -47,13 +36,6 @@ def pattern(
     changes="a row of sigmoids has another sum than 1 whatever the bias",
 )
 def sigmoid(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    bias: Float[Tensor, " head"],
-) -> Float[Tensor, "batch head query value_dim"]:
+    query: Query, key: Key, value: Value, *, visible: Visible, causal: bool, scale: float, bias: PerHead
+) -> Mixed:
     return mix(pattern(query, key, visible=visible, causal=causal, scale=scale, bias=bias), value)

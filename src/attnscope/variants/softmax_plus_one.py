@@ -1,28 +1,16 @@
-"""Softmax with a one in its denominator: a head that finds nothing may attend to nothing.
+"""Softmax with a one in its denominator: a head may attend to nothing.
 
 It is softmax with one more key whose logit is 0 and whose value is 0 (the zero sink of arXiv:2309.17453).
 """
 
-from __future__ import annotations
-
-from jaxtyping import Float
-from torch import Tensor
-
 from attnscope.core.variant import variant
 from attnscope.matrix.plain_attention import attention_with_sink, sink_pattern
-from attnscope.matrix.visibility import Visible
+from attnscope.matrix.visibility import Key, Mixed, Query, Value, Visible, Weights
 
 
-def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-) -> Float[Tensor, "batch head query key"]:
-    none = query.new_zeros(query.shape[1])
-    return sink_pattern(query, key, none, visible=visible, causal=causal, scale=scale)
+def pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: float) -> Weights:
+    zeros = query.new_zeros(query.shape[1])
+    return sink_pattern(query, key, zeros, visible=visible, causal=causal, scale=scale)
 
 
 @variant(
@@ -36,13 +24,5 @@ def pattern(
     pattern=pattern,
     changes="a row whose log-sum-exp is c loses the share 1 / (1 + e^c) at once",
 )
-def softmax_plus_one(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-) -> Float[Tensor, "batch head query value_dim"]:
+def softmax_plus_one(query: Query, key: Key, value: Value, *, visible: Visible, causal: bool, scale: float) -> Mixed:
     return attention_with_sink(query, key, value, None, visible=visible, causal=causal, scale=scale)

@@ -1,30 +1,19 @@
-"""Softpick: a logit at or below 0 gets no weight at all, and a row may give less than all of it.
+"""Softpick: a logit at or below 0 gets no weight, and a row may sum to less than 1.
 
 ReLU(e^s - 1) / (sum |e^s - 1| + eps). With m the largest of 0 and the row's logits, e^-m is taken out of both:
 ReLU(e^(s-m) - e^-m) / (sum |e^(s-m) - e^-m| + eps e^-m), which cannot overflow (arXiv:2504.20966).
 """
 
-from __future__ import annotations
-
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from attnscope.core.variant import variant
-from attnscope.matrix.visibility import Visible, mix, scores
+from attnscope.matrix.visibility import Key, Mixed, Query, Value, Visible, Weights, mix, scores
 
 EPSILON = 1e-8
 
 
-def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-) -> Float[Tensor, "batch head query key"]:
-    """As published, without the shift: what the shifted form is tested against."""
+def pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: float) -> Weights:
+    """As published, without the shift; the shifted form is tested against it."""
     logits = scores(query, key, visible, causal, scale)
     risen = torch.where(logits.isneginf(), 0.0, logits.exp() - 1)
     return risen.relu() / (risen.abs().sum(-1, keepdim=True) + EPSILON)
@@ -42,15 +31,7 @@ def pattern(
     pattern=pattern,
     changes="keys whose logit is at or below 0 lose all their weight at once",
 )
-def softpick(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-) -> Float[Tensor, "batch head query value_dim"]:
+def softpick(query: Query, key: Key, value: Value, *, visible: Visible, causal: bool, scale: float) -> Mixed:
     logits = scores(query, key, visible, causal, scale)
     top = logits.detach().amax(-1, keepdim=True).clamp_min(0)
     risen = ((logits - top).exp() - (-top).exp()).masked_fill(logits.isneginf(), 0.0)

@@ -1,33 +1,21 @@
 """Logits divided by a temperature, one for every head: above 1 attention spreads, below 1 it sharpens.
 
-Needs no training to have its effect; trained, it is one number a head. YaRN sets it when contexts are stretched
-(arXiv:2309.00071).
+It works without training; trained, it is one number per head. YaRN sets it for stretched contexts (arXiv:2309.00071).
 """
 
-from __future__ import annotations
-
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
-from attnscope.matrix.visibility import Visible
+from attnscope.matrix.visibility import Key, Mixed, PerHead, Query, Value, Visible, Weights
 
 
 def start(size: Size) -> dict[str, Tensor]:
     return {"temperature": torch.ones(size.heads)}
 
 
-def pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    temperature: Float[Tensor, " head"],
-) -> Float[Tensor, "batch head query key"]:
+def pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: float, temperature: PerHead) -> Weights:
     query = query / temperature.to(query.dtype)[:, None, None]
     return softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
 
@@ -46,14 +34,7 @@ def pattern(
     keeps="T = 1",
 )
 def temperature(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    temperature: Float[Tensor, " head"],
-) -> Float[Tensor, "batch head query value_dim"]:
+    query: Query, key: Key, value: Value, *, visible: Visible, causal: bool, scale: float, temperature: PerHead
+) -> Mixed:
     query = query / temperature.to(query.dtype)[:, None, None]
     return plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)

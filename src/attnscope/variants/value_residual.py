@@ -1,9 +1,7 @@
-"""Values with a share of the first block's values: what a token was at the beginning stays within reach.
+"""Values with a share of the first block's values, which stay available in all blocks.
 
-V_l <- own V_l + first V_1, two trained numbers a head (arXiv:2410.17897).
+V_l <- own V_l + first V_1, two trained numbers per head (arXiv:2410.17897).
 """
-
-from __future__ import annotations
 
 import torch
 from jaxtyping import Float

@@ -1,15 +1,19 @@
 """A bound that is exceeded is counted: without that, `no violation` would say nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 import torch
 
-from attnscope.commands.collapse.bound_ends import end_to_end
-from attnscope.commands.collapse.bounding import OVERFLOWING, Bounding, Reading
-from attnscope.commands.collapse.known_weights import Known, known_weights, reads_other_tokens
+from attnscope.commands.collapse.bound_tables import bounds_by_layer, end_to_end
+from attnscope.commands.collapse.bounding import (
+    OVERFLOWING,
+    Bounding,
+    Known,
+    Reading,
+    known_weights,
+    reads_other_tokens,
+)
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.editing.surgery import CUTS, cut
 from attnscope.hf.tapping.padding import attention_inputs
@@ -40,7 +44,7 @@ SOUND = Reading(
 def test_a_sound_reading_violates_nothing() -> None:
     assert SOUND.violations == 0
     assert not SOUND.skip_violated
-    assert replace(SOUND, after=0.6 + 1e-15).violations == 0  # rounding is none
+    assert replace(SOUND, after=0.6 + 1e-15).violations == 0  # rounding is no violation
 
 
 @pytest.mark.parametrize(
@@ -65,21 +69,17 @@ def test_a_skip_has_a_bound_on_either_side(growth: float, violated: bool) -> Non
 
 
 @torch.no_grad()
-def test_a_layer_that_overflows_is_left_out_and_said() -> None:
-    """Numbers that are none would otherwise stand in the table as if they had been measured."""
+def test_overflowing_block_is_skipped_with_a_reason() -> None:
+    """Otherwise NaN would stand in the table as if it had been measured."""
     model = Nano(Config(vocab_size=30, width=8, heads=2, layers=3, norm="none"), 0).double()
     batch = {"input_ids": torch.arange(6)[None]}
     found = anatomy(model, batch)
     for layer in (1, 2):
         model.blocks[layer].get_parameter("attention.output.weight").mul_(1e200)
     seen = Bounding(found.stacks[0], known_weights(model, found, found.stacks[0]))
-    with (
-        cut(model, found, CUTS["san"]),
-        attention_inputs(model, found, seen.took),
-        tap(model, found, seen.receive),
-    ):
+    with cut(model, found, CUTS["san"]), attention_inputs(model, found, seen.took), tap(model, found, seen.receive):
         model(**batch)
-    assert [row.layer for row in seen.table()] == [0, 1]
+    assert [row.layer for row in bounds_by_layer(seen)] == [0, 1]
     assert OVERFLOWING in seen.reasons
     assert end_to_end(seen, "san") == ()
 

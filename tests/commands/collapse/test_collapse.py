@@ -1,7 +1,5 @@
 """collapse on small models: what it must see, what it must refuse, what it must say."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,8 @@ from transformers import BertConfig, BertModel, Dinov2Config, Dinov2Model, EsmCo
 
 from attnscope.commands.collapse import run as collapse_module
 from attnscope.commands.collapse import running as measured_module
-from attnscope.commands.collapse.bound_ends import end_to_end
-from attnscope.commands.collapse.bounding import Bounding
-from attnscope.commands.collapse.known_weights import known_weights
+from attnscope.commands.collapse.bound_tables import end_to_end
+from attnscope.commands.collapse.bounding import Bounding, known_weights
 from attnscope.commands.collapse.record import Collapse
 from attnscope.commands.collapse.run import collapse
 from attnscope.core.errors import RefusalError
@@ -78,7 +75,7 @@ def test_attention_alone_collapses_and_skips_prevent_it(of_bert: Collapse) -> No
     assert of_bert.norm_placement == "post"
 
 
-def test_weights_are_called_what_is_known_of_them(of_bert: Collapse, tmp_path: Path) -> None:
+def test_weights_are_described_by_their_origin(of_bert: Collapse, tmp_path: Path) -> None:
     assert of_bert.weights_words == "weights as given"
     assert "norm post, weights as given" in Path(of_bert.write_page(tmp_path / "page.html")).read_text("utf-8")
     few: dict[str, Any] = {"variants": "whole", "samples": 2, "max_tokens": 8, "bounds": False}
@@ -99,7 +96,7 @@ def test_whole_is_the_models_own_residual() -> None:
     np.testing.assert_allclose(found.curves["whole"].mean, expected, rtol=1e-12)
 
 
-def test_the_callers_model_stays_as_it_is() -> None:
+def test_callers_model_is_unchanged() -> None:
     model = bert().train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     collapse(model, [ids(2, 8, 60)], variants="san", bounds=False)
@@ -154,7 +151,7 @@ def test_random_stacks_violate_no_bound_of_a_layer_or_of_all(seed: int, size: fl
             assert not end.applies or 10**truth <= 10 ** min(bound, 300) * (1 + 1e-9) + rounding
 
 
-def test_the_condition_of_the_theorem_is_checked_and_said() -> None:
+def test_condition_of_the_theorem_is_checked() -> None:
     found = collapse(nano(initial=0.9, mlp=None), [ids()], variants="san")
     assert found.bounds[0].condition_met == 0
     end = next(end for end in found.ends if end.name == "theorem 2.3")
@@ -163,7 +160,7 @@ def test_the_condition_of_the_theorem_is_checked_and_said() -> None:
     assert end.bound[-1] > 10 > end.truth[-1]  # astronomically large, and printed
 
 
-def test_norms_are_said_to_be_left_out(of_bert: Collapse) -> None:
+def test_note_that_bounds_ignore_norms(of_bert: Collapse) -> None:
     assert of_bert.ends
     assert all(not end.applies and "norms" in end.why_not for end in of_bert.ends)
     assert all(row.cubic is not None and row.violations == 0 for row in of_bert.bounds)
@@ -196,7 +193,7 @@ def test_casts_to_float32_are_found_and_left_out() -> None:
     assert torch.ones(1, dtype=torch.float64).float().dtype == torch.float32
 
 
-def test_float32_says_where_its_rounding_begins() -> None:
+def test_note_on_float32_rounding() -> None:
     found = collapse(bert(), [ids(2, 9, 60)], variants="san", dtype="auto", bounds=False)
     assert found.floor == torch.finfo(torch.float32).eps
     assert any("float32" in note for note in found.notes)
@@ -295,7 +292,7 @@ def test_bounds_that_do_not_fit_are_refused_in_a_sentence(monkeypatch: pytest.Mo
         collapse(bert(), [ids(2, 8, 60)], variants="san")
 
 
-def test_what_is_not_a_number_is_refused() -> None:
+def test_nan_weights_and_infinite_inputs_are_refused() -> None:
     model = bert()
     model.encoder.layer[1].output.dense.weight.data[0, 0] = torch.nan
     with pytest.raises(RefusalError, match=r"encoder\.layer\.1\.output\.dense\.weight"):
@@ -381,7 +378,7 @@ def test_saved_and_loaded(of_bert: Collapse, tmp_path: Path) -> None:
             Collapse.load(tmp_path / name)
 
 
-def test_what_is_scaled_before_it_is_added_has_no_skip_bound() -> None:
+def test_scaled_writes_have_no_skip_bound() -> None:
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 12, "patch_size": 4}
     images = [{"pixel_values": torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(0))}]
     for scale, speaks in ((1.0, True), (1e-3, False)):
@@ -392,7 +389,7 @@ def test_what_is_scaled_before_it_is_added_has_no_skip_bound() -> None:
         assert len(found.bounds) == 2  # attention alone is judged by what it writes
 
 
-def test_it_shows_itself_and_escapes(of_bert: Collapse) -> None:
+def test_html_is_escaped_and_repr_is_short(of_bert: Collapse) -> None:
     words = Collapse.from_json({**of_bert.to_json(), "model": "<script>x"})._repr_html_()
     assert "<script>" not in words
     assert "&lt;script&gt;x" in words

@@ -1,7 +1,5 @@
 """A toy in which one token decides: every text has one key among tokens that say nothing, and the key is the answer."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import torch

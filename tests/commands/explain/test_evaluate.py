@@ -1,7 +1,5 @@
 """Judging explanations: areas by hand, order on the planted toy, intervals, words, and the command."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -30,9 +28,7 @@ from tests.specimens import byte_tokenizer, tiny_llama
 
 
 def test_areas_by_hand() -> None:
-    """Ten tokens, of which one holds the whole answer: with the right order it goes at the first step, with the wrong
-    one
-    at the last."""
+    """One of ten tokens holds the answer: the right order removes it at the first step, the wrong one at the last."""
     vectors, nothing = torch.zeros(10, 1), torch.zeros(10, 1)
     vectors[3] = 1
 
@@ -135,7 +131,7 @@ def test_soft_measures_by_hand() -> None:
     assert wrong.soft_comprehensiveness == pytest.approx(1 / 6, abs=0.075)
 
 
-def test_where_one_token_decides_what_names_it_is_faithful() -> None:
+def test_methods_that_find_the_deciding_token_are_faithful() -> None:
     ids, _, _ = texts(6, 5)
     found = attnscope.evaluate(trained(), [{"input_ids": row[None]} for row in ids], methods="relevance,raw_attention")
     assert [one.name for one in found.methods][-1] == "random"
@@ -259,12 +255,7 @@ def test_labels_are_followed_and_counted() -> None:
     assert found.documents == tuple(sorted(found.documents))
     wrong = [(labels[0] + 1) % 3, *labels[1:]]  # type: ignore[operator]
     named = attnscope.evaluate(
-        model,
-        words,
-        labels=[f"LABEL_{one}" for one in wrong],
-        methods="random",
-        max_tokens=12,
-        tokenizer=_plain(),
+        model, words, labels=[f"LABEL_{one}" for one in wrong], methods="random", max_tokens=12, tokenizer=_plain()
     )
     assert named.accuracy is not None
     assert named.accuracy.mean == pytest.approx(5 / 6)
@@ -293,7 +284,7 @@ def _plain() -> Any:
     return Plain()
 
 
-def test_labels_that_are_not_there_are_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_missing_labels_are_refused(tmp_path: Path) -> None:
     plain = tmp_path / "plain.txt"
     plain.write_text("no labels here")
     lines_ = tmp_path / "some.jsonl"

@@ -1,7 +1,5 @@
 """`explain` on small models: what is asked, what comes back, and what is refused in a sentence."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -96,7 +94,7 @@ def test_integrated_gradients_are_complete(llama: Any) -> None:
     assert found.method("integrated_gradients").total == pytest.approx(found.value - empty, rel=NEAR)
 
 
-def test_a_masked_model_is_asked_at_the_mask_and_the_mask_says_nothing() -> None:
+def test_masked_model_is_explained_at_the_mask() -> None:
     torch.manual_seed(0)
     tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens({"mask_token": "<mask>"})
@@ -126,7 +124,7 @@ def test_states_are_explained_by_their_norm_or_by_likeness(encoder: Any) -> None
     assert -1 < other.value < 1
 
 
-def test_a_model_in_memory_is_as_it_was(llama: Any) -> None:
+def test_model_in_memory_is_unchanged(llama: Any) -> None:
     model = tiny_llama().train()
     wanted = [parameter.requires_grad for parameter in model.parameters()]
     explain(model, methods="all")
@@ -135,7 +133,7 @@ def test_a_model_in_memory_is_as_it_was(llama: Any) -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_single_token_is_explained_and_said(llama: Any) -> None:
+def test_single_token_is_explained_with_a_note(llama: Any) -> None:
     found = explain(llama, {"input_ids": torch.tensor([[7]])}, methods="relevance,occlusion")
     assert any("single token" in note for note in found.notes)
     assert found.sentences()[0]
@@ -166,7 +164,7 @@ def test_a_pair_of_source_and_target() -> None:
         (("a", "b"), {}, "has no decoder to read a target"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(llama: Any, text: Any, options: dict[str, Any], says: str) -> None:
+def test_bad_input_is_refused_in_one_sentence(llama: Any, text: Any, options: dict[str, Any], says: str) -> None:
     with pytest.raises(attnscope.RefusalError, match=says):
         explain(llama, text, **options)
 
@@ -189,7 +187,7 @@ def test_broken_weights_are_refused() -> None:
         explain(model)
 
 
-def test_memory_that_runs_out_halves_what_is_asked_at_once(monkeypatch: pytest.MonkeyPatch, llama: Any) -> None:
+def test_out_of_memory_halves_the_batch(monkeypatch: pytest.MonkeyPatch, llama: Any) -> None:
     from attnscope.commands.explain import running
     from attnscope.hf.tapping import capture
 
@@ -241,6 +239,6 @@ def test_one_word_of_several_tokens_is_a_continuation() -> None:
         (TEXT, {"generate": 2, "target": "a"}, "leave one out"),
     ],
 )
-def test_what_needs_no_model_is_refused_before_one_is_loaded(text: str, options: dict[str, Any], says: str) -> None:
+def test_bad_options_are_refused_before_a_model_is_loaded(text: str, options: dict[str, Any], says: str) -> None:
     with pytest.raises(RefusalError, match=says):
         attnscope.explain("a model that is nowhere", text, **options)

@@ -1,8 +1,6 @@
 """What is given to explain, view and operator in Python: files, NaN, and questions that exclude each
 other. Found by people who tried."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -77,7 +75,7 @@ CASES = [
     (attnscope.explain, {"target": True}, "The target is one token or class, not a bool"),
     (attnscope.explain, {"position": True}, "The position is the number of a token"),
     (attnscope.explain, {"model": None}, "A NoneType is no model"),
-    (attnscope.view, {"layer": 1.5}, "1.5 does not name a layer"),
+    (attnscope.view, {"block": 1.5}, "1.5 does not name a block"),
     (attnscope.view, {"max_mb": "64"}, "megabytes above 0"),
     (attnscope.view, {"max_mb": float("nan")}, "megabytes above 0"),
 ]
@@ -99,7 +97,7 @@ def test_wrong_kinds_are_refused_in_a_sentence() -> None:
     assert done.stdout == "11 refused\n", done.stderr
 
 
-def test_an_operator_of_a_picture_and_of_tokens_that_are_none(tmp_path: Path) -> None:
+def test_operator_refuses_pictures_and_unknown_tokens(tmp_path: Path) -> None:
     from PIL import Image
 
     Image.new("RGB", (8, 8)).save(tmp_path / "p.png")
@@ -109,7 +107,7 @@ def test_an_operator_of_a_picture_and_of_tokens_that_are_none(tmp_path: Path) ->
         attnscope.operator("pocket", {"input_ids": torch.tensor([[1, 2, 10**6]])})
 
 
-def test_a_sound_that_is_none_is_converted_into_another_file(tmp_path: Path) -> None:
+def test_advice_for_a_broken_sound_names_another_file(tmp_path: Path) -> None:
     (tmp_path / "gone.wav").write_bytes(b"no sound")
     with pytest.raises(RefusalError, match=r"ffmpeg -i gone\.wav gone-converted\.wav"):
         readable(str(tmp_path / "gone.wav"))

@@ -1,7 +1,5 @@
 """What `evaluate` follows: one logit, a hidden token, two towers, streams that are joined, and answers that are 0."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -61,7 +59,7 @@ def masked() -> tuple[Any, Any]:
 
 
 @with_gradients()
-def test_masked_models_are_asked_at_a_hidden_token() -> None:
+def test_masked_models_are_evaluated_at_a_hidden_token() -> None:
     model, tokenizer = masked()
     loaded = load(model, tokenizer=tokenizer)
     ids = torch.tensor([tokenizer("a plain text of letters")["input_ids"]])
@@ -82,7 +80,7 @@ def test_masked_models_are_asked_at_a_hidden_token() -> None:
     assert any("one token, drawn by the seed, is hidden" in note for note in found.notes)
 
 
-def test_what_is_judged_is_what_is_explained() -> None:
+def test_evaluate_and_explain_name_calls_by_streams() -> None:
     """LXMERT hands two streams through six stacks: calls are named by streams in both."""
     model, batch = tiny("lxmert")
     loaded = load(model)
@@ -109,7 +107,7 @@ def test_two_towers_answer_with_their_cosine(bias: float | None) -> None:
         assert answer == pytest.approx(max(cosine, 0.0), abs=1e-5)
 
 
-def test_an_answer_that_is_nothing_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zero_answers_are_skipped_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NoAnswerError, match="0 before anything"):
         perturbed(lambda given: given["m"].sum((1, 2)), *({"m": torch.zeros(4, 2)},) * 2, {"m": torch.arange(4.0)})
     ids, _, _ = texts(3, 5)

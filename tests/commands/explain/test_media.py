@@ -1,8 +1,6 @@
 """`explain` on pictures, sounds, pairs and continuations: small models, numbers that the model itself gives, "
 "refusals."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -230,7 +228,7 @@ def test_a_continuation_is_the_sum_of_its_tokens() -> None:
     assert read_back == found
 
 
-def test_what_the_model_writes_next() -> None:
+def test_generated_continuation_is_explained() -> None:
     found = attnscope.explain(tiny_llama(), "which", generate=3, methods=QUICK, tokenizer=byte_tokenizer())
     ids = torch.tensor([byte_tokenizer()("which")["input_ids"]])
     for step in found.steps:
@@ -274,7 +272,7 @@ def test_what_the_model_writes_next() -> None:
         (tiny_llama, "which", {"target": "one is " * 12}, "reads 64 at most: shorten one of them"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(model: Any, given: Any, options: dict[str, Any], says: str) -> None:
+def test_bad_input_is_refused_in_one_sentence(model: Any, given: Any, options: dict[str, Any], says: str) -> None:
     tokenizer = byte_tokenizer() if model is tiny_llama else None
     with pytest.raises(attnscope.RefusalError, match=says):
         attnscope.explain(model(), given, methods=QUICK, tokenizer=tokenizer, **options)
@@ -288,7 +286,7 @@ def test_patches_in_a_random_order_are_refused() -> None:
         attnscope.explain(model, (PIXELS, "5 6 7"), methods=QUICK)
 
 
-def test_answers_that_are_equally_likely_are_said() -> None:
+def test_note_on_equally_likely_answers() -> None:
     model = tiny_llama()
     with torch.no_grad():
         model.lm_head.weight[70] = model.lm_head.weight[71]
@@ -319,7 +317,7 @@ def test_quantised_weights_have_no_gradient() -> None:
         attnscope.explain(model, "which", methods=QUICK, tokenizer=byte_tokenizer())
 
 
-def test_the_command_reads_a_picture_and_refuses_what_is_none(tmp_path: Path) -> None:
+def test_command_reads_a_picture_and_refuses_other_files(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     classifier().save_pretrained(folder)
     Image.fromarray(PIXELS).save(tmp_path / "photo.png")

@@ -1,7 +1,5 @@
 """Where one token decides, explanations name it, and taking tokens away in their order shows that they are right."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest
@@ -49,7 +47,7 @@ def test_the_token_that_decides_comes_first(name: str) -> None:
     assert [found.asked.word for found in explained()] == [f"LABEL_{one}" for one in classes.tolist()]
 
 
-def test_a_method_that_misses_it_is_known() -> None:
+def test_gradient_input_misses_the_planted_token() -> None:
     """Gradient times input fails here, or the words about it are wrong."""
     _, places, _ = texts(COUNT, 5)
     first = [found.top("gradient_input", 1)[0].place for found in explained()]

@@ -1,8 +1,6 @@
 """`explain` on models of several stacks, of one state for a whole text, and of windows: what is followed, what is said
 not to be, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

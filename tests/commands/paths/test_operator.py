@@ -1,6 +1,4 @@
-"""`attnscope.operator` as a person meets it: what it takes, its repr, and what it refuses."""
-
-from __future__ import annotations
+"""`attnscope.operator`: what it takes, its repr and notes, and what it refuses."""
 
 from typing import Any
 
@@ -15,7 +13,7 @@ from tests.specimens import byte_tokenizer, tiny_llama, tiny_t5
 BY_NAME = {family.name: family for family in FAMILIES}
 
 
-def test_a_text_has_words_and_the_model_stays_as_it_is() -> None:
+def test_text_gives_words_and_the_model_is_unchanged() -> None:
     model = tiny_llama()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     stages: list[str] = []
@@ -29,7 +27,7 @@ def test_a_text_has_words_and_the_model_stays_as_it_is() -> None:
     assert next(model.parameters()).dtype == torch.float32
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     above = [value for i, row in enumerate(found.values) for value in row[i + 1 :]]
-    assert above == [0.0] * len(above)  # a causal model hears nothing that comes later
+    assert above == [0.0] * len(above)  # a causal model does not depend on later tokens
 
 
 def test_an_image_has_numbered_tokens() -> None:
@@ -63,7 +61,7 @@ def test_of_two_stacks_each_has_an_operator() -> None:
         ("a dog", {"bos": "perhaps"}, "BOS cannot be 'perhaps'"),
     ],
 )
-def test_what_has_no_operator_is_refused_in_a_sentence(text: Any, options: dict[str, Any], said: str) -> None:
+def test_bad_input_of_an_operator_is_refused(text: Any, options: dict[str, Any], said: str) -> None:
     with pytest.raises(RefusalError, match=said) as caught:
         attnscope.operator(tiny_llama(), text, tokenizer=byte_tokenizer(), **options)
     assert "\n" not in str(caught.value)

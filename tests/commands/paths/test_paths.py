@@ -1,7 +1,5 @@
 """The decomposition of what a model says: sums, predictions, values and refusals, on small models of several kinds."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess
@@ -53,7 +51,7 @@ def bert(kind: Any, seed: int = 0, **more: Any) -> Any:
         **more,
     )
     model = kind(config).eval()
-    with torch.no_grad():  # biases begin at zero, and would be constants that nobody sees
+    with torch.no_grad():  # biases begin at zero, and constants would not show
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(std=0.3)
@@ -82,7 +80,7 @@ def test_lengths_add_up_to_the_models_own_logit(report: PathReport) -> None:
     assert report.position == len(report.tokens) - 1
 
 
-def test_all_lengths_predict_what_the_model_predicts(report: PathReport) -> None:
+def test_all_lengths_predict_like_the_model(report: PathReport) -> None:
     own = own_logits(tiny_llama(), input_ids=ids(TEXT))
     last = report.lengths[-1].up_to
     chances = own[-1].softmax(-1)
@@ -94,7 +92,7 @@ def test_all_lengths_predict_what_the_model_predicts(report: PathReport) -> None
     assert last.value == pytest.approx(report.value, abs=1e-11)
 
 
-def test_up_to_and_without_are_what_the_lengths_say(report: PathReport) -> None:
+def test_up_to_and_without_follow_from_the_lengths(report: PathReport) -> None:
     reached = 0.0
     for row in report.lengths:
         reached += row.value
@@ -137,7 +135,7 @@ def test_padding_is_refused() -> None:
     assert report.difference < 1e-11
 
 
-def test_values_of_heads_add_up_to_what_heads_do(report: PathReport) -> None:
+def test_values_of_heads_add_up(report: PathReport) -> None:
     heads = sum(sum(row) for row in report.head_values)
     assert heads == pytest.approx(report.value - report.lengths[0].value, abs=1e-11)
     for k, row in enumerate(report.lengths[1:], 1):
@@ -176,7 +174,7 @@ def test_the_mean_path_is_the_mean_of_all_single_paths(report: PathReport) -> No
         assert own.mean == pytest.approx(sum(single) / len(single), abs=1e-11)
 
 
-def test_energies_are_those_of_the_paths(report: PathReport) -> None:
+def test_energies_equal_those_of_the_paths(report: PathReport) -> None:
     first = report.lengths[0]
     assert first.energy == pytest.approx(first.stream**2, rel=1e-10)  # one path
     assert first.energy_error == pytest.approx(0, abs=1e-12)
@@ -216,7 +214,7 @@ def test_a_float32_model_is_decomposed_to_1e4(report: PathReport) -> None:
     assert next(model.parameters()).dtype == torch.float32  # a copy was measured
 
 
-def test_a_classifier_is_asked_for_its_class() -> None:
+def test_target_of_a_classifier_is_a_class() -> None:
     model = bert(BertForSequenceClassification, id2label={0: "bad", 1: "so-so", 2: "good"})
     quick: dict[str, Any] = {"tokenizer": byte_tokenizer(), "draws": 0, "mlp": False, "top": 2}
     own = own_logits(bert(BertForSequenceClassification, num_labels=3), input_ids=ids(TEXT))
@@ -238,7 +236,7 @@ def test_a_classifier_is_asked_for_its_class() -> None:
         paths(model, TEXT, position=1, **quick)
 
 
-def test_a_masked_model_is_asked_at_its_mask() -> None:
+def test_target_of_a_masked_model_is_at_its_mask() -> None:
     tokenizer = byte_tokenizer()
     tokenizer.mask_token = "_"
     model = bert(BertForMaskedLM)
@@ -252,7 +250,7 @@ def test_a_masked_model_is_asked_at_its_mask() -> None:
     assert found.lengths[-1].up_to.loss is None  # it sees the next token
 
 
-def test_a_model_without_a_head_is_asked_what_tells_tokens_apart() -> None:
+def test_target_of_a_model_without_a_head_is_the_residual_norm() -> None:
     quick: dict[str, Any] = {"tokenizer": byte_tokenizer(), "draws": 2, "top": 2}
     model = bert(BertModel)
     found = paths(model, TEXT, **quick)
@@ -291,7 +289,7 @@ def test_images_come_as_ready_batches() -> None:
         paths(model, {"pixel_values": torch.randn(2, 3, 16, 16)})
 
 
-def test_the_decoder_is_followed_where_there_are_two_stacks() -> None:
+def test_default_stack_of_two_is_the_decoder() -> None:
     found = paths(tiny_t5(), TEXT, tokenizer=byte_tokenizer(), stack=None, draws=0, mlp=False, top=1)
     assert found.stack == "decoder"
     assert found.difference < 1e-10
@@ -300,7 +298,7 @@ def test_the_decoder_is_followed_where_there_are_two_stacks() -> None:
         paths(tiny_t5(), TEXT, tokenizer=byte_tokenizer(), stack="middle")
 
 
-def test_a_single_token_is_said_to_be_one() -> None:
+def test_note_on_a_single_token() -> None:
     tokenizer = byte_tokenizer()
     found = paths(tiny_llama(), {"input_ids": torch.tensor([[7]])}, tokenizer=tokenizer, draws=0, mlp=False, top=1)
     assert any("single token" in note for note in found.notes)
@@ -312,35 +310,34 @@ def test_a_single_token_is_said_to_be_one() -> None:
     assert found.sentences()
 
 
-def test_bad_input_is_refused_in_a_sentence() -> None:
-    tokenizer = byte_tokenizer()
-    with pytest.raises(RefusalError, match="reads 64 at most"):
-        paths(tiny_llama(), "long " * 40, tokenizer=tokenizer)
-    with pytest.raises(RefusalError, match=r"is 3 tokens \('c', 'a', 't'\)"):
-        paths(tiny_llama(), TEXT, tokenizer=tokenizer, target="cat")
-    with pytest.raises(RefusalError, match="The text is empty"):
-        paths(tiny_llama(), "  ", tokenizer=tokenizer)
-    with pytest.raises(RefusalError, match="has no tokenizer"):
-        paths(tiny_llama(), TEXT)
-    with pytest.raises(RefusalError, match="position 99"):
-        paths(tiny_llama(), TEXT, tokenizer=tokenizer, position=99)
-    with pytest.raises(RefusalError, match="choose two that differ"):
-        paths(tiny_llama(), TEXT, tokenizer=tokenizer, target="a", against="a")
-    with pytest.raises(RefusalError, match="entries 0 to 256"):
-        paths(tiny_llama(), TEXT, tokenizer=tokenizer, target=4000)
-    with pytest.raises(RefusalError, match="float64 or float32"):
-        paths(tiny_llama(), TEXT, tokenizer=tokenizer, dtype="bfloat16")
-    with pytest.raises(RefusalError, match="`top=1`"):
-        paths(tiny_llama(), TEXT, tokenizer=tokenizer, top=0)
-    with pytest.raises(RefusalError, match="reads 64 at most"):
-        paths(tiny_llama(), {"input_ids": torch.ones(1, 70, dtype=torch.long)})
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        ("long " * 40, {}, "reads 64 at most"),
+        ({"input_ids": torch.ones(1, 70, dtype=torch.long)}, {}, "reads 64 at most"),
+        (TEXT, {"target": "cat"}, r"is 3 tokens \('c', 'a', 't'\)"),
+        ("  ", {}, "The text is empty"),
+        (TEXT, {"tokenizer": None}, "has no tokenizer"),
+        (TEXT, {"position": 99}, "position 99"),
+        (TEXT, {"target": "a", "against": "a"}, "choose two that differ"),
+        (TEXT, {"target": 4000}, "entries 0 to 256"),
+        (TEXT, {"dtype": "bfloat16"}, "float64 or float32"),
+        (TEXT, {"top": 0}, "`top=1`"),
+    ],
+)
+def test_bad_input_is_refused_in_a_sentence(text: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(RefusalError, match=words):
+        paths(tiny_llama(), text, **{"tokenizer": byte_tokenizer(), **options})
+
+
+def test_broken_weights_are_refused() -> None:
     broken = tiny_llama()
     with torch.no_grad():
         broken.model.layers[1].mlp.up_proj.weight[0, 0] = math.nan
     with pytest.raises(
         RefusalError, match=r"weights model\.layers\.1\.mlp\.up_proj\.weight of LlamaForCausalLM hold NaN"
     ):
-        paths(broken, TEXT, tokenizer=tokenizer)
+        paths(broken, TEXT, tokenizer=byte_tokenizer())
 
 
 def test_things_of_another_kind_are_refused() -> None:
@@ -370,7 +367,7 @@ def test_without_a_tokenizer_a_text_is_numbers() -> None:
     assert report.value == pytest.approx(float(own[-1, 7]), abs=1e-5)
 
 
-def test_a_masked_model_without_a_mask_says_where_it_was_asked() -> None:
+def test_note_on_a_masked_model_without_a_mask() -> None:
     tokenizer = byte_tokenizer()
     tokenizer.mask_token_id = 5
     report = paths(bert(BertForMaskedLM), TEXT, tokenizer=tokenizer, draws=0, mlp=False, top=1)

@@ -1,7 +1,5 @@
 """Heads over a task: values of single prompts, heads really removed, runs that are stopped, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +39,7 @@ def ids(text: str) -> torch.Tensor:
     return torch.tensor([byte_tokenizer()(text)["input_ids"]])
 
 
-def test_values_are_those_of_single_prompts(task: TaskPaths) -> None:
+def test_values_equal_those_of_single_prompts(task: TaskPaths) -> None:
     assert [row.place for row in task.prompts] == ["Prompt 1", "Prompt 2", "Prompt 3"]
     asked = PROMPTS[1]
     alone = paths(
@@ -170,7 +168,7 @@ def test_a_run_that_asks_for_something_else_is_refused(tmp_path: Path) -> None:
         ({"text": "a" * 5000, "target": "s"}, "Prompt 2: .*5,?001 tokens"),
     ],
 )
-def test_a_prompt_that_cannot_be_asked_is_refused_before_any_work(prompt: Any, said: str) -> None:
+def test_bad_prompt_is_refused_before_any_work(prompt: Any, said: str) -> None:
     began = Stop(99)
     with pytest.raises(RefusalError, match=said):
         run([{"text": "a", "target": "s"}, prompt], progress=began)
@@ -191,7 +189,7 @@ def test_other_refusals() -> None:
         task_paths(BertModel(config).eval(), [{"text": "a", "target": "s"}], tokenizer=byte_tokenizer())
 
 
-def test_words_say_what_is_sure(task: TaskPaths) -> None:
+def test_sentences_mention_few_prompts_and_agreement(task: TaskPaths) -> None:
     assert any("are few" in one for one in task.sentences())
     assert any("Spearman" in one for one in task.sentences())
     assert "part most" in task.sentences()[-2]

@@ -1,7 +1,5 @@
 """`view` against eager attention: the weights a model itself would give, on every kind of attention there is."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any
@@ -49,7 +47,7 @@ def given(name: str, tokens: int = 11) -> dict[str, Any]:
 
 # Grouped heads, a sliding window, soft-capped logits, learned sinks, and position bias with cross-attention.
 @pytest.mark.parametrize("name", ["BERT", "GPT-2", "Llama", "Mistral", "Gemma2", "gpt_oss", "T5"])
-def test_maps_are_those_of_eager_attention(name: str) -> None:
+def test_maps_equal_eager_attention(name: str) -> None:
     model: Any = BY_NAME[name].model()
     with_plain_experts(model)  # fused ones know no float64
     model.double()
@@ -105,7 +103,7 @@ def test_shares_are_means_over_rows(view: View) -> None:
     assert 0 < head.entropy < np.log(rows)
 
 
-def test_tokens_are_those_the_model_read_and_nothing_looks_ahead(view: View) -> None:
+def test_tokens_equal_the_input_and_causal_maps_are_triangular(view: View) -> None:
     assert view.inputs[0].tokens == ("<bos>", *TEXT)
     assert view.part().causal
     assert not np.triu(view.attention(0, 0), 1).any()
@@ -132,7 +130,7 @@ def test_an_encoder_decoder_shows_three_kinds() -> None:
     assert view.attention(1, 0, "decoder cross").shape == (len(view.tokens("decoder")), len(view.tokens("encoder")))
 
 
-def test_it_is_read_back_as_it_was_and_a_damaged_map_is_named(view: View, tmp_path: Any) -> None:
+def test_round_trip_and_refusal_of_a_damaged_map(view: View, tmp_path: Any) -> None:
     assert attnscope.load(view.save(tmp_path / "view.json")) == view
     document = view.document()
     document["parts"][0]["heads"][3]["packed"] = "AAAA"
@@ -165,13 +163,13 @@ def test_the_sequence_behind_a_finding_has_the_tokens_that_the_survey_saw() -> N
         ({"head": "0-9"}, "There is no head 4"),
         ({"block": "three"}, "'three' does not name a block"),
         ({"block": "3-1"}, "ends before it begins"),
-        ({"max_mb": 0.001}, r"about 0.0018 MB \(3 layers x 4 heads x 24 tokens\)"),
+        ({"max_mb": 0.001}, r"about 0.0018 MB \(3 blocks x 4 heads x 24 tokens\)"),
         ({"text": None}, "Give a text to view"),
         ({"text": {"input_ids": torch.tensor([[3]])}}, "a single token"),
         ({"survey": "nowhere.json"}, "two things to view"),
     ],
 )
-def test_what_cannot_be_viewed_is_said(options: dict[str, Any], complaint: str) -> None:
+def test_bad_options_of_a_view_are_refused(options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(RefusalError, match=complaint):
         look(**options)
 

@@ -1,34 +1,34 @@
 """Bounds beside the truth, from a few sequences: everything that `matrix.collapse_bounds` says of a running model.
 
-A layer is judged by what its attention read and wrote in that very run, so that its bounds hold whatever norms stand
-around it. Bounds from the first layer to the last leave norms out, as the theorems do: they are bounds on a model that
-has none, and only figures beside the truth on one that has some, which is said.
+A block is judged by what its attention read and wrote in that very run, so its bounds hold whatever norms stand around
+it. They need its projections, all of them known, and logits that are what these say: s X W_QK X^T.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from statistics import median
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
 
-from attnscope.commands.collapse.known_weights import Known, reads_other_tokens, turned
-from attnscope.commands.collapse.record import LayerBounds, SkipBounds
-from attnscope.data.frame import AttentionFrame, StreamFrame
-from attnscope.hf.anatomy.anatomy import Site, Stack
+from attnscope.data.frame import AttentionFrame, StreamFrame, WeightsFrame
+from attnscope.hf.anatomy.anatomy import Anatomy, Site, Stack
+from attnscope.hf.anatomy.weights import weights
 from attnscope.hf.intercepting.recompute import dense_pattern, one_sequence, visible
 from attnscope.matrix.collapse_bounds import (
     SPREAD_LIMIT,
+    HeadNorms,
     birkhoff_bound,
     cubic_constant,
     dobrushin,
+    head_norms,
     mixing_strength,
     paper_bound,
     power,
 )
 from attnscope.matrix.residual import composite_norm, residual_about_mean
+from attnscope.matrix.scores import Scores
 from attnscope.matrix.similarity import diameter
 
 MASKED = "a mask hides keys"
@@ -39,12 +39,80 @@ OVERFLOWING = "its numbers became NaN or infinite"
 SANDWICHED = "a norm stands between attention and the skip"
 FOLDED = "it attends within windows, frames or channels of a sequence"
 SCALED = "what its attention writes is changed before it is added to the stream"
-OF_SKIPS = (UNKNOWN, FOLDED, LEAKING, OVERFLOWING, SANDWICHED, SCALED)  # those that keep (d) from speaking
+OF_SKIPS = (UNKNOWN, FOLDED, LEAKING, OVERFLOWING, SANDWICHED, SCALED)  # reasons why (d) does not apply
+
+
+@dataclass(frozen=True)
+class Known:
+    """All projections of one block's attention."""
+
+    query: Float[Tensor, "head width dim"]
+    key: Float[Tensor, "head width dim"]
+    value: Float[Tensor, "head width value_dim"]
+    output: Float[Tensor, "head value_dim width"]
+    scale: float
+    norms: HeadNorms
+
+
+def known_weights(model: nn.Module, found: Anatomy, stack: Stack) -> dict[int, Known]:
+    """Return projections by block, for blocks whose projections were all recognised."""
+    own = (f for f in weights(model, found) if (f.stack, f.site) == (stack.name, "self"))
+    return {frame.layer: known for frame in own if (known := _known(frame)) is not None}
+
+
+def _known(frame: WeightsFrame) -> Known | None:
+    query, key, value, output = frame.query_weight, frame.key_weight, frame.value_weight, frame.output_weight
+    if query is None or key is None or value is None or output is None:
+        return None
+    return Known(query, key, value, output, frame.scale, head_norms(query, key, value, output))
+
+
+def reads_other_tokens(
+    pattern: Float[Tensor, "1 head n n"],
+    tokens: Float[Tensor, "1 n width"],
+    mixed: Float[Tensor, "n head value_dim"],
+    own: Known,
+    epsilon: float,
+) -> bool:
+    """Return whether P X W_V is not what attention mixed, up to a bias: its projections then read something else than
+    X, a norm of it inside the module for example, and bounds from X do not apply."""
+    expected = torch.einsum("hqk,kw,hwd->qhd", pattern[0].double(), tokens[0], own.value.double())
+    apart = expected - mixed
+    allowed = 1e-6 * mixed.abs().max() + 4096 * epsilon * (expected.abs().max() + mixed.abs().max())
+    return not bool((apart - apart.mean(0)).abs().max() <= allowed)
+
+
+def differ_from_product(
+    scores: Scores, real: Bool[Tensor, " token"], tokens: Float[Tensor, "n width"], own: Known, epsilon: float
+) -> bool:
+    """Return whether the logits of one sequence are not s X W_QK X^T, up to terms of the query or of the key alone: (b)
+    cancels those."""
+    logits = _logits(scores)[0][:, real][..., real]
+    query, key = (torch.einsum("nw,hwd->hnd", tokens, m.double()) for m in (own.query, own.key))
+    product = own.scale * query @ key.mT
+    apart = (_interaction(logits) - _interaction(product)).abs().max()
+    allowed = 1e-6 * _interaction(product).abs().max() + 256 * epsilon * (1 + product.abs().max() + logits.abs().max())
+    return not bool(apart <= allowed)
+
+
+def _logits(scores: Scores) -> Float[Tensor, "1 head query key"]:
+    """Return the logits up to a constant in every row: the logarithm of the pattern, if the model made it."""
+    if scores.pattern is not None:
+        return scores.pattern.double().clamp_min(1e-300).log()
+    key = scores.key.double().repeat_interleave(scores.sharing, dim=1)
+    logits = scores.scale * scores.query.double() @ key.mT
+    if scores.softcap is not None:
+        logits = scores.softcap * torch.tanh(logits / scores.softcap)
+    return logits if scores.bias is None else logits + scores.bias.double()
+
+
+def _interaction(matrix: Float[Tensor, "head n n"]) -> Float[Tensor, "head n n"]:
+    return matrix - matrix.mean(-1, keepdim=True) - matrix.mean(-2, keepdim=True) + matrix.mean((-2, -1), keepdim=True)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One layer in one sequence. None: the bound does not apply to it."""
+    """One block in one sequence. A bound that does not apply is None."""
 
     layer: int
     before: float
@@ -55,7 +123,7 @@ class Reading:
     residual_before: float
     residual_after: float
     tau_violated: bool
-    rounding: float  # how far rounding alone can put two written tokens apart
+    rounding: float  # how far apart rounding alone can put two written tokens
     cubic_factor: float | None = None
     tau_bound: float | None = None
     paper_factor: float | None = None
@@ -71,7 +139,7 @@ class Reading:
 
     @property
     def violations(self) -> int:
-        """Bounds of this layer that the truth exceeds by more than rounding."""
+        """How many bounds of this block the truth exceeds by more than rounding."""
         held = [(self.after, self.contraction), (self.after, self.cubic)]
         if self.spread is not None and self.spread <= SPREAD_LIMIT:
             held.append((self.residual_after, self.paper))
@@ -86,19 +154,19 @@ class Reading:
 
 
 class Bounding:
-    """Listens to one forward pass of a few sequences (`tap` and `attention_inputs`) and keeps numbers only."""
+    """Observes one forward pass of a few sequences (`tap` and `attention_inputs`) and keeps numbers only."""
 
     def __init__(self, stack: Stack, known: dict[int, Known]) -> None:
         self.stack = stack
         self.weights = known
         self.readings: list[Reading] = []
         self.reasons: dict[str, None] = {}
-        self.last: list[tuple[float, float]] = []  # diameter and residual of the stream that leaves
+        self.last: list[tuple[float, float]] = []  # diameter and residual of the stream behind the last block
         self._read: dict[int, Tensor] = {}
         self._streams: dict[int, Tensor] = {}
         self._added: dict[int, Tensor] = {}
-        self._writes: list[Float[Tensor, "n width"]] = []  # beside `readings`: what the projections say was written
-        self._rows: list[tuple[int, Tensor]] = []  # and whose it is: number of the sequence, and its tokens
+        self._writes: list[Float[Tensor, "n width"]] = []  # for each of `readings`: the write by the projections
+        self._rows: list[tuple[int, Tensor]] = []  # for each of `readings`: number of the sequence, and its tokens
 
     def took(self, site: Site, tokens: Float[Tensor, "batch token width"]) -> None:
         if site.stack == self.stack.name:
@@ -109,8 +177,8 @@ class Bounding:
         self._added[layer] = write.detach().clone()
 
     def refuse_other_writes(self) -> None:
-        """(d) is about what the projections write: not where the block adds something else (LayerScale). A bias, the
-        same for every token, does not matter. To be called when the pass is over."""
+        """Drop (d) for blocks that add something else than their projections write (LayerScale). A bias, the same for
+        every token, does not matter. Call this after the pass."""
         for place, (write, (index, real)) in enumerate(zip(self._writes, self._rows, strict=True)):
             reading = self.readings[place]
             added = self._added.get(reading.layer)
@@ -139,9 +207,9 @@ class Bounding:
             return
         for index, real in enumerate(frame.query_mask):
             if int(real.sum()) > 1:
-                self._one(frame, index, tokens[index][real][None].double(), stream[index][real][None].double())
+                self._read_sequence(frame, index, *(x[index][real][None].double() for x in (tokens, stream)))
 
-    def _one(
+    def _read_sequence(
         self, frame: AttentionFrame, index: int, tokens: Float[Tensor, "1 n width"], stream: Float[Tensor, "1 n width"]
     ) -> None:
         own = self.weights[frame.layer]
@@ -168,7 +236,7 @@ class Bounding:
         fields: dict[str, float | bool] = {}
         seen = visible(scores).expand(1, pattern.shape[1], *frame.scores.query.shape[2:3], -1)
         reason = MASKED if not bool(seen[:, :, real][..., real].all()) else None
-        if reason is None and turned(scores, real, tokens[0], own, epsilon):
+        if reason is None and differ_from_product(scores, real, tokens[0], own, epsilon):
             reason = TURNED
         if reason is None:
             bound = birkhoff_bound(tokens, norms, own.scale)[0]
@@ -215,52 +283,13 @@ class Bounding:
         return {layer: [r for r in self.readings if r.layer == layer] for layer in layers}
 
     def order(self) -> tuple[float, int]:
-        """p in after ~ before^p over layers and sequences, and how many those are; NaN where they are too alike to say.
-
-        Only where logits are a plain product, of which alone the theory speaks, and above rounding.
-        """
+        """Fit p in after ~ before^p over blocks and sequences. Return it and how many there are; NaN if they are too
+        alike. Uses only logits that are a plain product, as the theory does, and values above rounding."""
         pairs = [(r.before, r.after) for r in self.readings if r.cubic is not None and r.after > 16 * r.rounding]
         widths = [before for before, _ in pairs if before > 0]
         if not widths or max(widths) < 10 * min(widths):
             return float("nan"), len(pairs)
         return power(pairs)
-
-    def table(self) -> tuple[LayerBounds, ...]:
-        return tuple(_layer_bounds(layer, readings) for layer, readings in self.by_layer().items())
-
-    def skip_table(self) -> tuple[SkipBounds, ...]:
-        rows = []
-        for layer, readings in self.by_layer().items():
-            known = [(r.growth, r.skip_strength) for r in readings if r.growth is not None]
-            if known:
-                growth, strength = (median(float(v or 0.0) for v in side) for side in zip(*known, strict=True))
-                rows.append(SkipBounds(layer, len(known), growth, strength, sum(r.skip_violated for r in readings)))
-        return tuple(rows)
-
-
-def _layer_bounds(layer: int, readings: list[Reading]) -> LayerBounds:
-    def middle(name: str) -> float | None:
-        known = [value for r in readings if (value := getattr(r, name)) is not None]
-        return median(known) if known else None
-
-    spreads = [r.spread for r in readings if r.spread is not None]
-    return LayerBounds(
-        layer=layer,
-        sequences=len(readings),
-        before=median(r.before for r in readings),
-        after=median(r.after for r in readings),
-        contraction=median(r.contraction for r in readings),
-        cubic=middle("cubic"),
-        tau=median(r.tau for r in readings),
-        tau_bound=middle("tau_bound"),
-        residual_before=median(r.residual_before for r in readings),
-        residual_after=median(r.residual_after for r in readings),
-        paper=middle("paper"),
-        spread=max(spreads) if spreads else None,
-        condition_met=sum(s <= SPREAD_LIMIT for s in spreads) if spreads else None,
-        rounding=median(r.rounding for r in readings),
-        violations=sum(r.violations for r in readings),
-    )
 
 
 def _sizes(tokens: Float[Tensor, "1 n width"]) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What is said beside the numbers of a collapse: notes that a reader must know, and everything to make them again."""
+"""Notes beside the numbers of a collapse, and its provenance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attnscope.matrix.residual import LARGEST_PROGRAM
 
 
 def noted(runs: Sequence[Measured], beside: Bounded | None, norm: str) -> tuple[str, ...]:
-    """What a reader must know to trust the numbers."""
+    """Return what a reader must know to trust the numbers."""
     first = runs[0]
     notes = []
     if first.single:
@@ -66,7 +66,7 @@ def noted(runs: Sequence[Measured], beside: Bounded | None, norm: str) -> tuple[
 
 
 def _without_attention(first: Measured) -> Iterator[str]:
-    """What the cuts mean in blocks that do not attend."""
+    """Say what the cuts mean in blocks without attention."""
     others = [block for block in first.stack.blocks if not block.attends]
     for kind in dict.fromkeys(block.kind for block in others):
         numbers = [block.layer for block in others if block.kind == kind]
@@ -90,7 +90,7 @@ def provenance_of(
     seeds: Sequence[int],
     mlp_skip: bool,
 ) -> dict[str, Any]:
-    """Everything needed to make these numbers again."""
+    """Return everything needed to make these numbers again."""
     first = runs[0]
     return {
         "model": {

@@ -18,7 +18,7 @@ from typing import Any, Unpack
 
 from torch import nn
 
-from attnscope.commands.collapse.bound_ends import end_to_end
+from attnscope.commands.collapse.bound_tables import bounds_by_layer, end_to_end, skip_bounds_by_layer
 from attnscope.commands.collapse.notes import noted, provenance_of
 from attnscope.commands.collapse.record import Collapse, EndToEnd
 from attnscope.commands.collapse.running import Bounded, Measured, bounded, curve_of, measured
@@ -167,8 +167,10 @@ def _collapse(
         norm=norm,
         floor=first.floor,
         curves=curves,
-        bounds=beside.alone.table() if beside is not None and beside.alone is not None else (),
-        skip_bounds=beside.with_skip.skip_table() if beside is not None and beside.with_skip is not None else (),
+        bounds=bounds_by_layer(beside.alone) if beside is not None and beside.alone is not None else (),
+        skip_bounds=skip_bounds_by_layer(beside.with_skip)
+        if beside is not None and beside.with_skip is not None
+        else (),
         ends=tuple(ends),
         order=order,
         pairs=pairs,

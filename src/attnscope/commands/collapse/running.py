@@ -1,4 +1,4 @@
-"""One model's variants run over batches: values for every sequence and depth, and bounds on a few sequences."""
+"""Run one model's variants over batches: values for every sequence and depth, and bounds on a few sequences."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from attnscope.commands.collapse.bounding import Bounding
-from attnscope.commands.collapse.known_weights import known_weights
+from attnscope.commands.collapse.bounding import Bounding, known_weights
 from attnscope.commands.collapse.record import Curve
 from attnscope.core.errors import RefusalError
 from attnscope.data.batches import Batch, Batches
@@ -33,7 +32,7 @@ Values = Float[np.ndarray, "sequence depth"]
 
 @dataclass(frozen=True)
 class Measured:
-    """One seed: the relative residual of every sequence at every depth, by variant. Numbers that are none are NaN."""
+    """One seed: the relative residual of every sequence at every depth, by variant; NaN where the stream overflowed."""
 
     name: str
     class_name: str
@@ -45,16 +44,16 @@ class Measured:
     others: tuple[str, ...]  # stacks that were not measured
     heads: int
     longest: int
-    single: int  # sequences of one token, left out
+    single: int  # sequences of one token, skipped
     floor: float
     coarse: tuple[str, ...]  # classes of modules that compute in float32 whatever the dtype
-    widened: tuple[str, ...]  # those that would, and were kept from it
+    widened: tuple[str, ...]  # those that would, and were prevented
     values: dict[str, Values]
 
 
 @dataclass(frozen=True)
 class Bounded:
-    """What was seen of a few sequences in the variants that bounds speak of."""
+    """Observations of a few sequences in the variants that bounds are about."""
 
     alone: Bounding | None
     with_mlp: Bounding | None
@@ -72,7 +71,7 @@ def measured(
     coarse: tuple[tuple[str, ...], tuple[str, ...]],
     say: Callable[[str, int], None],
 ) -> Measured:
-    """Run every variant over every batch; `coarse` says what rounds to float32 by itself, and what does so still."""
+    """Run every variant over every batch; `coarse` are module classes that cast to float32, and those that still do."""
     lengths: dict[int, int] = {}
     values = {}
     depths = len(stack.blocks) + stack.chained
@@ -121,7 +120,7 @@ def _run(
     rows: dict[int, list[float]],
     lengths: dict[int, int],
 ) -> None:
-    """One batch; when memory runs out, its halves."""
+    """Run one batch; if memory runs out, its halves."""
     seen: list[tuple[int, list[float]]] = []
 
     def receive(frame: Frame) -> None:
@@ -138,7 +137,7 @@ def _run(
                     f"{loaded.class_name} packs the {len(batch.samples)} sequences of a batch into {len(values)} in "
                     f"its {stack.name}, so that their residuals cannot be told apart: give batches of one sequence."
                 )
-            if len(values) > len(batch.samples):  # windows or channels of a sequence: their mean is its value
+            if len(values) > len(batch.samples):  # windows or channels of a sequence: take their mean
                 values = values.reshape(len(batch.samples), -1).mean(1)
             seen.append((frame.layer, values.tolist()))
 
@@ -161,7 +160,7 @@ def _run(
 
 
 def _refuse_nothing(name: str, values: Values, loaded: Loaded) -> None:
-    """A whole model whose stream is not finite is broken; a cut one may overflow, which is noted."""
+    """Refuse a whole model whose stream is not finite; a cut one may overflow, which a note says."""
     if CUTS[name].skip and CUTS[name].mlp and not np.isfinite(values).all():
         depth = int(np.flatnonzero(~np.isfinite(values).all(0))[0])
         raise RefusalError(
@@ -173,7 +172,7 @@ def _refuse_nothing(name: str, values: Values, loaded: Loaded) -> None:
 def bounded(
     loaded: Loaded, found: Anatomy, stack: Stack, prepared: Batches, chosen: dict[str, Cut], samples: int
 ) -> Bounded:
-    """The bounds' view of the first sequences, in the variants that were chosen."""
+    """Observe the first sequences in the chosen variants, for bounds."""
     batch = prepared.batches[0]
     while len(batch) > max(samples, 1) and not batch.undivided:
         batch, _ = batch.halves()
@@ -203,7 +202,7 @@ def bounded(
 
 
 def curve_of(name: str, variant: Cut, seeds: Sequence[Values], floor: float) -> Curve:
-    """Mean and spread over the sequences of all seeds; numbers that are none do not count."""
+    """Return mean and spread over the sequences of all seeds; NaNs are ignored."""
     everything = np.concatenate(seeds)
     finite = np.isfinite(everything)
     columns = [column[ok] for column, ok in zip(everything.T, finite.T, strict=True)]

@@ -1,16 +1,35 @@
-"""Is an explanation true to the model? Take tokens away in the order it gives, and see what becomes of the answer.
+"""Is an explanation true to the model? Remove tokens in the order it gives, and see what the answer becomes.
 
     positive     the tokens that did most go first: the answer should fall at once, its area is small
     negative     those that did least go first: the answer should stay, its area is large
     comprehensiveness, sufficiency (arXiv:1911.03429): what the answer loses without the most important tokens, and with
                  nothing but them, averaged over BINS
-    soft         the last two with tokens kept in part, and as much in all for every method (`softening`)
+    soft         the last two with tokens kept in part, and as much in all for every method (below)
 
-A token that is taken away becomes one that says nothing (`baseline`). Such inputs are ones that the model never saw
-(arXiv:1806.10758): areas say which of two methods is better on one model, not how well a model is explained.
+A removed token is replaced by one without information (`baseline`). The model never saw such inputs (arXiv:1806.10758):
+areas say which of two methods is better on one model, not how well a model is explained.
 
-An answer that grows beyond what it was counts as whole (as in arXiv:2010.04736): the probability of an unsure answer
-can grow tenfold by luck, and a few such texts would decide the mean.
+An answer that grows counts as whole (as in arXiv:2010.04736): the probability of an unsure answer can grow tenfold by
+luck, and a few such texts would decide the mean.
+
+Soft erasure. Hard removal treats the first and the last of the removed tokens alike, and makes texts that no model has
+seen. Soft erasure (arXiv:2305.10496) drops single entries of a token's vector instead, each kept with a probability
+that grows with the token's score. Methods with large average scores then keep more, and look better for it, above all
+in decoders; so the expected share that is kept is made equal for all (arXiv:2601.03089). That alone is not fair: a
+method's result still depends on the *shape* of its scores, a few large ones or all alike, also for random scores. So
+scores are replaced by ranks: with a = 0 for the least important token, 1 for the most, and equal steps between them,
+whose mean is 1/2,
+
+    p = 2 s a                    for a share s of 1/2 or less
+    p = 1 - 2 (1 - s) (1 - a)    for more
+
+The mean of p is s, and p at share s is 1 - p of the reversed order at share 1 - s. SHARES are as far below 1/2 as above
+it, so that for a random order `kept` and `dropped` have the same distribution, and the soft gap (the loss without the
+tokens minus the loss with them alone) is 0 on average, whatever the answer. Equal scores stand in an order drawn from
+the seed, the same for all methods: one token above many equal ones, reversed, is another shape, whose gap is not 0.
+
+`kept` keeps entries with probability p (what the explanation says suffices), `dropped` with 1 - p. Random numbers are
+drawn once for a text and used for every method, so that luck is the same for all.
 """
 
 from __future__ import annotations
@@ -34,43 +53,27 @@ from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.options import Sampling
 
-# Tokens that are kept in part, in proportion to their importance, and as much in all for every method.
-#
-# Hard holes treat the first and the last of the tokens that are taken away alike, and make texts that no model has
-# seen. Soft erasure (arXiv:2305.10496) drops single entries of a token's vector instead, each kept with a probability
-# that grows with the token's number. Methods whose numbers are large on average then keep more, and look better for
-# it, above all in decoders; so the expected share that is kept is made equal for all (arXiv:2601.03089). That alone
-# is not fair: how well a method does still depends on the *shape* of its numbers, a few large ones or all alike, also
-# where they are drawn at random. So numbers are replaced by their places: with a = 0 for the least important token, 1
-# for the most, and equal steps between them, whose mean is 1/2,
-#
-#     p = 2 s a                    for a share s of 1/2 or less
-#     p = 1 - 2 (1 - s) (1 - a)    for more
-#
-# The mean of p is s, and p at share s is 1 - p of the reversed order at share 1 - s. SHARES are as far below 1/2 as
-# above it, so that for an order that is drawn at random `kept` and `dropped` are spread alike, and what is lost
-# without less what is lost with them alone (the soft gap) is 0 on average, whatever the answer is. Equal numbers
-# stand in an order that is drawn by the seed, the same for all methods: one token above many equal ones, reversed, is
-# another shape, which would not be 0.
-#
-# `kept` keeps entries with probability p (what the explanation says suffices), `dropped` with 1 - p. Chances are drawn
-# once for a text and used for every method: what is luck is the same for all.
-
 SHARES = (0.25, 0.5, 0.75)
 DRAWS = 2
-AWAY = 6_364_136_223  # from the seeds of random explanations, which are near or a few millions away
+AWAY = 6_364_136_223  # distance to the seeds of random explanations, which are at most a few millions apart
+STEPS = 10  # shares of the tokens that are removed: 0, 1/STEPS, ..., 1
+BINS = (0.05, 0.1, 0.2, 0.5)
+AT_ONCE = 16  # answers computed together
+
+Vectors = dict[str, Float[Tensor, "token width"]]
+Ask = Callable[[dict[str, Float[Tensor, "batch token width"]]], Float[Tensor, " batch"]]
 
 
 def places(scores: Float[Tensor, " token"], generator: torch.Generator) -> Int[Tensor, " token"]:
-    """0 for the smallest number, and so on; equal ones in an order that is drawn."""
-    given = scores.double().cpu()
-    shuffled = torch.randperm(len(given), generator=generator)
-    order = shuffled[given[shuffled].argsort(stable=True)]
+    """Return the rank of every score, 0 for the smallest; equal ones in random order."""
+    exact = scores.double().cpu()
+    shuffled = torch.randperm(len(exact), generator=generator)
+    order = shuffled[exact[shuffled].argsort(stable=True)]
     return torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
 
 
 def retention(place: Int[Tensor, " token"], share: float) -> Float[Tensor, " token"]:
-    """p_i for every token, float64: between 0 and 1, growing with its place, `share` on average."""
+    """Return p for every token, in float64: between 0 and 1, growing with its rank, `share` on average."""
     count = len(place)
     if count < 2:
         return torch.full((count,), share, dtype=torch.float64)
@@ -81,8 +84,8 @@ def retention(place: Int[Tensor, " token"], share: float) -> Float[Tensor, " tok
 def soft_masks(
     scores: Float[Tensor, " token"], width: int, seed: int
 ) -> tuple[Bool[Tensor, "draw token width"], Bool[Tensor, "draw token width"]]:
-    """Which entries stay where p says so, and where 1 - p does, for every share and draw."""
-    # Not the numbers that the random explanation of the same text draws.
+    """Return which entries stay with probability p, and which with 1 - p, for every share and draw."""
+    # Other random numbers than those of the random explanation of the same text.
     generator = torch.Generator().manual_seed(seed + AWAY)
     place = places(scores, generator)
     kept, dropped = [], []
@@ -95,17 +98,9 @@ def soft_masks(
     return torch.stack(kept), torch.stack(dropped)
 
 
-STEPS = 10  # shares of the tokens that are taken away: 0, 1/STEPS, ..., 1
-BINS = (0.05, 0.1, 0.2, 0.5)
-AT_ONCE = 16  # answers that are asked for together
-
-Vectors = dict[str, Float[Tensor, "token width"]]
-Ask = Callable[[dict[str, Float[Tensor, "batch token width"]]], Float[Tensor, " batch"]]
-
-
 @dataclass(frozen=True)
 class Perturbed:
-    """What the answer becomes, as shares of what it was, 1 at most."""
+    """What the answer becomes, as shares of what it was, at most 1."""
 
     positive: float
     negative: float
@@ -118,30 +113,26 @@ class Perturbed:
 
 
 class NoAnswerError(RefusalError):
-    """The answer is 0 from the start: it has no shares, and nothing that goes could lower it."""
+    """The answer is 0 from the start: nothing could lower it."""
 
 
 def averaged(found: Sequence[Perturbed]) -> Perturbed:
-    """The mean of several, field by field and step by step."""
+    """Return the mean of several, field by field and step by step."""
 
     def mean(values: Sequence[Any]) -> Any:
         if isinstance(values[0], tuple):
             return tuple(map(mean, zip(*values, strict=True)))
         return math.fsum(values) / len(values)
 
-    return Perturbed(*(mean([getattr(one, name.name) for one in found]) for name in fields(Perturbed)))
+    return Perturbed(*(mean([getattr(each, name.name) for each in found]) for name in fields(Perturbed)))
 
 
 @torch.no_grad()
 def perturbed(
-    ask: Ask,
-    embedding: Vectors,
-    baseline: Vectors,
-    scores: dict[str, Float[Tensor, " token"]],
-    seed: int = 0,
+    ask: Ask, embedding: Vectors, baseline: Vectors, scores: dict[str, Float[Tensor, " token"]], seed: int = 0
 ) -> Perturbed:
-    """Areas under both curves, and what is lost without and with the most important tokens. `ask` gives the answer, a
-    number that is 0 or more, such as a probability. Of equal tokens the one that was read first goes first."""
+    """Return areas under both curves, and the loss without and with the most important tokens. `ask` gives the answer,
+    a number >= 0 such as a probability. Of tokens with equal scores the first one read is removed first."""
     stacks = [stack for stack in embedding if stack in scores]
     numbers = torch.cat([scores[stack] for stack in stacks])
     order = numbers.argsort(descending=True, stable=True)
@@ -157,11 +148,10 @@ def perturbed(
     whole = float(found[0])
     if not whole > 0:
         raise NoAnswerError("The answer is 0 before anything is taken away: choose another text.")
-    shares = (found / whole).clamp_max(1.0).tolist()
-    taken = iter(shares)
-    positive, negative = ([next(taken) for _ in areas] for _ in range(2))
-    without, alone = ([next(taken) for _ in bins] for _ in range(2))
-    soft_without, soft_alone = ([next(taken) for _ in side] for side in soft)
+    shares = iter((found / whole).clamp_max(1.0).tolist())
+    positive, negative = ([next(shares) for _ in areas] for _ in range(2))
+    without, alone = ([next(shares) for _ in bins] for _ in range(2))
+    soft_without, soft_alone = ([next(shares) for _ in side] for side in soft)
     return Perturbed(
         positive=_area(positive),
         negative=_area(negative),
@@ -177,22 +167,15 @@ def perturbed(
 def _answers(
     ask: Ask, embedding: Vectors, baseline: Vectors, stacks: list[str], kept: list[Bool[Tensor, "token entries"]]
 ) -> Iterator[Float[Tensor, " rows"]]:
-    """The answer with only what is kept, for every mask: a column for whole tokens, or one for every entry."""
+    """Yield the answer with only what each mask keeps; masks have one column for whole tokens, or one per entry."""
     lengths = [len(embedding[stack]) for stack in stacks]
     for begin in range(0, len(kept), AT_ONCE):
-        some = kept[begin : begin + AT_ONCE]
-        pieces = [dict(zip(stacks, torch.split(mask, lengths), strict=True)) for mask in some]
-        yield ask(
-            {
-                stack: torch.stack(
-                    [
-                        torch.where(piece[stack][:, : own.shape[-1]], own, baseline[stack]) if stack in piece else own
-                        for piece in pieces
-                    ]
-                )
-                for stack, own in embedding.items()
-            }
-        )
+        vectors = {stack: [own] * len(kept[begin : begin + AT_ONCE]) for stack, own in embedding.items()}
+        for row, mask in enumerate(kept[begin : begin + AT_ONCE]):
+            for stack, part in zip(stacks, torch.split(mask, lengths), strict=True):
+                own = embedding[stack]
+                vectors[stack][row] = torch.where(part[:, : own.shape[-1]], own, baseline[stack])
+        yield ask({stack: torch.stack(rows) for stack, rows in vectors.items()})
 
 
 def _lost(shares: list[float]) -> float:
@@ -200,21 +183,15 @@ def _lost(shares: list[float]) -> float:
 
 
 def _area(values: list[float]) -> float:
-    """Under a curve over equal steps, as a share of the whole width."""
+    """Return the area under a curve over equal steps, as a share of the whole width."""
     return (sum(values) - (values[0] + values[-1]) / 2) / (len(values) - 1)
 
 
-# Texts with their true classes, as batches of one: each is the beginning of its document.
-
-
-def batches_with_truths(
-    loaded: Loaded,
-    source: Corpus | Text | Ready | None,
-    labels: str | Sequence[Class],
-    sampling: Sampling,
+def labelled_batches(
+    loaded: Loaded, source: Corpus | Text | Ready | None, labels: str | Sequence[Class], sampling: Sampling
 ) -> tuple[Batches, tuple[Class, ...]]:
-    """Batches of one sequence, and the class of each. Documents are drawn with the seed of `sampling`; a class is of a
-    whole document, so of each the first tokens are taken, and no other window."""
+    """Return batches of one sequence, and the class of each. Documents are drawn with the seed of `sampling`; a class
+    is that of a whole document, so each is represented by its first window only."""
     if source is None or isinstance(source, Corpus | Batches | Mapping):
         raise RefusalError("Labels need texts of their own: give a .jsonl file with a field of classes, or a list.")
     corpus, classes = labelled(source, labels, sampling.field)
@@ -227,5 +204,5 @@ def batches_with_truths(
     for sample, document in enumerate(fed.documents):
         first.setdefault(document, sample)
     kept = [batch for batch in fed if first[fed.documents[batch.samples[0]]] == batch.samples[0]]
-    truths = tuple(classes[numbers[fed.documents[batch.samples[0]]]] for batch in kept)
-    return replace(fed, batches=tuple(kept)), truths
+    true_classes = tuple(classes[numbers[fed.documents[batch.samples[0]]]] for batch in kept)
+    return replace(fed, batches=tuple(kept)), true_classes

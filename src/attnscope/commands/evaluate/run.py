@@ -28,11 +28,11 @@ from attnscope.commands.evaluate.perturbing import (
     NoAnswerError,
     Perturbed,
     averaged,
-    batches_with_truths,
+    labelled_batches,
     perturbed,
 )
 from attnscope.commands.evaluate.record import ESTIMATES, Estimate, Faithfulness, Judged, drawn_together
-from attnscope.commands.explain.aiming import Aim, aim
+from attnscope.commands.explain.aiming import Aim, Question, aim
 from attnscope.commands.explain.run import run_on
 from attnscope.commands.explain.running import Run, baseline_words
 from attnscope.core.errors import RefusalError
@@ -91,18 +91,18 @@ def evaluate(
     progress("loading", 0, 0)
     loaded = load(model, loading=loading, tokenizer=tokenizer)
     refuse_broken_weights(loaded)
-    truths: tuple[Class | None, ...]
+    true_classes: tuple[Class | None, ...]
     if labels is None:
         ready = batches_for(loaded, corpus, sampling)
-        truths = (None,) * len(ready)
+        true_classes = (None,) * len(ready)
     else:
-        ready, truths = batches_with_truths(loaded, corpus, labels, sampling)
+        ready, true_classes = labelled_batches(loaded, corpus, labels, sampling)
     found: dict[str, list[Perturbed | None]] = {method.card.name: [] for method in chosen}
     seconds = dict.fromkeys(found, 0.0)
     notes: dict[str, None] = {}
     known, tokens, right = None, [], []
     with looking_at(loaded.model), quiet():
-        for number, (batch, truth) in enumerate(zip(ready, truths, strict=True)):
+        for number, (batch, truth) in enumerate(zip(ready, true_classes, strict=True)):
             progress("texts", number, len(ready))
             one = _run(loaded, batch.inputs, seed + number, known, truth)
             known = one.found, one.places
@@ -162,7 +162,7 @@ def _run(
     def aimed_at(output: torch.Tensor) -> Aim:
         if truth is not None and entries(loaded, output).output != "classes":
             raise RefusalError(f"{loaded.class_name} has no classes to compare with labels: leave --labels out.")
-        goal = aim(loaded, read, output, target=truth, against=None, position=None, bos="auto")
+        goal = aim(loaded, read, output, Question(truth))
         return replace(goal, notes=(*goal.notes, *said))
 
     return run_on(loaded, read, aimed_at, seed, known)

@@ -20,13 +20,13 @@ from attnscope.hf.tapping.entrances import Entrance
 from attnscope.matrix.relevance import AttentionCall
 
 Term = tuple[int | None, int, float]
-"""A place (None: the answer is of the whole input), an entry of the output there, and its weight."""
+"""A position (None: the answer is about the whole input), an entry of the output there, and its weight."""
 LONGEST_SHOWN = 60  # letters of a continuation
 
 
 @dataclass(frozen=True)
 class Question:
-    """What the caller asks of a model, as it was given."""
+    """What the caller asks of a model, unchecked."""
 
     target: Any = None
     against: Any = None
@@ -39,33 +39,20 @@ class Question:
 
 @dataclass(frozen=True)
 class Aim:
-    """`number` takes the model's output to one number for each sequence. `direction` reads the same number from this
-    output as a linear functional, for what is exact only there."""
+    """`number` takes the model's output to one number for each sequence. `direction` is the same number as a linear
+    functional of this output, for methods that are exact only there."""
 
     number: Number
     direction: Float[Tensor, " batch *shape"]
     goal: Asked
     position: int | None
-    chance: Number  # the same answer as a number that is 0 or more: a probability, where there is one
+    chance: Number  # the same answer as a number >= 0: a probability, if there is one
     notes: tuple[str, ...] = ()
     terms: tuple[Term, ...] = ()  # of a sum over logits
 
 
-def aim(
-    loaded: Loaded,
-    read: Reading,
-    output: Float[Tensor, " batch *shape"],
-    *,
-    target: str | int | None,
-    against: str | int | None,
-    position: int | None,
-    bos: str,
-) -> Aim:
-    """Without `target`, what the model itself says is most likely; of states, the norm of their mean."""
-    return aimed(loaded, read, output, Question(target, against, position, bos))
-
-
-def aimed(loaded: Loaded, read: Reading, output: Float[Tensor, " batch *shape"], question: Question) -> Aim:
+def aim(loaded: Loaded, read: Reading, output: Float[Tensor, " batch *shape"], question: Question) -> Aim:
+    """Without a target, explain the model's most likely answer; of states, the norm of their mean."""
     from attnscope.commands.explain import embedding_aim
 
     if embedding_aim.two_towers(read, output):
@@ -80,14 +67,12 @@ def aimed(loaded: Loaded, read: Reading, output: Float[Tensor, " batch *shape"],
         return embedding_aim.of_states(loaded, read, output, question)
     if read.continued:
         return _continuation(output, read, found, question)
-    target, against = (
-        asked(name, given) for name, given in (("target", question.target), ("against", question.against))
-    )
+    target, against = asked("target", question.target), asked("against", question.against)
     position = whole_position(question.position)
     place = place_of(output, read, found, position)
-    heard: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
     if position is None and target is not None and read.scenes and read.ids is not None and found.token_axis:
-        place, heard = _where_written(read, found, target, place)
+        place, written = _where_written(read, found, target, place)
     row = output[0] if place is None else output[0, place]
     entry = int(row.argmax()) if target is None else found.number(target)
     terms: list[Term] = [(place, entry, 1.0)]
@@ -99,9 +84,9 @@ def aimed(loaded: Loaded, read: Reading, output: Float[Tensor, " batch *shape"],
         terms.append((place, other, -1.0))
         goal = replace(goal, kind="difference", other=found.word(other))
     if found.size == 1 and target is None and against is None and bool(row[0] < 0):
-        terms = [(place, 0, -1.0)]  # a single logit: below 0 it says no, and that is what is explained
+        terms = [(place, 0, -1.0)]  # a single logit below 0 says no: explain that
         goal = replace(goal, word=f"not {found.word(0)}")
-    notes = (*spaced(found, target, row), *unmasked(loaded, found, read, position), *heard)
+    notes = (*spaced(found, target, row), *unmasked(loaded, found, read, position), *written)
     return of_terms(output, tuple(terms), goal, place, (*_tied(row, entry, found, target), *notes))
 
 
@@ -112,27 +97,27 @@ def of_terms(
     place: int | None,
     notes: tuple[str, ...] = (),
 ) -> Aim:
-    """A weighed sum of entries of the output."""
+    """Aim at a weighted sum of entries of the output."""
     direction = torch.zeros_like(output)
     for at, entry, weight in terms:
         direction[(0, entry) if at is None else (0, at, entry)] += weight
     wanted = [(at, entry) for at, entry, weight in terms if weight > 0]
 
-    def number(given: Tensor) -> Tensor:
-        parts = [weight * (given if at is None else given[:, at])[:, entry] for at, entry, weight in terms]
+    def number(output: Tensor) -> Tensor:
+        parts = [weight * (output if at is None else output[:, at])[:, entry] for at, entry, weight in terms]
         return torch.stack(parts).sum(0)
 
-    def chance(given: Tensor) -> Tensor:
-        if given.shape[-1] == 1:  # yes or no: a softmax over one logit is 1, whatever it is
-            return number(given).sigmoid()
-        parts = [(given if at is None else given[:, at]).log_softmax(-1)[:, entry] for at, entry in wanted]
+    def chance(output: Tensor) -> Tensor:
+        if output.shape[-1] == 1:  # yes or no: a softmax over one logit is always 1
+            return number(output).sigmoid()
+        parts = [(output if at is None else output[:, at]).log_softmax(-1)[:, entry] for at, entry in wanted]
         return torch.stack(parts).sum(0).exp()
 
     return Aim(number, direction, goal, place, chance, notes, terms)
 
 
 def _continuation(output: Tensor, read: Reading, found: Entries, question: Question) -> Aim:
-    """The sum of the logits of every token that follows, each read where the model predicts it."""
+    """Aim at the sum of the logits of every token that follows, each read where the model predicts it."""
     if question.against is not None or question.position is not None:
         several = f"'{question.target}' is {len(read.continued)} tokens here, and a" if question.target else "A"
         raise RefusalError(
@@ -147,8 +132,8 @@ def _continuation(output: Tensor, read: Reading, found: Entries, question: Quest
 
 
 def _spelt_out(found: Entries, tokens: tuple[int, ...]) -> str:
-    """The continuation as a person reads it. Bytes of one character are tokens of their own in many vocabularies, and
-    have no letters one by one: then it is read as a whole."""
+    """Return the continuation as a person reads it. In many vocabularies bytes of one character are tokens without
+    letters of their own: then it is decoded as a whole."""
     words = "".join(found.word(token) for token in tokens)
     whole = words if found.tokenizer is None else str(found.tokenizer.decode(list(tokens)))
     return whole if "\ufffd" not in whole and len(whole.strip()) < len(words.strip()) else words
@@ -157,20 +142,19 @@ def _spelt_out(found: Entries, tokens: tuple[int, ...]) -> str:
 def _where_written(
     read: Reading, found: Entries, target: str | int, place: int | None
 ) -> tuple[int | None, tuple[str, ...]]:
-    """Of a sound, the word where the decoder wrote it: asked just before."""
+    """For a sound, return the position just before the word where the decoder wrote it, and a note."""
     assert read.ids is not None
     entry = found.number(target)
     at = [place for place, token in enumerate(read.ids.tolist()) if token == entry and place > 0]
     if not at:
-        return place, (
-            f"'{found.word(entry)}' is not among what the decoder read: it is asked for behind the last token.",
-        )
+        note = f"'{found.word(entry)}' is not among what the decoder read: it is asked for behind the last token."
+        return place, (note,)
     more = f"'{found.word(entry)}' was written {len(at)} times: explained is the first; choose with --position."
     return at[0] - 1, (more,) if len(at) > 1 else ()
 
 
 def _tied(row: Tensor, entry: int, found: Entries, target: str | int | None) -> tuple[str, ...]:
-    """Where several entries are equally likely, the choice between them is by their number."""
+    """Note that several entries are equally likely, and the first of them is explained."""
     if target is not None:
         return ()
     equal = [int(i) for i in (row == row[entry]).nonzero().flatten()]
@@ -183,15 +167,13 @@ def _tied(row: Tensor, entry: int, found: Entries, target: str | int | None) -> 
     )
 
 
-# Which tokens an attention call is about, where a model hands one stream through several stacks of modules.
-#
-# LXMERT has blocks for words, blocks for the picture, and blocks in which the two read each other: six stacks, two
-# streams. A call belongs to the stream with as many tokens as it has queries, and reads the one with as many as it has
-# keys.
-
-
 def in_streams(captured: Captured, places: tuple[Entrance, ...]) -> Captured:
-    """The run with every call named by the streams that it is between; as it is where stacks are streams already."""
+    """Name every attention call by the streams it is between, if a model hands one stream through several stacks.
+
+    LXMERT has blocks for words, blocks for the picture, and blocks in which the two read each other: six stacks, two
+    streams. A call belongs to the stream with as many tokens as it has queries, and reads the one with as many tokens
+    as it has keys.
+    """
     known = {place.stack for place in places}
     if all(call.stack in known and call.keys_from in known for call in captured.calls) or len(places) < 2:
         return captured

@@ -1,9 +1,10 @@
-"""A continuation as what is explained: the tokens of a longer target, or those that the model itself writes next.
+"""What else can be explained than one answer: a continuation, token by token, and how alike two inputs are.
 
     explain(model, "The capital of France is", target=" Paris, and")          explain(model, text, generate=8)
 
-All tokens but the last are read too, since each is predicted from those before it. The number is the sum of the logits
-of all of them; token by token it is one logit each, which gives a matrix of what was read by what followed.
+The tokens of a continuation are those of a longer target, or those that the model itself writes next. All but the last
+are read too, since each is predicted from those before it. The number is the sum of the logits of all of them; token by
+token it is one logit each, which gives a matrix of what was read by what followed.
 """
 
 from __future__ import annotations
@@ -31,15 +32,14 @@ from attnscope.hf.loading.one_text import Reading
 from attnscope.hf.loading.outputs import word
 from attnscope.hf.tapping.capture import capture
 
-# What makes two inputs alike for an encoder: each explained against the other, side by side in one record.
-#
-# The cosine of two embeddings has two sides, and a token of either may be what they share.
-
 FIRST, SECOND = "first", "second"
+CHEAP = ("one backward pass", "one forward pass")  # cost of methods that explain every token
+FEWEST = 2
 
 
 def two_to_compare(loaded: Loaded, given: tuple[Any, ...]) -> bool:
-    """Two texts or two pictures, for a model without a decoder to read the second and without a head for tokens."""
+    """Return whether to compare two texts or two pictures: the model has no decoder to read the second and no head for
+    tokens."""
     if len(given) != 2 or loaded.decoder_start is not None or loaded.kind in ("causal", "multimodal"):
         return False
     media = [medium(side) is not None for side in given]
@@ -47,13 +47,13 @@ def two_to_compare(loaded: Loaded, given: tuple[Any, ...]) -> bool:
 
 
 def of_both(
-    loaded: Loaded, given: tuple[Any, ...], question: Question, one: Callable[[Any, Question], Explanation]
+    loaded: Loaded, given: tuple[Any, ...], question: Question, explain: Callable[[Any, Question], Explanation]
 ) -> Explanation:
-    """Both sides of the likeness of two inputs."""
+    """Explain both sides of the likeness of two inputs: a token of either may be what they share."""
     if question.against is not None:
         raise RefusalError("Two inputs are compared with each other: leave --against out, or give one input.")
     try:
-        sides = [one(mine, replace(question, against=other)) for mine, other in (given, (given[1], given[0]))]
+        sides = [explain(mine, replace(question, against=other)) for mine, other in (given, (given[1], given[0]))]
     except RefusalError as refusal:
         if any(word in str(refusal) for word in ("tokens (", "is not in the vocabulary", "There is no class")):
             raise RefusalError(
@@ -65,39 +65,34 @@ def of_both(
     inputs = tuple(
         replace(read, name=name) for side, name in zip(sides, (FIRST, SECOND), strict=True) for read in side.inputs
     )
+    others = {method.name: method for method in second.methods}
     methods = tuple(
-        Scored(one.name, one.title, one.group, one.signed, (*one.scores, *other.scores))
-        for one in first.methods
-        for other in second.methods
-        if one.name == other.name
+        Scored(m.name, m.title, m.group, m.signed, (*m.scores, *others[m.name].scores))
+        for m in first.methods
+        if m.name in others
     )
-    texts = tuple(side.text for side in sides)
-    asked = Asked("similarity", word=texts[0], other=texts[1])
+    asked = Asked("similarity", word=first.text, other=second.text)
     return replace(
         first,
         inputs=inputs,
         methods=methods,
-        lengths=None,  # of one side only, and likeness has two
+        lengths=None,  # of one side only
         asked=asked,
         target=asked.words,
         notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
     )
 
 
-CHEAP = ("one backward pass", "one forward pass")  # methods that are asked for every token
-FEWEST = 2
-
-
 def refuse_unusable(question: Question) -> None:
-    """What no model is needed for to know."""
+    """Refuse what is wrong whatever the model."""
     if _count(question) is not None and question.target is not None:
         raise RefusalError("A continuation is either given (--target) or written (--generate): leave one out.")
 
 
 def continued(loaded: Loaded, read: Reading, question: Question) -> Reading:
-    """The same input with the continuation behind it, where one is asked for; of a sound what the decoder wrote."""
+    """Return the input with the continuation behind it, if one is asked for; for a sound, what the decoder wrote."""
     generate = _count(question)
-    # A sound that was read here; of a ready batch the next token is asked for, as of every other.
+    # A sound that was read here. Of a ready batch the next token is explained.
     speaks = any(scene.seconds is not None for scene in read.scenes) and "decoder_input_ids" in read.batch
     if generate is not None:
         if loaded.kind == "causal":
@@ -112,8 +107,8 @@ def continued(loaded: Loaded, read: Reading, question: Question) -> Reading:
 
 
 def steps_of(whole: Run, scored: tuple[Scored, ...], chosen: tuple[Method, ...], progress: Advance) -> tuple[Step, ...]:
-    """Each token of the continuation by itself, by the methods that need one pass."""
-    known = {one.name for one in scored}
+    """Explain each token of the continuation by itself, with the methods that need one pass."""
+    known = {method.name for method in scored}
     methods = [m for m in chosen if m.card.name in known and m.card.cost in CHEAP and m.card.group == "default"]
     if not methods:
         return ()
@@ -123,10 +118,10 @@ def steps_of(whole: Run, scored: tuple[Scored, ...], chosen: tuple[Method, ...],
         progress("token by token", number, len(terms))
         aim = of_terms(whole.captured.output, (term,), whole.aim.goal, term[0])
         captured = capture(whole.loaded.model, whole.read.batch, whole.found, whole.places, aim.number)
-        one = replace(whole, aim=aim, captured=in_streams(captured, whole.places))
+        run_of_token = replace(whole, aim=aim, captured=in_streams(captured, whole.places))
         rows = []
         for method in methods:
-            found = one.explained_by(method)
+            found = run_of_token.explained_by(method)
             rows.append(tuple(tuple(found[p.stack].tolist()) if p.stack in found else () for p in whole.places))
         names = tuple(method.card.name for method in methods)
         made.append(Step(word(whole.loaded.tokenizer, term[1]), captured.value, names, tuple(rows)))
@@ -144,7 +139,7 @@ def _count(question: Question) -> int | None:
 
 
 def _several(loaded: Loaded, target: str) -> tuple[int, ...] | None:
-    """The tokens of a target that is no single one; None where it is one, or where its refusal belongs elsewhere."""
+    """Return the tokens of a target of several; None if it is one token, or refused elsewhere."""
     tokenizer: Any = loaded.tokenizer
     if tokenizer is None or tokenizer.get_vocab().get(target) is not None:
         return None
@@ -160,9 +155,9 @@ def _several(loaded: Loaded, target: str) -> tuple[int, ...] | None:
 
 
 def _behind(loaded: Loaded, read: Reading, ids: tuple[int, ...]) -> Reading:
-    """The tokens behind the text; the last is predicted and not read."""
-    given: Tensor = read.batch["input_ids"]
-    longer = torch.cat([given, given.new_tensor([ids[:-1]])], dim=1)
+    """Append the tokens to the text; the last is predicted and not read."""
+    before: Tensor = read.batch["input_ids"]
+    longer = torch.cat([before, before.new_tensor([ids[:-1]])], dim=1)
     if loaded.positions is not None and longer.shape[1] > loaded.positions:
         raise RefusalError(
             f"The text and its continuation have {longer.shape[1]} tokens and {loaded.name} reads {loaded.positions} "
@@ -173,14 +168,14 @@ def _behind(loaded: Loaded, read: Reading, ids: tuple[int, ...]) -> Reading:
         batch["attention_mask"] = torch.ones_like(longer)
     for name in set(batch) - {"input_ids", "attention_mask"}:
         value = batch[name]
-        if isinstance(value, Tensor) and value.shape[:2] == given.shape:
+        if isinstance(value, Tensor) and value.shape[:2] == before.shape:
             raise RefusalError(f"The batch holds {name} for every token, which a continuation has not: leave it out.")
     words = tuple(word(loaded.tokenizer, int(i)) for i in longer[0])
     return replace(read, batch=batch, ids=longer[0], words=words, continued=ids)
 
 
 def _written(loaded: Loaded, read: Reading, count: int) -> tuple[int, ...]:
-    """What the model writes next, greedily."""
+    """Return the tokens that the model writes next, greedily."""
     if "input_ids" not in read.batch:
         raise RefusalError(f"{loaded.name} ({loaded.class_name}) writes no text of this: leave --generate out.")
     model: Any = loaded.model
@@ -204,7 +199,7 @@ def _written(loaded: Loaded, read: Reading, count: int) -> tuple[int, ...]:
 
 
 def _of_decoder(loaded: Loaded, read: Reading, count: int) -> Reading:
-    """What the decoder read is the continuation: the same tokens, one behind."""
+    """Take the tokens that the decoder read as the continuation: each is predicted one position earlier."""
     ids = read.batch.get("decoder_input_ids")
     if not isinstance(ids, Tensor):
         raise RefusalError(

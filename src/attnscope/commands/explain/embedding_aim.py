@@ -1,7 +1,12 @@
 """Numbers of models that give states and no logits: the norm of an embedding, how alike two are, a linear head on it.
 
-The embedding of a text is the mean of its states, as sentence encoders take it; that of a picture is the state of its
-[CLS], where there is one. Two towers (CLIP) give the likeness of a picture and a text themselves.
+The embedding of a text is the mean of its states, as in sentence encoders; that of a picture is the state of its [CLS],
+if there is one. Two towers (CLIP) give the likeness of a picture and a text themselves.
+
+A linear head gives classes to a backbone without any. It is trained in seconds on embeddings:
+
+    head.safetensors        weight [class, width], bias [class] (default 0), in its metadata labels as JSON
+    {"weight": ..., "bias": ..., "labels": ["nominal", "defect"]}       nn.Linear(width, classes)       an array
 """
 
 from __future__ import annotations
@@ -28,14 +33,9 @@ from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.one_input import reading_of
 from attnscope.hf.loading.one_text import Reading, asked
 from attnscope.hf.loading.outputs import Entries
-from attnscope.hf.tapping.capture import Number
 
-# A linear head on an embedding: classes for a backbone that has none.
-#
-#     head.safetensors        weight [class, width], bias [class] (0 where there is none), in its metadata labels as JSON
-#     {"weight": ..., "bias": ..., "labels": ["nominal", "defect"]}       nn.Linear(width, classes)       an array
-#
-# Such a head is trained in seconds on embeddings, and `explain --head` shows which part of an input it answers to.
+NORM = "norm"
+Pooled = Callable[[Tensor], Float[Tensor, "batch width"]]
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,19 @@ class LinearHead:
         return Entries("classes", len(self.weight), False, dict(enumerate(self.labels)), None)
 
 
-def linear_head(given: Any) -> LinearHead:
-    """The head that `given` is, or that the file of that name holds."""
-    if isinstance(given, LinearHead):
-        return given
-    if isinstance(given, str | Path):
-        return _made(*_of_file(Path(given)))
-    if isinstance(given, nn.Linear):
-        return _made(given.weight.detach(), None if given.bias is None else given.bias.detach(), ())
-    if isinstance(given, Mapping):
-        if "weight" not in given:
+def linear_head(source: Any) -> LinearHead:
+    """Return the head that `source` is, or that the file of that name holds."""
+    if isinstance(source, LinearHead):
+        return source
+    if isinstance(source, str | Path):
+        return _checked(*_of_file(Path(source)))
+    if isinstance(source, nn.Linear):
+        return _checked(source.weight.detach(), None if source.bias is None else source.bias.detach(), ())
+    if isinstance(source, Mapping):
+        if "weight" not in source:
             raise RefusalError("A head is a mapping with weight, bias and labels, and weight is missing: give it.")
-        return _made(given["weight"], given.get("bias"), tuple(map(str, given.get("labels", ()))))
-    return _made(given, None, ())
+        return _checked(source["weight"], source.get("bias"), tuple(map(str, source.get("labels", ()))))
+    return _checked(source, None, ())
 
 
 def _of_file(path: Path) -> tuple[Tensor, Tensor | None, tuple[str, ...]]:
@@ -81,28 +81,24 @@ def _of_file(path: Path) -> tuple[Tensor, Tensor | None, tuple[str, ...]]:
     return named["weight"], named.get("bias"), tuple(map(str, labels)) if isinstance(labels, list) else ()
 
 
-def _made(weight: Any, bias: Any, labels: tuple[str, ...]) -> LinearHead:
+def _checked(weight: Any, bias: Any, labels: tuple[str, ...]) -> LinearHead:
     try:
-        made = torch.as_tensor(weight).detach().double()
-        shift = torch.zeros(len(made)) if bias is None else torch.as_tensor(bias).detach().flatten()
+        matrix = torch.as_tensor(weight).detach().double()
+        shift = torch.zeros(len(matrix)) if bias is None else torch.as_tensor(bias).detach().flatten()
     except (TypeError, ValueError, RuntimeError):
         raise RefusalError(f"A head is an array of numbers [class, width], not a {type(weight).__name__}.") from None
-    made = made[None] if made.ndim == 1 else made
-    if made.ndim != 2 or len(shift) != len(made) or not bool(made.isfinite().all() & shift.isfinite().all()):
+    matrix = matrix[None] if matrix.ndim == 1 else matrix
+    if matrix.ndim != 2 or len(shift) != len(matrix) or not bool(matrix.isfinite().all() & shift.isfinite().all()):
         raise RefusalError(
             "A head is a finite weight [class, width] with a bias for every class: check the shapes of what was given."
         )
-    if labels and len(labels) != len(made):
-        raise RefusalError(f"The head has {len(made)} classes and {len(labels)} labels: give a label for each.")
-    return LinearHead(made, shift.double(), labels or tuple(f"class {n}" for n in range(len(made))))
-
-
-NORM = "norm"
-Pooled = Callable[[Tensor], Float[Tensor, "batch width"]]
+    if labels and len(labels) != len(matrix):
+        raise RefusalError(f"The head has {len(matrix)} classes and {len(labels)} labels: give a label for each.")
+    return LinearHead(matrix, shift.double(), labels or tuple(f"class {n}" for n in range(len(matrix))))
 
 
 def two_towers(read: Reading, output: Tensor) -> bool:
-    """A picture and a text went in, and their likeness came out."""
+    """Return whether a picture and a text went in, and their likeness came out."""
     return bool(read.scenes) and read.ids is not None and output.shape == (1, 1) and "input_ids" in read.batch
 
 
@@ -113,30 +109,23 @@ def of_two_towers(loaded: Loaded, output: Tensor, question: Question) -> Aim:
             "--head out."
         )
 
-    def number(given: Tensor) -> Tensor:
-        return given.diagonal()  # of several pictures and as many texts, each with its own
-
-    def cosine(given: Tensor) -> Tensor:
-        return ((number(given) - bias) / scale).clamp_min(0)
-
-    # The scale is a hundred in trained ones: a sigmoid of what it makes is 1 whatever goes, the cosine is not.
-    scale, bias = _scaling(loaded)
-    goal = Asked("match", where="as the model scales it")
-    return Aim(number, torch.ones_like(output), goal, None, cosine)
-
-
-def _scaling(loaded: Loaded) -> tuple[float, float]:
-    """The likeness that two towers say is scale * cosine + bias, of the model's own numbers: the scale as its logarithm
-    (arXiv:2103.00020), the bias where there is one (arXiv:2303.15343)."""
+    # scale * cosine + bias: the scale is stored as its logarithm (arXiv:2103.00020), the bias is optional
+    # (arXiv:2303.15343). A trained scale is about a hundred: a sigmoid of it is always 1, the cosine is not.
     scale, bias = (getattr(loaded.model, name, None) for name in ("logit_scale", "logit_bias"))
-    return (
-        float(scale.detach().exp()) if isinstance(scale, Tensor) else 1.0,
-        float(bias.detach()) if isinstance(bias, Tensor) else 0.0,
-    )
+    factor = float(scale.detach().exp()) if isinstance(scale, Tensor) else 1.0
+    shift = float(bias.detach()) if isinstance(bias, Tensor) else 0.0
+
+    def number(output: Tensor) -> Tensor:
+        return output.diagonal()  # each picture with its own text
+
+    def cosine(output: Tensor) -> Tensor:
+        return ((number(output) - shift) / factor).clamp_min(0)
+
+    return Aim(number, torch.ones_like(output), Asked("match", where="as the model scales it"), None, cosine)
 
 
 def of_states(loaded: Loaded, read: Reading, output: Tensor, question: Question) -> Aim:
-    """States and no logits: sentence encoders, as a rule, and backbones of pictures."""
+    """Aim at a number of an embedding: for sentence encoders, and for backbones of pictures."""
     if question.position is not None:
         raise RefusalError(f"{loaded.class_name} gives states, of which the mean is taken: leave --position out.")
     pooled, spread, what = _pooling(read, output)
@@ -158,52 +147,52 @@ def of_states(loaded: Loaded, read: Reading, output: Tensor, question: Question)
             "are, or a linear --head."
         )
     if against is None:
-        given = "one state for the whole input" if output.ndim == 2 else "states"
-        said = f"{loaded.class_name} gives {given} and no logits: explained is the norm of the {what}."
+        states = "one state for the whole input" if output.ndim == 2 else "states"
+        note = f"{loaded.class_name} gives {states} and no logits: explained is the norm of the {what}."
         unit = own / own.norm().clamp_min(torch.finfo(own.dtype).tiny)
 
         def size(states: Tensor) -> Tensor:
             lengths: Tensor = torch.linalg.vector_norm(pooled(states), dim=-1)
             return lengths
 
-        return Aim(size, spread(unit), Asked("norm", of=what), None, size, (said,))
+        return Aim(size, spread(unit), Asked("norm", of=what), None, size, (note,))
     if medium(against) is None and not isinstance(against, str):
         raise RefusalError(
             f"{loaded.class_name} gives states and no logits: --against is another text or picture, not of "
             f"type {type(against).__name__}."
         )
     other, name = _embedding(loaded, against, question)
-    said = (
+    note = (
         f"{loaded.class_name} gives states and no logits: explained is how alike the two are, the cosine of "
         f"the {what} of each."
     )
     unit = other / (other.norm() * own.norm()).clamp_min(torch.finfo(own.dtype).tiny)
 
-    def likeness(given: Tensor) -> Tensor:
-        return F.cosine_similarity(pooled(given), other[None], dim=-1)
+    def likeness(output: Tensor) -> Tensor:
+        return F.cosine_similarity(pooled(output), other[None], dim=-1)
 
     goal = Asked("similarity", other=name)
-    return Aim(likeness, spread(unit), goal, None, lambda given: likeness(given).clamp_min(0), (said,))
+    return Aim(likeness, spread(unit), goal, None, lambda output: likeness(output).clamp_min(0), (note,))
 
 
 def _of_entry(entry: int, pooled: Pooled, spread: Callable[[Tensor], Tensor], what: str, own: Tensor) -> Aim:
-    """One number of the embedding: a channel, or where a model gives scores in place of states, one of these."""
+    """Aim at one number of the embedding: a channel, or one of the scores that some models give."""
     if not 0 <= entry < len(own):
         raise RefusalError(f"The {what} has entries 0 to {len(own) - 1}, not {entry}: choose one of them.")
     unit = torch.zeros_like(own)
     unit[entry] = 1
 
-    def number(given: Tensor) -> Tensor:
-        return pooled(given)[:, entry]
+    def number(output: Tensor) -> Tensor:
+        return pooled(output)[:, entry]
 
     goal = Asked("entry", str(entry), of=what)
-    return Aim(number, spread(unit), goal, None, lambda given: number(given).clamp_min(0))
+    return Aim(number, spread(unit), goal, None, lambda output: number(output).clamp_min(0))
 
 
 def _of_head(
     head: LinearHead, loaded: Loaded, output: Tensor, question: Question, pooling: tuple[Pooled, Any, str]
 ) -> Aim:
-    """Classes that a linear head makes of the embedding."""
+    """Aim at a class that a linear head computes from the embedding."""
     pooled, spread, what = pooling
     weight, bias = (tensor.to(output) for tensor in (head.weight, head.bias))
     width = pooled(output).shape[1]
@@ -212,9 +201,7 @@ def _of_head(
             f"The head reads {weight.shape[1]} numbers and the {what} of {loaded.class_name} has {width}: give the "
             "head that was trained on it."
         )
-    target, against = (
-        asked(name, given) for name, given in (("target", question.target), ("against", question.against))
-    )
+    target, against = asked("target", question.target), asked("against", question.against)
     found = head.entries()
     row = (pooled(output) @ weight.mT + bias)[0]
     entry = int(row.argmax()) if target is None else found.number(target)
@@ -227,26 +214,26 @@ def _of_head(
         weights[other] = -1.0
         goal = replace(goal, kind="difference", other=found.word(other))
     if len(weight) == 1 and target is None and bool(row[0] < 0):
-        weights = {0: -1.0}  # a head with one logit: below 0 it says no, and that is what is explained
+        weights = {0: -1.0}  # a single logit below 0 says no: explain that
         goal = Asked("logit", f"not {found.word(0)}", where=goal.where)
-    mixed = torch.stack([amount * weight[one] for one, amount in weights.items()]).sum(0)
-    constant = sum(amount * bias[one] for one, amount in weights.items())
+    mixed = torch.stack([amount * weight[index] for index, amount in weights.items()]).sum(0)
+    constant = sum(amount * bias[index] for index, amount in weights.items())
 
-    def number(given: Tensor) -> Tensor:
-        return pooled(given) @ mixed + constant
+    def number(output: Tensor) -> Tensor:
+        return pooled(output) @ mixed + constant
 
-    def chance(given: Tensor) -> Tensor:
+    def chance(output: Tensor) -> Tensor:
         if len(weight) == 1:
-            return number(given).sigmoid()
-        return (pooled(given) @ weight.mT + bias).softmax(-1)[:, entry]
+            return number(output).sigmoid()
+        return (pooled(output) @ weight.mT + bias).softmax(-1)[:, entry]
 
     return Aim(number, spread(mixed), goal, None, chance)
 
 
 def _pooling(read: Reading, output: Tensor) -> tuple[Pooled, Callable[[Tensor], Tensor], str]:
-    """The embedding in an output, a functional of it as one of the output, and what it is called."""
+    """Return the embedding as a function of the output, a functional of it as one of the output, and its name."""
     if output.ndim == 2:
-        return (lambda given: given), (lambda unit: unit.expand(output.shape).clone()), "embedding"
+        return (lambda output: output), (lambda unit: unit.expand(output.shape).clone()), "embedding"
     if output.ndim != 3:
         raise RefusalError("The output is no row of states and no embedding: choose a model with a head.")
     grid = next((scene.grid for scene in read.scenes if scene.kind == "image"), None)
@@ -257,9 +244,9 @@ def _pooling(read: Reading, output: Tensor) -> tuple[Pooled, Callable[[Tensor], 
             made[:, 0] = unit
             return made
 
-        return (lambda given: given[:, 0]), at_first, "state of [CLS]"
+        return (lambda output: output[:, 0]), at_first, "state of [CLS]"
     tokens = output.shape[1]
-    return (lambda given: given.mean(1)), (lambda unit: (unit / tokens).expand(output.shape).clone()), "mean state"
+    return (lambda output: output.mean(1)), (lambda unit: (unit / tokens).expand(output.shape).clone()), "mean state"
 
 
 def _embedding(loaded: Loaded, other: Any, question: Question) -> tuple[Float[Tensor, " width"], str]:
@@ -268,6 +255,3 @@ def _embedding(loaded: Loaded, other: Any, question: Question) -> tuple[Float[Te
         output = first_output(run(loaded.model, read.batch))
     name = read.scenes[0].name if read.scenes else str(other)
     return _pooling(read, output)[0](output)[0], name
-
-
-__all__ = ["NORM", "Number", "of_states", "of_two_towers", "two_towers"]

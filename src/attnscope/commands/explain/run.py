@@ -21,7 +21,7 @@ from typing import Any, Unpack
 
 from torch import Tensor, nn
 
-from attnscope.commands.explain.aiming import Aim, Question, aimed, in_streams
+from attnscope.commands.explain.aiming import Aim, Question, aim, in_streams
 from attnscope.commands.explain.continuing import continued, of_both, refuse_unusable, steps_of, two_to_compare
 from attnscope.commands.explain.record import ByLength, Explanation, Scored
 from attnscope.commands.explain.running import Run, baseline_words, inputs_of, start_of
@@ -114,7 +114,7 @@ def _explained(
     with looking_at(loaded.model), quiet(), _fitting(len(read.words)):
         progress("running the model", 0, 0)
         read = continued(loaded, read, question)
-        one = run_on(loaded, read, lambda output: aimed(loaded, read, output, question), seed)
+        one = run_on(loaded, read, lambda output: aim(loaded, read, output, question), seed)
         found, places, goal, captured = one.found, one.places, one.aim, one.captured
         scored, left_out = _scored(one, chosen, progress)
         inputs = inputs_of(loaded, read, places, {stack: len(row) for stack, row in captured.embedding.items()})

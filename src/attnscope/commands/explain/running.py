@@ -1,5 +1,4 @@
-"""One run of a model on one text, and what explanations read of it, by name: each thing is made when it is asked
-for."""
+"""One run of a model on one input, and the fields that explanations read from it, each made when it is needed."""
 
 from __future__ import annotations
 
@@ -32,13 +31,14 @@ from attnscope.pathways.network import Network
 from attnscope.pathways.operator_maps import directions
 from attnscope.pathways.targets import pulled_back, pulled_back_by_length
 
-# What a record says of the input: its tokens in words, patches with their place, moments with their time.
+ROUNDINGS = 16  # an answer that moves by fewer roundings is noise
+ROWS = 4096  # of a table of vectors, looked up at a time
 
 
 def inputs_of(
     loaded: Loaded, read: Reading, places: tuple[Entrance, ...], lengths: dict[str, int]
 ) -> tuple[Input, ...]:
-    """One for each row of tokens that enters the model."""
+    """Describe each row of tokens that enters the model: words, patches with their place, moments with their time."""
     return tuple(_input(loaded, read, place, lengths[place.stack], len(places) > 1) for place in places)
 
 
@@ -48,7 +48,7 @@ def _input(loaded: Loaded, read: Reading, place: Entrance, length: int, several:
         return Input("text" if read.scenes and several else place.stack, words)
     if place.argument == PROMPT:
         return Input(PROMPT, tuple(f"[{number}]" for number in range(length)))
-    scene = next((one for one in read.scenes if one.argument == place.argument), None)
+    scene = next((scene for scene in read.scenes if scene.argument == place.argument), None)
     if scene is None:
         return Input("features", tuple(f"feature {number}" for number in range(length)))
     if scene.kind == "sound":
@@ -59,7 +59,7 @@ def _input(loaded: Loaded, read: Reading, place: Entrance, length: int, several:
 
 
 def _image(loaded: Loaded, read: Reading, scene: Scene, length: int) -> Input:
-    """Patches row by row; before them what is no patch: words of the same row, [CLS], registers."""
+    """Name patches row by row, and before them what is no patch: words of the same row, [CLS], registers."""
     ids: Any = read.batch.get("input_ids")
     words = () if ids is None else tuple(word(loaded.tokenizer, int(i)) for i in ids[0])
     grid = scene.grid
@@ -72,13 +72,9 @@ def _image(loaded: Loaded, read: Reading, scene: Scene, length: int) -> Input:
     return Input("image", (*names, *patches), "image", grid, scene.shown)
 
 
-ROUNDINGS = 16  # of a number, below which nothing is told from rounding
-ROWS = 4096  # of a table of vectors, looked up at a time
-
-
 @dataclass(frozen=True)
 class Run:
-    """What is needed to make any field that an explanation can read."""
+    """Everything needed to make any field that an explanation can read."""
 
     loaded: Loaded
     read: Reading
@@ -89,81 +85,68 @@ class Run:
     seed: int
 
     def explained_by(self, method: Method) -> dict[str, Float[Tensor, " token"]]:
-        """The numbers of one explanation, by stack."""
+        """Return the numbers of one explanation, by stack."""
+        stacks = {place.stack for place in self.places}
         if method.card.stacks == "one" and len(self.places) > 1:
+            names = "an encoder and a decoder" if stacks == {"encoder", "decoder"} else " and ".join(sorted(stacks))
             raise RefusalError(
-                f"{method.card.name} follows one stack of tokens, and {self.loaded.class_name} has {self._stacks()}: "
+                f"{method.card.name} follows one stack of tokens, and {self.loaded.class_name} has {names}: "
                 "choose another method, relevance for one."
             )
-        answer: dict[str, Tensor] = method(**{name: getattr(self, f"_{name}")() for name in method.reads})
+        answer: dict[str, Tensor] = method(**{name: self._field(name) for name in method.reads})
         return answer
 
-    def _stacks(self) -> str:
-        names = {place.stack for place in self.places}
-        return "an encoder and a decoder" if names == {"encoder", "decoder"} else " and ".join(sorted(names))
-
-    def _calls(self) -> Any:
-        return self.captured.calls
-
-    def _start(self) -> dict[str, Tensor]:
-        return start_of(self.captured, self.found)
-
-    def _embedding(self) -> dict[str, Tensor]:
-        return self.captured.embedding
-
-    def _embedding_gradient(self) -> dict[str, Tensor]:
-        return self.captured.embedding_gradient
-
-    def _baseline(self) -> dict[str, Tensor]:
-        return self.baseline()
+    def _field(self, name: str) -> Any:
+        """Make what an explanation reads under this name (the table stands in `core.explanation`)."""
+        model, batch, number = self.loaded.model, self.read.batch, self.aim.number
+        makers: dict[str, Callable[[], Any]] = {
+            "calls": lambda: self.captured.calls,
+            "start": lambda: start_of(self.captured, self.found),
+            "embedding": lambda: self.captured.embedding,
+            "embedding_gradient": lambda: self.captured.embedding_gradient,
+            "baseline": self.baseline,
+            "ask": lambda: self.ask,
+            "gradient_under": lambda: partial(gradient_under, model, batch, self.places, number),
+            "zeroed": lambda: self.zeroed,
+            "contributions": lambda: self.contributions,
+            "made_of": lambda: self.made_of,
+            "seed": lambda: self.seed,
+        }
+        return makers[name]()
 
     def baseline(self) -> dict[str, Float[Tensor, "token width"]]:
-        """An input that says nothing, by stack: of pictures and sounds, what a blank one sends in their place."""
+        """Return an input without information, by stack: for pictures and sounds, what a blank one sends."""
         streams = tuple(place for place in self.places if not place.looks_up)
-        blank = entering_rows(self.loaded.model, self.read.blank(), streams) if streams else {}
-        return {
-            place.stack: (
-                nothing_said(self.loaded, place).expand_as(self.captured.embedding[place.stack]).clone()
-                if place.looks_up
-                else blank[place.stack][0]
-            )
-            for place in self.places
-        }
-
-    def _ask(self) -> Callable[[dict[str, Tensor]], Tensor]:
-        return self.ask
+        made = entering_rows(self.loaded.model, self.read.blank(), streams) if streams else {}
+        found = {stack: rows[0] for stack, rows in made.items()}
+        for place in self.places:
+            if place.looks_up:
+                like = self.captured.embedding[place.stack]
+                found[place.stack] = nothing_said(self.loaded, place).expand_as(like).clone()
+        return {place.stack: found[place.stack] for place in self.places}
 
     def ask(self, vectors: dict[str, Float[Tensor, "batch token width"]]) -> Float[Tensor, " batch"]:
-        """The number for other vectors; where memory runs out, half of them at a time."""
+        """Return the number for other vectors; if memory runs out, half of them at a time."""
         try:
             return asked_with(self.loaded.model, self.read.batch, self.places, self.aim.number, vectors)
         except RuntimeError as error:
             rows = len(next(iter(vectors.values())))
             if not out_of_memory(error) or rows < 2:
                 raise
-        halves = ({stack: one[piece] for stack, one in vectors.items()} for piece in _halves(rows))
-        return torch.cat([self.ask(half) for half in halves])
+        halves = (slice(0, rows // 2), slice(rows // 2, rows))
+        return torch.cat([self.ask({stack: one[half] for stack, one in vectors.items()}) for half in halves])
 
-    def _gradient_under(self) -> Callable[..., dict[str, Tensor]]:
-        return partial(gradient_under, self.loaded.model, self.read.batch, self.places, self.aim.number)
-
-    def _zeroed(self) -> Callable[[str], Tensor]:
-        def zeroed(stack: str) -> Tensor:
-            tokens = len(self.captured.embedding[stack])
-            return moved_by_zeroing(self.loaded.model, self.read.batch, self.found, stack, tokens)
-
-        return zeroed
-
-    def _contributions(self) -> Callable[[], dict[str, Tensor]]:
-        return self.contributions
+    def zeroed(self, stack: str) -> Float[Tensor, "layer token token"]:
+        tokens = len(self.captured.embedding[stack])
+        return moved_by_zeroing(self.loaded.model, self.read.batch, self.found, stack, tokens)
 
     def contributions(self) -> dict[str, Float[Tensor, "token width"]]:
-        """What each token sends through the network that is frozen at this text."""
+        """Return what each token sends through the network frozen at this text."""
         adjoint, _ = pulled_back(self.network, self._answered)
         return {self.places[-1].stack: (self.network.streams[0] * adjoint)[0].detach()}
 
     def lengths(self) -> tuple[Float[Tensor, "token length"], Float[Tensor, " length"]]:
-        """The same by how many heads it passes on its way, and what constants add by length."""
+        """Return the same by how many heads it passes on its way, and what constants add by length."""
         adjoint, constants = pulled_back_by_length(self.network, self._answered)
         return (self.network.streams[0] * adjoint)[:, 0].sum(-1).mT, constants
 
@@ -172,30 +155,20 @@ class Run:
 
     @cached_property
     def network(self) -> Network:
-        """The model, frozen at this text: for all methods that ask for it."""
+        """The model frozen at this text, shared by all methods that need it."""
         return freeze(self.loaded.model, self.read.batch, self.found)
 
-    def _made_of(self) -> Callable[[], dict[str, Tensor]]:
-        return self.made_of
-
     def made_of(self) -> dict[str, Float[Tensor, "token width"]]:
-        """What each token puts into the states from which the number is read, along each of them: one pass back."""
+        """Return what each token adds to the states from which the number is read, along each of them."""
         blocks = Affine(self.network, 0, self.network.layers, False)
         stack = self.places[-1].stack
-        weights = self._start()[stack][:, None].to(blocks.leaves)
+        weights = start_of(self.captured, self.found)[stack][:, None].to(blocks.leaves)
         back = blocks.transposed_times((weights * directions(blocks))[None])[0]
         return {stack: back * blocks.enters}
 
-    def _seed(self) -> int:
-        return self.seed
-
-
-def _halves(rows: int) -> tuple[slice, slice]:
-    return slice(0, rows // 2), slice(rows // 2, rows)
-
 
 def start_of(captured: Captured, found: Anatomy) -> dict[str, Float[Tensor, " token"]]:
-    """From which tokens the number is read: those at which a gradient reaches the last self-attention, weighed by its
+    """Return from which tokens the number is read: where a gradient reaches the last self-attention, weighted by its
     norm. For a logit that is the one token that predicts; for a mean over tokens it is all of them. Two towers are each
     read by themselves; a stack that others read (an encoder) is reached through them. A stream that attends to another
     after it was read itself (the prompt of a two-way decoder) begins there."""
@@ -204,7 +177,7 @@ def start_of(captured: Captured, found: Anatomy) -> dict[str, Float[Tensor, " to
         raise RefusalError(f"{found.model_class} has no self-attention: there is no relevance to carry.")
     if any(call.crosses and call.keys_from not in own for call in captured.calls):
         own = dict([max(own.items(), key=lambda one: one[1][0])])
-    # A pooling that takes no part in the answer reads nothing of it.
+    # A pooling that does not affect the answer reads nothing of it.
     crossing = [(place, call) for place, call in enumerate(captured.calls) if call.crosses]
     read_at = {call.keys_from: place for place, call in crossing if bool(call.gradient.any())}
     for stack in own:
@@ -212,7 +185,7 @@ def start_of(captured: Captured, found: Anatomy) -> dict[str, Float[Tensor, " to
             own[stack] = [one for one in enumerate(captured.calls) if one[1].stack == stack][-1]
     starts = {}
     for stack, (place, last) in own.items():
-        exact = torch.promote_types(last.gradient.dtype, torch.float32)  # half precision has no room for a map's row
+        exact = torch.promote_types(last.gradient.dtype, torch.float32)  # half precision overflows
         sizes = last.gradient[0].flatten(1).to(exact).norm(dim=-1)
         if place > read_at.get(stack, -1) and bool(sizes.sum() > 0):
             starts[stack] = sizes / sizes.sum()
@@ -227,8 +200,8 @@ def start_of(captured: Captured, found: Anatomy) -> dict[str, Float[Tensor, " to
 
 
 def _refuse_noise(captured: Captured, found: Anatomy) -> None:
-    """By how much the number moves with what attention writes: the gradient there times the largest value. Where this
-    is a few roundings, gradients are made of rounding too (the norm of a state that was just normalised)."""
+    """Refuse an answer that moves with what attention writes (the gradient there times the largest value) by a few
+    roundings only: its gradients are rounding too (the norm of a state that was just normalised)."""
     most = sum(float(call.gradient.norm()) * float(call.value.abs().max()) for call in captured.calls)
     if most <= ROUNDINGS * torch.finfo(captured.output.dtype).eps * abs(captured.value):
         raise RefusalError(
@@ -238,7 +211,7 @@ def _refuse_noise(captured: Captured, found: Anatomy) -> None:
 
 
 def _refuse_other_tokens(captured: Captured, found: Anatomy, stack: str) -> None:
-    """Rows of a window, or of tokens that were joined, are no rows of the sequence: who is who is not known."""
+    """Refuse attention within windows, or over merged tokens: its rows are not tokens of the sequence."""
     read = {stack, *(call.keys_from for call in captured.calls if call.stack == stack)}
     first: dict[str, int] = {}
     for call in captured.calls:
@@ -250,14 +223,14 @@ def _refuse_other_tokens(captured: Captured, found: Anatomy, stack: str) -> None
         what = what if windows > 1 else f"makes {tokens} tokens of {before}"
         if windows > 1 or tokens != before:
             raise RefusalError(
-                f"{found.model_class} {what} (layer {call.layer} of '{call.stack}'), and relevance is carried from "
+                f"{found.model_class} {what} (block {call.layer} of '{call.stack}'), and relevance is carried from "
                 "token to token of one sequence: choose another model; `scan` shows the attention of this one."
             )
 
 
 @torch.no_grad()
 def nothing_said(loaded: Loaded, place: Entrance) -> Float[Tensor, " width"]:
-    """The vector of a token that says nothing: the mask, where a model knows one, or the mean of all vectors."""
+    """Return the vector of a token without information: the mask, if the model has one, or the mean of all vectors."""
     table = loaded.model.get_submodule(place.path)
     assert isinstance(table, nn.Embedding)
     mask = mask_token_of(loaded.tokenizer) if loaded.kind == "masked" else None

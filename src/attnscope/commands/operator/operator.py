@@ -1,4 +1,4 @@
-"""A model at one input as one operator: what can be asked of out = T x + b without writing T (arXiv:2601.17958).
+"""A model at one input as one affine operator, out = T x + b, without writing T (arXiv:2601.17958).
 
     op = attnscope.operator("pocket", "The dog chased its own tail")
     op @ x, op.T @ y, op.offset                 products with T and its transpose; b
@@ -6,8 +6,8 @@
     op.map("contribution"), op.singular_values(5), op.beside_jacobian()
     op.layer(3), op.layers(0, 3), op.layers(3, 6) @ op.layers(0, 3)
 
-`affine` has the derivation. x is what enters the first block (vectors of tokens with their positions), shaped
-`[token, width]`, several of it, or flat; out is what the model says: states, logits, or one row of classes.
+`pathways.affine` has the derivation. x is what enters the first block (token vectors with positions), of shape
+`[token, width]`, a stack of these, or flat; out is the model's output: states, logits, or one row of classes.
 """
 
 from __future__ import annotations
@@ -25,32 +25,26 @@ from attnscope.commands.operator.record import OperatorMap
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
 from attnscope.core.words import numeral
-from attnscope.pathways.affine import (
-    Affine,
-    BesideJacobian,
-    as_linear_operator,
-    beside_jacobian,
-    singular_values,
-)
+from attnscope.pathways.affine import Affine, BesideJacobian, as_linear_operator, beside_jacobian, singular_values
 from attnscope.pathways.network import relative_difference
 from attnscope.pathways.operator_maps import MAPS, collapsed, few_probes
 
 
 @dataclass(frozen=True)
 class About:
-    """Whose operator it is: for people, and for the record of a map."""
+    """Which model an operator belongs to: for people, and for the record of a map."""
 
     model: str
     class_name: str
     stack: str
-    words: tuple[str, ...] = ()  # of the tokens that enter; none for images and sound
+    words: tuple[str, ...] = ()  # of the tokens that enter; empty for images and sound
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Operator:
-    """Some blocks of a model, or all of it, as an affine map."""
+    """Some or all blocks of a model as an affine map."""
 
     affine: Affine
     about: About
@@ -62,7 +56,7 @@ class Operator:
 
     @property
     def output(self) -> Float[Tensor, "*leaves"]:
-        """What the model itself gave there."""
+        """What the model itself gave for it."""
         return self.affine.leaves
 
     @property
@@ -72,7 +66,7 @@ class Operator:
 
     @property
     def offset_share(self) -> float:
-        """|b| / |out|. Both parts of a sum may be longer than the sum: above 1, T x0 takes some of b back."""
+        """|b| / |out|. It may exceed 1: T x0 then cancels some of b."""
         return float(self.offset.norm() / self.output.norm().clamp_min(torch.finfo(self.output.dtype).tiny))
 
     @property
@@ -94,7 +88,7 @@ class Operator:
     @overload
     def __matmul__(self, x: Operator) -> Operator: ...
     def __matmul__(self, x: Tensor | Operator) -> Tensor | Operator:
-        """T x, without b; of an operator that ends where this one begins, both as one."""
+        """Return T x, without b; for an operator that ends where this one begins, both as one."""
         if isinstance(x, Operator):
             return self._after(x)
         return _shaped(x, self.input, self.output, self.affine.times, "enters")
@@ -109,11 +103,11 @@ class Operator:
         return replace(self, affine=replace(mine, first=first.first))
 
     def layer(self, layer: int) -> Operator:
-        """One block alone, by its number in the model."""
+        """Return one block alone, by its number in the model."""
         return self.layers(layer, layer + 1)
 
     def layers(self, first: int, last: int) -> Operator:
-        """Blocks `first` up to before `last` of the model, from stream to stream."""
+        """Return blocks `first` up to before `last` of the model, from stream to stream."""
         count = self.affine.network.layers
         if not 0 <= first < last <= count:
             raise RefusalError(
@@ -124,7 +118,7 @@ class Operator:
 
     @property
     def stream(self) -> Operator:
-        """All blocks, ending where the last of them ends: without the final norm and the head."""
+        """All blocks, without the final norm and the head."""
         return self.layers(0, self.affine.network.layers)
 
     @property
@@ -134,20 +128,20 @@ class Operator:
         return replace(self, affine=Affine(network, network.layers, network.layers, True))
 
     def row(self, token: int, channel: int) -> Float[Tensor, "token width"]:
-        """The row of T that gives one number of the output: what every number that enters is scale_heads by. Where the
-        model gives one row of classes, `token` is 0."""
+        """Return the row of T that gives one number of the output: the factors of all numbers that enter. If the model
+        gives one row of classes, `token` is 0."""
         unit = torch.zeros_like(self._rows)
         unit[_place(token, len(unit), "row"), _place(channel, unit.shape[1], "channel of the output")] = 1
         return self.affine.transposed_times(unit.reshape(1, *self.output.shape))[0]
 
     def column(self, token: int, channel: int) -> Float[Tensor, "*leaves"]:
-        """What one number that enters is sent to."""
+        """Return the column of T for one number that enters: what it sends to the output."""
         unit = torch.zeros_like(self.input)
         unit[_place(token, len(unit), "token"), _place(channel, unit.shape[1], "channel of the input")] = 1
         return self.affine.times(unit[None])[0]
 
     def block(self, i: int, j: int) -> Float[Tensor, "out width"]:
-        """T_ij: how token j's vector enters row i of the output. Made from whichever side has fewer channels."""
+        """Return T_ij, which takes token j's vector to row i of the output; made from the side with fewer channels."""
         (rows, out), (tokens, width) = self._rows.shape, self.input.shape
         i, j = _place(i, rows, "row"), _place(j, tokens, "token")
         if out < width:
@@ -159,15 +153,15 @@ class Operator:
         return self.affine.times(units).reshape(width, rows, out)[:, i].mT
 
     def singular_values(self, k: int = 6, seed: int = 0) -> Float[Tensor, " k"]:
-        """The k largest, by Lanczos iteration."""
+        """Return the k largest, by Lanczos iteration."""
         return singular_values(self.affine, k, seed)
 
     def linear_operator(self) -> Any:
-        """T as a scipy LinearOperator on flat vectors, for all that scipy does with one."""
+        """Return T as a scipy LinearOperator on flat vectors."""
         return as_linear_operator(self.affine)
 
     def beside_jacobian(self, probes: int = 16, seed: int = 0) -> BesideJacobian:
-        """How far T is from the derivative of the model at this input."""
+        """Return how far T is from the derivative of the model at this input."""
         return beside_jacobian(self.affine, probes, seed)
 
     def map(
@@ -179,10 +173,10 @@ class Operator:
         seed: int = 0,
         progress: Advance = silent,
     ) -> OperatorMap:
-        """T collapsed to a number for each row of the output and each token; `operator_maps` says what each kind is.
+        """Return one number for each row of the output and each token; `operator_maps` explains the kinds.
 
-        The map by norm is exact where that takes few products; elsewhere, or with `probes`, it is estimated from so
-        many random signs for each token, with a standard error. The others are always exact.
+        The map by norm is exact if that takes few products; otherwise, or with `probes`, it is estimated from so many
+        random signs for each token, with a standard error. The others are always exact.
         """
         found = collapsed(self.affine, kind, probes, exact, seed, progress)
         tokens = self.words
@@ -207,7 +201,7 @@ class Operator:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The tokens that enter; by number where they are no words."""
+        """The tokens that enter; their numbers if they are not words."""
         tokens, known = len(self.input), self.about.words
         return known if len(known) == tokens else tuple(map(str, range(tokens)))
 
@@ -234,7 +228,7 @@ class Operator:
         )
 
     def _repr_html_(self) -> str:
-        """Facts that two passes through the frozen model tell; a map shows itself."""
+        """Show facts that take two passes through the frozen model."""
         facts = {
             "T x + b differs from the model by": f"{self.difference:.1e} of its largest number",
             "|b| is": f"{numeral(self.offset_share, 3)} of |output|",
@@ -267,22 +261,22 @@ class Transposed:
         return f"{self.operator!r}.T"
 
 
-def _shaped(given: Any, here: Tensor, there: Tensor, times: Callable[[Tensor], Tensor], what: str) -> Tensor:
-    """`times` for one or many tensors of the shape of `here`, or one that is flat, which is answered flat."""
-    given = torch.as_tensor(given, dtype=here.dtype, device=here.device)
-    if given.ndim == 1 and here.ndim != 1 and given.numel() == here.numel():
-        return times(given.reshape(1, *here.shape)).flatten()
-    before = given.ndim - here.ndim
-    if before < 0 or given.shape[before:] != here.shape:
+def _shaped(vectors: Any, here: Tensor, there: Tensor, times: Callable[[Tensor], Tensor], what: str) -> Tensor:
+    """Apply `times` to one or many tensors of the shape of `here`, or to a flat one, with a flat answer."""
+    vectors = torch.as_tensor(vectors, dtype=here.dtype, device=here.device)
+    if vectors.ndim == 1 and here.ndim != 1 and vectors.numel() == here.numel():
+        return times(vectors.reshape(1, *here.shape)).flatten()
+    before = vectors.ndim - here.ndim
+    if before < 0 or vectors.shape[before:] != here.shape:
         raise RefusalError(
-            f"What {what} here has the shape {tuple(here.shape)}, and {tuple(given.shape)} was given: give that shape, "
-            f"several of it, or a flat vector of {here.numel():,} numbers."
+            f"What {what} here has the shape {tuple(here.shape)}, and {tuple(vectors.shape)} was given: give that "
+            f"shape, several of it, or a flat vector of {here.numel():,} numbers."
         )
-    return times(given.reshape(-1, *here.shape)).reshape(*given.shape[:before], *there.shape)
+    return times(vectors.reshape(-1, *here.shape)).reshape(*vectors.shape[:before], *there.shape)
 
 
 def _place(number: int, count: int, what: str) -> int:
-    """From 0, or from the end where it is negative."""
+    """Return an index from 0; negative ones count from the end."""
     if not -count <= number < count:
         raise RefusalError(f"There is no {what} {number}: they are 0 to {count - 1}.")
     return number % count

@@ -1,10 +1,25 @@
-"""What `paths` asks for: the target in the output of a network."""
+"""The target of `paths` in a network's output, refusals for code that cannot be followed, and the memory it takes.
+
+What is large at the same time, in numbers for each token (the width is that of the stream plus that of the widest
+layer):
+
+    suffixes    the search for single paths carries one stream for each suffix that it keeps, through one block at a
+                time, with what its derivative needs: about SUFFIX_COPIES streams of that width for each
+    lengths     sums over paths are kept for every length, and for several draws of signs at once: about LENGTH_COPIES
+    maps        MAPS attention maps of every head of one block, all tokens by all tokens
+    logits      LOGIT_COPIES rows of the vocabulary for each token
+
+The factors were fitted by hand to peaks measured on five shapes of Llama with 256 to 4,000 tokens, where the estimate
+is between 0.7 and 1.7 times the peak; `tests/hardening/test_paths_memory.py` holds one of them within a factor of
+three. Models on other devices than the CPU are not estimated.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,20 +36,22 @@ from attnscope.hf.loading.running import out_of_memory, precision_and_place
 from attnscope.pathways.network import Network
 from attnscope.pathways.targets import Target, residual_norm, stream_norm
 
-NORMS: dict[str, tuple[Goal, Callable[[Network], Target]]] = {
-    "residual_norm": (Goal("residual_norm"), residual_norm),
-    "stream_norm": (Goal("stream_norm"), stream_norm),
-}
+NORMS: dict[str, Callable[[Network], Target]] = {"residual_norm": residual_norm, "stream_norm": stream_norm}
+SUFFIX_COPIES = 10
+LENGTH_COPIES = 6
+MAPS = 2
+LOGIT_COPIES = 6
+LARGE = 10**9  # bytes; a user is told of more
 
 
 @dataclass(frozen=True)
 class Aim:
-    """The target, what it asks of the output, and what should be said about the choice."""
+    """The target, what it reads from the output, and notes on the choice."""
 
     target: Target
     goal: Goal  # the target by its parts
     entries: Entries
-    entry: int | None  # whose probability is followed; None for norms
+    entry: int | None  # the entry whose probability is followed; None for norms
     position: int | None  # from 0; None where the output has no axis of tokens
     notes: tuple[str, ...] = ()
 
@@ -47,9 +64,9 @@ def aim(
     against: str | int | None,
     position: int | None,
 ) -> Aim:
-    """The number to decompose. Without `target` what the model itself says is most likely; for models that give states
-    and no logits, what tells tokens apart."""
-    target, against = (asked(name, given) for name, given in (("target", target), ("against", against)))
+    """Return the number to decompose: by default the model's most likely answer, or, for models that give states and no
+    logits, the residual norm."""
+    target, against = asked("target", target), asked("against", against)
     position = whole_position(position)
     output = network.output
     found = entries(loaded, output)
@@ -57,10 +74,10 @@ def aim(
     if target in NORMS or (target is None and found.output == "states"):
         if against is not None:
             raise RefusalError("--against is a second token or class: it has no meaning beside a norm.")
-        goal, norm = NORMS[str(target or "residual_norm")]
-        made = norm(network)
-        said = "" if target else f"{loaded.class_name} gives states and no logits, so the target is {made.name}."
-        return Aim(made, goal, found, None, place, (said,) if said else ())
+        kind: Any = target or "residual_norm"
+        norm = NORMS[kind](network)
+        note = "" if target else f"{loaded.class_name} gives states and no logits, so the target is {norm.name}."
+        return Aim(norm, Goal(kind), found, None, place, (note,) if note else ())
     if found.output == "states":
         raise RefusalError(
             f"{loaded.class_name} gives states and no logits: choose the target {' or '.join(NORMS)}, or a model with "
@@ -76,21 +93,14 @@ def aim(
             raise RefusalError(f"The target and --against are both '{found.word(entry)}': choose two that differ.")
         weights, goal = (*weights, (other, -1.0)), replace(goal, kind="difference", other=found.word(other))
     notes = (*spaced(found, target, row), *unmasked(loaded, found, read, position))
-    return Aim(Target(_sentence(goal), weights, place), goal, found, entry, place, notes)
-
-
-def _sentence(goal: Goal) -> str:
-    """A logit, or a difference of two, in words."""
     taken = "" if goal.other is None else f" minus that of '{goal.other}'"
-    return f"logit of '{goal.word}'{taken}{goal.where and ' '}{goal.where}"
-
-
-# What goes wrong inside a decomposition, as a sentence: memory that does not suffice, code that has no rule.
+    name = f"logit of '{goal.word}'{taken}{goal.where and ' '}{goal.where}"
+    return Aim(Target(name, weights, place), goal, found, entry, place, notes)
 
 
 @contextmanager
 def refusing_what_is_not_followed(loaded: Loaded) -> Iterator[None]:
-    """A model's own code may do to a stream of parts what no rule foresees: that is a refusal, not a crash."""
+    """Refuse a model whose own code does something to a graded stream that no rule covers."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
@@ -98,12 +108,12 @@ def refusing_what_is_not_followed(loaded: Loaded) -> Iterator[None]:
             raise
         reason = (str(error).strip().splitlines() or ["no reason given"])[0][:160]
         experts = experts_in(loaded.model)
-        cause = (
-            "its blocks do something with their stream that has no rule here; choose another model or stack"
-            if experts is None
-            else f"its mixture of experts ({experts}) computes in a precision or an order of its own, which has no "
-            "rule here; choose a dense model of the same kind"
-        )
+        cause = "its blocks do something with their stream that has no rule here; choose another model or stack"
+        if experts is not None:
+            cause = (
+                f"its mixture of experts ({experts}) computes in a precision or an order of its own, which has no "
+                "rule here; choose a dense model of the same kind"
+            )
         raise RefusalError(
             f"The paths through {loaded.class_name} cannot be followed ({type(error).__name__}: {reason}): {cause}."
         ) from error
@@ -111,7 +121,7 @@ def refusing_what_is_not_followed(loaded: Loaded) -> Iterator[None]:
 
 @contextmanager
 def fitting(tokens: int) -> Iterator[None]:
-    """Says how many tokens to try where memory runs out."""
+    """If memory runs out, refuse and say how many tokens to try."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -124,31 +134,9 @@ def fitting(tokens: int) -> Iterator[None]:
         ) from error
 
 
-# How much memory the paths of a text take, known before the work begins.
-#
-# What is large at the same time, in numbers for each token (the width is that of the stream plus that of the widest
-# layer):
-#
-#     suffixes    the search for single paths carries one stream for each suffix that it keeps, through the block that is
-#                 being opened, with what its derivative needs: about SUFFIX_COPIES streams of that width for each
-#     lengths     sums over paths are kept for every length, and for several draws of signs at once: about LENGTH_COPIES
-#     maps        MAPS attention maps of every head of one layer, all tokens by all tokens
-#     logits      LOGIT_COPIES rows of the vocabulary for each token
-#
-# The factors were fitted by hand to peaks that were measured on five shapes of Llama with 256 to 4,000 tokens, where
-# the estimate is between 0.7 and 1.7 times the peak; `tests/hardening/test_paths_memory.py` holds one of them within
-# a factor of three. A model in another memory than the machine's own is not estimated.
-
-SUFFIX_COPIES = 10
-LENGTH_COPIES = 6
-MAPS = 2
-LOGIT_COPIES = 6
-LARGE = 10**9  # bytes that are worth a word
-
-
 @dataclass(frozen=True)
 class PathSizes:
-    """Everything that the memory of a decomposition follows."""
+    """Everything that the memory of a decomposition depends on."""
 
     tokens: int
     layers: int
@@ -157,7 +145,7 @@ class PathSizes:
     vocabulary: int
     itemsize: int
     suffixes: int
-    signs: int  # draws at once; the two sources of paths, where nothing is drawn
+    signs: int  # draws at once, or the two sources of paths if nothing is drawn
 
     @classmethod
     def of(
@@ -183,7 +171,7 @@ class PathSizes:
         return self.itemsize * (numbers + MAPS * self.heads * self.tokens**2)
 
     def tokens_that_fit(self, memory: int) -> int:
-        """The longest text for that many bytes; 0 where not even one token fits."""
+        """Return the longest text for that many bytes; 0 if not even one token fits."""
         low, high = 0, self.tokens
         while low < high:
             middle = (low + high + 1) // 2
@@ -205,10 +193,7 @@ def refuse_too_many_tokens(sizes: PathSizes, place: torch.device) -> None:
 
 
 def _width(block: nn.Module) -> int:
-    """The widest side of a block's matrices (its MLP's, as a rule), and the narrowest of the widest one (the stream's).
-
-    Of tables of experts only the last two axes are the sides of a matrix.
-    """
+    """Return the widest side of a block's matrices (usually its MLP's) plus the other side of that matrix (the
+    stream's). Of tables of experts only the last two axes are the sides of a matrix."""
     shapes = [tuple(parameter.shape[-2:]) for parameter in block.parameters() if parameter.ndim >= 2]
-    widest = max(shapes, key=max, default=(1, 1))
-    return int(sum(widest))
+    return int(sum(max(shapes, key=max, default=(1, 1))))

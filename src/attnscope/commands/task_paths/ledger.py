@@ -1,9 +1,8 @@
-"""What is done of a long list of prompts, one line each, so that a run that was stopped loses one prompt at most.
+"""The finished rows of a long list of prompts, one line each, so that an interrupted run loses one prompt at most.
 
-The first line says what was asked; a run that asks for something else is refused. Every further line is one prompt's
-row. Lines are only ever added, and forced to disk one by one: what a killed process leaves is whole but for a last line
-that may be cut off, which is dropped. Numbers pass through JSON unchanged, so a resumed run gives what an unbroken one
-gives.
+The first line holds the settings; a run with other settings is refused. Every further line is one prompt's row. Lines
+are only ever added, and forced to disk one by one: a killed process can leave one incomplete last line, which is
+dropped. Numbers pass through JSON unchanged, so a resumed run gives what an unbroken one gives.
 """
 
 from __future__ import annotations
@@ -25,24 +24,22 @@ FORMAT = "attnscope-task-paths-partial"
 
 @dataclass
 class Ledger:
-    """Where rows are kept; `path=None` keeps nothing."""
+    """The file of finished rows; `path=None` stores nothing."""
 
     path: Path | None
     settings: dict[str, Any]
     rows: list[PromptRow] = field(default_factory=list)
 
     def open(self, resume: bool) -> None:
-        """Rows that there are to go on with, or a new file in the place of an old one."""
+        """Restore the rows of an interrupted run, or begin a new file."""
         if self.path is None:
             return
         if self.path.is_dir():
             raise RefusalError(f"'{self.path}' is a folder, and what is done is kept in a file there: rename it.")
         if resume and self.path.exists():
             self.rows = self._restored(self.path)
-            kept = [self._header, *map(_line, self.rows)]
-        else:
-            kept = [self._header]
-        write_atomically(self.path, "".join(kept).encode("utf-8"))  # without the line that was cut off
+        lines = [self._header, *map(_line, self.rows)]
+        write_atomically(self.path, "".join(lines).encode("utf-8"))  # without an incomplete last line
 
     def add(self, row: PromptRow) -> None:
         self.rows.append(row)
@@ -60,7 +57,7 @@ class Ledger:
                 ) from None
 
     def close(self) -> None:
-        """The work is saved elsewhere."""
+        """Delete the file: the rows are saved elsewhere."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
@@ -73,7 +70,7 @@ class Ledger:
             content = path.read_bytes().decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise RefusalError(f"'{path}' cannot be read ({error}): leave out --resume to begin anew.") from None
-        first, *lines = content.split("\n")[:-1] or [""]  # what follows the last line's end was cut off
+        first, *lines = content.split("\n")[:-1] or [""]  # drops an incomplete last line
         try:
             head = json.loads(first)
             settings = head["settings"] if head["format"] == FORMAT else None
@@ -82,7 +79,7 @@ class Ledger:
         if not isinstance(settings, dict):
             raise RefusalError(f"'{path}' is not an interrupted run over prompts: leave out --resume to begin anew.")
         other = [name for name in self.settings if settings.get(name) != self.settings[name]]
-        if "dtype" in other:  # weights in another precision are other weights: that follows
+        if "dtype" in other:  # weights in another precision have another hash
             other = [name for name in other if name != "model"]
         if other:
             raise RefusalError(

@@ -1,7 +1,7 @@
-"""The maps of one attention call, made in row blocks from queries and keys, and kept in eight bits a weight.
+"""The maps of one attention call, computed in blocks of rows from queries and keys, and kept in eight bits a weight.
 
-A block of rows is all there is in floating point at any time. While it is there its product with the values is compared
-with what the module really passed on: the same comparison as the verifier's, on this very text and at its whole length.
+Only one block of rows exists in floating point at a time. Its product with the values is compared with what the module
+really passed on: the verifier's comparison, on this very text and at its whole length.
 """
 
 from __future__ import annotations
@@ -35,17 +35,15 @@ from attnscope.matrix.tiles import VANISHING, pattern_strips
 
 @dataclass(frozen=True)
 class LayerMaps:
-    """What is kept of one call, and how far A V is from what the model made of it, relative to its largest."""
+    """The maps of one call, and how far A V is from what the model computed, relative to its largest entry."""
 
     heads: tuple[HeadMap, ...]
     disagreement: float
 
 
 def layer_maps(frame: AttentionFrame, *, causal: bool, heads: Sequence[int]) -> LayerMaps:
-    """Maps of the heads that are asked for, of a batch of one sequence; padding is left out of them.
-
-    A causal map that looks ahead, or a product that is not the model's own, is refused.
-    """
+    """Return maps of these heads, for a batch of one sequence, without padding. Refuse a causal map that looks ahead,
+    and a product that is not the model's own."""
     rows, keys = (torch.nonzero(mask[0]).flatten().cpu().numpy() for mask in (frame.query_mask, frame.key_mask))
     signed = frame.scores.pattern is not None and bool((frame.scores.pattern < 0).any())
     kept = {head: _Kept(len(rows), len(keys), signed) for head in heads}
@@ -59,27 +57,24 @@ def layer_maps(frame: AttentionFrame, *, causal: bool, heads: Sequence[int]) -> 
                 kept[first_head + place].add(chosen[place], int(real[0]) if len(real) else 0)
     passed_on = frame.mixed if frame.attended is None else frame.attended
     size = float(passed_on[0, frame.query_mask[0]].abs().max())
-    if frame.holds is not None:  # signed weights cancel, and what is left has the rounding of what was mixed
+    if frame.holds is not None:  # signed weights cancel, and the rounding of the mixed values stays
         size = max(size, float(frame.value[0].abs().max()))
     disagreement = off / max(size, 1e-30)
     if not disagreement <= LOOSE.get(frame.mixed.dtype, 3e-2):
         raise RefusalError(
-            f"Maps of layer {frame.layer} cannot be shown honestly: weights times values differ from what the model "
+            f"Maps of block {frame.layer} cannot be shown honestly: weights times values differ from what the model "
             f"mixed by {disagreement:.1e} of the largest. Choose other blocks with --block."
         )
-    if causal and any(one.ahead for one in kept.values()):
+    if causal and any(head.ahead for head in kept.values()):
         raise RefusalError(
-            f"Layer {frame.layer} looks ahead here, which it did not where it was probed: give a text that the model "
+            f"Block {frame.layer} looks ahead here, which it did not where it was probed: give a text that the model "
             "reads from left to right."
         )
-    return LayerMaps(
-        tuple(one.finished(frame.layer, head, causal) for head, one in kept.items()),
-        disagreement,
-    )
+    return LayerMaps(tuple(map_.finished(frame.layer, head, causal) for head, map_ in kept.items()), disagreement)
 
 
 def row_blocks(scores: Scores) -> Iterator[tuple[int, int, Float[np.ndarray, "some_heads some_rows key"]]]:
-    """The pattern of the first sequence by blocks of some heads and some rows: (first head, first row, weights)."""
+    """Yield the pattern of the first sequence by blocks: (first head, first row, weights)."""
     dtype = torch.float64 if scores.query.dtype == torch.float64 else torch.float32
     lse = scores.lse if scores.lse is not None and scores.lse.dtype.itemsize >= dtype.itemsize else None
     keys = scores.key.shape[2]
@@ -88,12 +83,12 @@ def row_blocks(scores: Scores) -> Iterator[tuple[int, int, Float[np.ndarray, "so
         block = np.zeros(shape, np.float64 if dtype == torch.float64 else np.float32)
         for key, pattern, _ in tiles:
             block[:, :, key] = pattern[0].cpu().numpy()
-        block[np.abs(block) <= VANISHING] = 0.0  # what is forbidden weighs 2e-35 in a tile
+        block[np.abs(block) <= VANISHING] = 0.0  # a hidden key weighs 2e-35 in a tile
         yield strip.head.start, strip.row.start, block
 
 
 def _off(frame: AttentionFrame, block: np.ndarray, first_head: int, first_row: int) -> float:
-    """The largest difference between these rows times the values and what the module passed on, in float64."""
+    """Return the largest difference between these rows times the values and what the module passed on, in float64."""
     heads, rows, _ = block.shape
     sharing = frame.mixed.shape[2] // frame.value.shape[1]
     chosen = [head // sharing for head in range(first_head, first_head + heads)]
@@ -105,14 +100,14 @@ def _off(frame: AttentionFrame, block: np.ndarray, first_head: int, first_row: i
     difference = (mine.transpose(0, 1) - theirs)[real].abs()
     if not bool(difference.isfinite().all()):
         raise RefusalError(
-            f"Layer {frame.layer} computes what is not a number on this text: try --dtype float64, or look at the "
+            f"Block {frame.layer} computes what is not a number on this text: try --dtype float64, or look at the "
             "weights."
         )
     return float(difference.max()) if difference.numel() else 0.0
 
 
 class _Kept:
-    """Codes of one head as blocks of its rows come, and what is added up of them. Mutable while a layer is read."""
+    """Codes of one head, block by block of its rows, and sums over them. Mutable while a block is read."""
 
     def __init__(self, queries: int, keys: int, signed: bool) -> None:
         self.codes = np.zeros((queries, keys), np.uint8)
@@ -132,7 +127,7 @@ class _Kept:
         self.first += float(rows[:, 0].sum())
         if self.square:
             self.own += float(np.trace(rows, begin))
-            before = rows[1:, begin:] if begin == 0 else rows[:, begin - 1 :]  # the first token has none before it
+            before = rows[1:, begin:] if begin == 0 else rows[:, begin - 1 :]  # nothing is before the first token
             self.previous += float(np.trace(before))
 
     def finished(self, layer: int, head: int, causal: bool) -> HeadMap:
@@ -150,10 +145,8 @@ class _Kept:
         )
 
 
-# Frames as they come, made into maps at once: what is too large is refused at the first frame of its kind.
-
 # Bytes of a page for one weight, deflated and in base64. SmolLM2 needs 0.65 on 128 tokens and 0.33 on 512 (bench.view):
-# rows grow longer, and most of their weights are nothing.
+# in longer rows most weights are 0.
 BYTES = 0.5
 MOST_BEFORE = 16  # [CLS], registers
 
@@ -176,7 +169,7 @@ class Shape:
 
 @dataclass
 class Gathered:
-    """Maps by part. Mutable while the model runs."""
+    """Maps by part, made as frames arrive. Mutable while the model runs."""
 
     found: Anatomy
     layers: tuple[int, ...]
@@ -197,7 +190,7 @@ class Gathered:
         self.seen[place] += 1
         if frame.mixed.shape[0] != 1 or self.seen[place] > 1:
             raise RefusalError(
-                f"{self.found.model_class} attends in pieces in layer {frame.layer} (windows of a picture, or chunks): "
+                f"{self.found.model_class} attends in pieces in block {frame.layer} (windows of a picture, or chunks): "
                 "a view shows one row of tokens that look at each other. Choose another model."
             )
         self.progress("layers", self.done, len(self.found.sites))
@@ -205,14 +198,9 @@ class Gathered:
         if frame.layer not in self.layers:
             return
         site = next(s for s in self.found.sites if (s.stack, s.site, s.layer) == place)
-        shape = Shape(
-            frame.stack,
-            frame.site,
-            site.keys_from,
-            int(frame.query_mask[0].sum()),
-            int(frame.key_mask[0].sum()),
-            site.causal and frame.site == "self",
-        )
+        queries, keys = int(frame.query_mask[0].sum()), int(frame.key_mask[0].sum())
+        causal = site.causal and frame.site == "self"
+        shape = Shape(frame.stack, frame.site, site.keys_from, queries, keys, causal)
         heads = [head for head in range(frame.mixed.shape[2]) if head in self.heads]
         if not heads:
             return
@@ -221,53 +209,48 @@ class Gathered:
         self.maps.setdefault(shape, []).extend(made.heads)
         self.windows.setdefault(shape, set()).add(frame.scores.window)
         self.disagreement = max(self.disagreement, made.disagreement)
-        self.size += sum(len(one.packed) for one in made.heads)
+        self.size += sum(len(head.packed) for head in made.heads)
 
     def _refuse_too_large(self, shape: Shape, heads: int) -> None:
-        """At the first frame of a part by what such maps usually need, afterwards by what they do need."""
-        layers = sum(
-            s.stack == shape.stack and s.site == shape.site for s in self.found.sites if s.layer in self.layers
-        )
+        """Estimate the size of the page: from typical maps at the first frame of a part, then from its own maps."""
+        sites = [s for s in self.found.sites if s.layer in self.layers]
+        layers = sum(s.stack == shape.stack and s.site == shape.site for s in sites)
         before = self.maps.get(shape, [])
         left = heads * layers - len(before)
-        each = BYTES * shape.entries if not before else sum(len(one.packed) for one in before) / len(before)
+        each = BYTES * shape.entries if not before else sum(len(head.packed) for head in before) / len(before)
         estimate = (self.size + left * each) / 1e6
         if estimate > self.max_mb:
-            size = f"{count(layers, 'layer')} x {count(heads, 'head')} x {shape.queries:,} tokens"
+            size = f"{count(layers, 'block')} x {count(heads, 'head')} x {shape.queries:,} tokens"
             raise RefusalError(
                 f"The page would have about {numeral(estimate, 2)} MB ({size}) and {self.max_mb:g} are allowed: "
-                "shorten the text, choose layers or heads "
-                "(--block 0-3), or allow more with --max-mb."
+                "shorten the text, choose blocks or heads (--block 0-3), or allow more with --max-mb."
             )
 
 
 def parts_of(gathered: Gathered, found: Anatomy) -> tuple[Part, ...]:
-    """What was gathered, by name: `decoder` looks at itself, `decoder cross` at the encoder."""
+    """Return the maps by name: `decoder` looks at itself, `decoder cross` at the encoder."""
     if not gathered.maps:
         raise RefusalError(f"{found.model_class} has no such head in those blocks: choose with --block and --head.")
-    plain = [_plain(shape) for shape in gathered.maps]
+    names = [shape.stack if shape.site == "self" else f"{shape.stack} {shape.site}" for shape in gathered.maps]
     inputs = _names(gathered)
-    return tuple(
-        Part(
-            name=name
-            if plain.count(name) == 1
-            else f"{name} {shape.queries} x {shape.keys}{'' if shape.causal else ' both ways'}",
+    parts = []
+    for name, (shape, maps) in zip(names, gathered.maps.items(), strict=True):
+        size = f" {shape.queries} x {shape.keys}{'' if shape.causal else ' both ways'}"
+        windows = gathered.windows[shape]
+        part = Part(
+            name=name if names.count(name) == 1 else f"{name}{size}",
             queries=inputs[shape.stack, shape.queries],
             keys=inputs[shape.keys_from, shape.keys],
             causal=shape.causal,
-            window=next(iter(windows)) if len(windows := gathered.windows[shape]) == 1 else None,
+            window=next(iter(windows)) if len(windows) == 1 else None,
             heads=tuple(maps),
         )
-        for name, (shape, maps) in zip(plain, gathered.maps.items(), strict=True)
-    )
-
-
-def _plain(shape: Shape) -> str:
-    return shape.stack if shape.site == "self" else f"{shape.stack} {shape.site}"
+        parts.append(part)
+    return tuple(parts)
 
 
 def _names(gathered: Gathered) -> dict[tuple[str, int], str]:
-    """Rows of tokens by stack and length; most stacks have one length."""
+    """Name rows of tokens by stack and length; most stacks have one length."""
     rows = dict.fromkeys(
         pair for shape in gathered.maps for pair in ((shape.stack, shape.queries), (shape.keys_from, shape.keys))
     )
@@ -276,7 +259,7 @@ def _names(gathered: Gathered) -> dict[tuple[str, int], str]:
 
 
 def inputs_of(gathered: Gathered, loaded: Loaded, read: Reading) -> tuple[Input, ...]:
-    """The tokens of every row in words; their numbers where they are not words (patches, sound)."""
+    """Return the tokens of every row in words; their numbers if they are not words (patches, sound)."""
     return tuple(Input(name, _words(loaded, read, *row)) for row, name in _names(gathered).items())
 
 
@@ -295,7 +278,7 @@ def _words(loaded: Loaded, read: Reading, stack: str, tokens: int) -> tuple[str,
 
 
 def _places(loaded: Loaded, read: Reading, tokens: int) -> tuple[str, ...]:
-    """Patches by row and column, behind what stands before them; without a known grid the numbers of tokens."""
+    """Name patches by row and column, behind [CLS] and registers; number tokens without a known grid."""
     grid = next((scene.grid for scene in read.scenes if scene.grid is not None), None)
     if grid is None or not 0 <= tokens - grid[0] * grid[1] <= MOST_BEFORE:
         return tuple(str(place) for place in range(tokens))

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnscope.commands.evaluate.perturbing import perturbed
-from attnscope.commands.explain.aiming import Aim, aim
+from attnscope.commands.explain.aiming import Aim, Question, aim
 from attnscope.commands.explain.record import Asked
 from attnscope.commands.explain.run import first_look
 from attnscope.commands.explain.running import Run, start_of
@@ -150,11 +150,7 @@ def _run(loaded: Loaded, inputs: dict[str, Any], seed: int, label: int | None) -
     with quiet():
         read = reading(loaded, inputs, what="Explanations")
         found, places, output = first_look(loaded, read)
-        goal = (
-            aim(loaded, read, output, target=None, against=None, position=None, bos="auto")
-            if label is None
-            else _aim_at(label, output)
-        )
+        goal = aim(loaded, read, output, Question()) if label is None else _aim_at(label, output)
         captured = capture(loaded.model, read.batch, found, places, goal.number)
         return Run(loaded, read, found, places, goal, captured, seed)
 

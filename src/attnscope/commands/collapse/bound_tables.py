@@ -1,24 +1,68 @@
-"""Bounds from the first layer to every depth, as logarithms, beside the truth (see `matrix.collapse_bounds`)."""
+"""Tables of bounds beside the truth: block by block, with a skip, and from the first block to every depth.
+
+Bounds to every depth are logarithms (see `matrix.collapse_bounds`). They ignore norms, as the theorems do: they are
+bounds for a model without norms, and figures beside the truth for one with norms, which a note says.
+"""
 
 from __future__ import annotations
 
 from itertools import accumulate
 from math import inf, log10, sqrt
+from statistics import median
 
 from attnscope.commands.collapse.bounding import Bounding, Reading
-from attnscope.commands.collapse.record import EndToEnd
+from attnscope.commands.collapse.record import EndToEnd, LayerBounds, SkipBounds
 from attnscope.hf.anatomy.mlp_bound import MlpBound
 from attnscope.matrix.collapse_bounds import SPREAD_LIMIT, chained, stacked
 
-NORMED = "norms stand between its layers, and the theorems leave norms out"
+NORMED = "norms stand between its blocks, and the theorems leave norms out"
 BESIDE = "its MLPs stand beside attention, and the theorems know none or one behind it"
 BEYOND = f"the spread of its logits exceeds {SPREAD_LIMIT} and so the theorem's condition"
+
+
+def bounds_by_layer(seen: Bounding) -> tuple[LayerBounds, ...]:
+    return tuple(_layer_bounds(layer, readings) for layer, readings in seen.by_layer().items())
+
+
+def _layer_bounds(layer: int, readings: list[Reading]) -> LayerBounds:
+    def middle(name: str) -> float | None:
+        known = [value for r in readings if (value := getattr(r, name)) is not None]
+        return median(known) if known else None
+
+    spreads = [r.spread for r in readings if r.spread is not None]
+    return LayerBounds(
+        layer=layer,
+        sequences=len(readings),
+        before=median(r.before for r in readings),
+        after=median(r.after for r in readings),
+        contraction=median(r.contraction for r in readings),
+        cubic=middle("cubic"),
+        tau=median(r.tau for r in readings),
+        tau_bound=middle("tau_bound"),
+        residual_before=median(r.residual_before for r in readings),
+        residual_after=median(r.residual_after for r in readings),
+        paper=middle("paper"),
+        spread=max(spreads) if spreads else None,
+        condition_met=sum(s <= SPREAD_LIMIT for s in spreads) if spreads else None,
+        rounding=median(r.rounding for r in readings),
+        violations=sum(r.violations for r in readings),
+    )
+
+
+def skip_bounds_by_layer(seen: Bounding) -> tuple[SkipBounds, ...]:
+    rows = []
+    for layer, readings in seen.by_layer().items():
+        known = [(r.growth, r.skip_strength) for r in readings if r.growth is not None]
+        if known:
+            growth, strength = (median(float(v or 0.0) for v in side) for side in zip(*known, strict=True))
+            rows.append(SkipBounds(layer, len(known), growth, strength, sum(r.skip_violated for r in readings)))
+    return tuple(rows)
 
 
 def end_to_end(
     seen: Bounding, variant: str, mlp: dict[int, MlpBound] | str | None = None, mlp_skip: bool = True
 ) -> tuple[EndToEnd, ...]:
-    """Every bound that can be formed. With `mlp` (the variant has MLPs) Corollary 3.2 takes the theorem's place."""
+    """Return every bound that can be formed. With `mlp` (the variant has MLPs) Corollary 3.2 replaces the theorem."""
     layers = seen.by_layer()
     depth = len(seen.stack.blocks)
     if sorted(layers) != list(range(depth)) or not seen.last or isinstance(mlp, str):
@@ -48,16 +92,15 @@ def end_to_end(
 
 
 def _stretch(mlp: dict[int, MlpBound] | None, layer: int, skip: bool) -> tuple[float, float]:
-    """By how much the MLP of a layer, with its own skip, can stretch diameters and the composite residual.
+    """Return by how much the MLP of a block, with its own skip, can stretch diameters and the composite residual.
 
     ||X + f(X)|| <= (1 + lambda) ||X|| holds in every norm, hence in ||.||_1 and ||.||_inf apart; their geometric mean
     serves the composite, which is no norm itself.
     """
     if mlp is None:
         return 1.0, 1.0
-    one = mlp[layer]
-    extra = 1.0 if skip else 0.0
-    return extra + one.spectral, sqrt((extra + one.one) * (extra + one.inf))
+    norms, extra = mlp[layer], 1.0 if skip else 0.0
+    return extra + norms.spectral, sqrt((extra + norms.one) * (extra + norms.inf))
 
 
 def _truth(values: list[float], last: float) -> tuple[float, ...]:
