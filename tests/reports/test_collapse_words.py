@@ -1,4 +1,4 @@
-"""What is said of a collapse: the grades and their limits, the verdict and its level, the screen."""
+"""The words of a collapse: the grades and their limits, the verdict and its level, the screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is to choose from, in a terminal: the measures with their cards, the papers that can be run again."""
+"""Lists in a terminal: measures, variants, remedies, and papers that can be reproduced."""
 
 from __future__ import annotations
 
@@ -27,12 +27,9 @@ KINDS: Mapping[Kind, str] = {
 }
 
 
-LAST, STYLES = ("time", "start"), ("bold", "dim", "dim", "dim")
-
-
 @dataclass(frozen=True)
 class Paper:
-    """An experiment as the list shows it: what earlier runs found stands beside every claim."""
+    """An experiment as the list shows it, with the verdicts of earlier runs."""
 
     name: str
     title: str
@@ -46,7 +43,7 @@ class Paper:
 
 
 def show_papers(papers: Iterable[Paper]) -> RenderableType:
-    """A line for every paper: what it is called here, and what runs on record found, of both presets."""
+    """Show one line for each paper: its name, and how many claims earlier runs of both presets reproduced."""
     table = Table.grid(padding=(0, 2), expand=True)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
@@ -63,7 +60,7 @@ def show_papers(papers: Iterable[Paper]) -> RenderableType:
 
 
 def show_claims(papers: Iterable[Paper]) -> RenderableType:
-    """Every paper with its claims, and how to run one."""
+    """Show every paper with its claims, and how to run one."""
     parts: list[RenderableType] = []
     for one in papers:
         table = Table.grid(padding=(0, 2))
@@ -81,7 +78,7 @@ def show_claims(papers: Iterable[Paper]) -> RenderableType:
 
 
 def show_measures(cards: Iterable[Card]) -> RenderableType:
-    """One row for each measure."""
+    """Show one row for each measure."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("measure", "set", "what it says", "source"):
         table.add_column(heading, no_wrap=heading != "what it says")
@@ -92,7 +89,7 @@ def show_measures(cards: Iterable[Card]) -> RenderableType:
 
 
 def show_card(card: Card) -> RenderableType:
-    """One measure in full."""
+    """Show one measure in full."""
     lines = [
         Text.assemble((card.name, "bold"), f"  {card.title}"),
         Text(card.summary),
@@ -109,7 +106,7 @@ def show_card(card: Card) -> RenderableType:
 
 
 def show_variants(cards: Iterable[VariantCard]) -> RenderableType:
-    """A line for each variant, those of one kind together."""
+    """Show one line for each variant, grouped by kind."""
     known = list(cards)
     table = Table.grid(padding=(0, 2), expand=True)
     for name in ("variant", "what it is", "time", "start"):
@@ -117,12 +114,8 @@ def show_variants(cards: Iterable[VariantCard]) -> RenderableType:
     for kind, heading in KINDS.items():
         mine = [card for card in known if card.kind == kind]
         if mine:
-            heads = (("time", "dim"), ("start", "dim"))
-            table.add_row(
-                Text(f"\n{kind}", style="bold"),
-                Text(f"\n{heading}", style="dim"),
-                *(Text(f"\n{w}", s) for w, s in heads),
-            )
+            cells = ((kind, "bold"), (heading, "dim"), ("time", "dim"), ("start", "dim"))
+            table.add_row(*(Text(f"\n{word}", style) for word, style in cells))
         for card in mine:
             start = "keeps" if card.keeps else "changes"
             cost = "-" if card.cost == "none" else card.cost
@@ -135,7 +128,7 @@ def show_variants(cards: Iterable[VariantCard]) -> RenderableType:
 
 
 def show_variant(card: VariantCard) -> RenderableType:
-    """One variant in full."""
+    """Show one variant in full."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     for term, words in (("kind", f"{card.kind}: {KINDS[card.kind]}"), *card.facts()):
@@ -149,7 +142,7 @@ def _range(card: Card) -> str:
 
 
 def show_remedies(rows: Iterable[Prescription]) -> RenderableType:
-    """From finding to remedy, with the reason."""
+    """Show which remedies a finding calls for, and why."""
     parts: list[RenderableType] = [Text("")]
     for row in rows:
         parts.append(Text.assemble((row.finding, "bold"), "  ", ", ".join(row.remedies)))

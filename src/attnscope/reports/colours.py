@@ -1,7 +1,9 @@
-"""A map as a small SVG: one path per colour step, one stroke per run of a colour; a cell costs a few characters.
+"""Colour ramps, colour scales, and maps as small SVGs.
 
-svg = strokes(steps, "q")                       # [column, row] colour steps; columns one wide
-svg = strokes(steps, "q", at=edges)             # columns from edge to edge, in whole units
+A heat map is read by lightness, so a ramp changes lightness in equal steps (then it also survives colour blindness and
+a black-and-white printer), and hue only helps to tell the steps apart. OKLab (Ottosson 2020,
+https://bottosson.github.io/posts/oklab/) is a space in which equal distances look equal; its inverse is three cubes
+between two 3x3 matrices. Light pages run pale to deep, dark pages deep to pale: large values stand out.
 """
 
 from __future__ import annotations
@@ -16,16 +18,6 @@ import numpy as np
 from jaxtyping import Int
 
 from attnscope.core.card import Card
-
-# Colours that mean the same to every eye: ramps of even lightness, made from OKLab.
-#
-# A heat map is read by lightness, so a ramp must change lightness in equal steps (then it also survives
-# colour blindness and a black-and-white printer), and hue only helps to tell the steps apart. OKLab (Ottosson
-# 2020, https://bottosson.github.io/posts/oklab/) is a space in which equal distances look equal; its inverse
-# is three cubes between two 3x3 matrices, written out below.
-#
-# In both themes a small value lies close to the page and a large one stands out: light pages run pale to
-# deep, dark pages deep to pale.
 
 Stop = tuple[float, float, float]
 """Lightness 0..1, chroma, hue in degrees."""
@@ -113,13 +105,6 @@ def _linear(channel: float) -> float:
     return channel / 12.92 if channel <= 0.04045 else float(((channel + 0.055) / 1.055) ** 2.4)
 
 
-# What a colour scale spans, and why: a person who compares two colours must know what they are measured against.
-#
-# In this order: numbers of both signs run to either side of zero. A measure with a range of its own (a share of
-# attention) keeps it, so that one colour means one number in every report, unless the numbers fill less than a third of
-# it. A measure that the length of a sequence bounds (entropy, at most ln n) runs up to that bound. All else runs over
-# what was seen.
-
 FILLED = 1 / 3  # of a range: with less in it, a map is washed out
 _ROUNDING = 1.001
 _NOISE = 0.25  # a range that was only seen is at least this share of its largest value: noise should look like noise
@@ -134,7 +119,7 @@ class Scale:
     diverging: bool = False
 
     def share(self, values: np.ndarray) -> np.ndarray:
-        """Where numbers stand between the ends, from 0 to 1."""
+        """Return where numbers lie between the ends, from 0 to 1."""
         with np.errstate(invalid="ignore", divide="ignore"):
             if self.log:
                 at = np.log(np.maximum(values, self.low) / self.low) / np.log(self.high / self.low)
@@ -154,7 +139,12 @@ class Scale:
 
 
 def scale(values: np.ndarray, card: Card, bound: float | None = None) -> Scale:
-    """`bound` is the most that the measure can be at the length of the sequences, where that is known."""
+    """Choose what the colours of a map span. `bound` is the most possible at this length of sequences, if known.
+
+    In this order: numbers of both signs run to either side of zero. A measure with a range of its own keeps it, so that
+    one colour means one number in every report, unless the numbers fill less than a third of it. A measure that the
+    length of a sequence bounds (entropy, at most ln n) runs up to that bound. All else runs over what was seen.
+    """
     finite = values[np.isfinite(values)]
     if card.low < 0 and (finite < 0).any():
         reach = float(np.abs(finite).max())
@@ -184,17 +174,21 @@ def _logarithmic(positive: np.ndarray, bound: float | None) -> Scale:
 
 
 def round_up(value: float) -> float:
-    """The next of 1, 2, 5, 10, 20, 50, ... at or above a positive number."""
+    """Return the next of 1, 2, 5, 10, 20, 50, ... at or above a positive number."""
     power = 10.0 ** np.floor(np.log10(value))
     return float(next(m * power for m in (1, 2, 5, 10) if m * power >= value))
 
 
 MISSING, BROKEN = -1, -2
-"""Colour steps of a place that was not measured, where nothing is drawn, and of one that is no number: crossed out."""
+"""Colour steps of a place that was not measured (nothing is drawn), and of NaN or infinity (crossed out)."""
 
 
 def strokes(steps: Int[np.ndarray, "column row"], ramp: str, at: Int[np.ndarray, " edge"] | None = None) -> str:
-    """`ramp` names the colours: `d` run to either side of zero, `q` one way. Edges are one more than columns."""
+    """Return a map of [column, row] colour steps as SVG: one path per colour, one stroke per run of a colour.
+
+    `ramp` is `d` for colours that diverge from zero, else `q`. Columns are one unit wide, or run from edge to edge of
+    `at`.
+    """
     columns, rows = steps.shape
     edges = np.arange(columns + 1) if at is None else at
     wide = columns if at is None else 1000

@@ -1,15 +1,15 @@
-"""The figure of an experiment, drawn: lines with bands, bars, tracks of points in panels; or a table.
+"""The figure of an experiment: lines with bands, bars, tracks of points in panels, or a table.
 
-chart = experiment_figure(figure)       # figure: attnscope.core.experiment.Figure, plain data
+    chart = experiment_figure(figure)       # figure: attnscope.core.experiment.Figure, plain data
 
-Dashed rows are there to be compared with. Over many powers of ten a difference of a tenth is less than the width of a
-line, so a logarithmic figure that has them shows its panels once more on a linear axis.
+Dashed rows are references. Over many powers of ten a difference of a tenth is less than the width of a line, so a
+logarithmic figure with references shows its panels once more on a linear axis.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import altair as alt
@@ -20,19 +20,19 @@ from attnscope.core.experiment import Figure, Point
 from attnscope.core.words import numeral
 from attnscope.reports.theme import LETTER, label_room, power_axis, tick_labels
 
-# A figure that is a table: a row for every x, a column for every series, numbers as text.
-#
-# Numbers of different columns have no axis in common, so nothing is drawn to scale; a number that does not exist is a
-# dash. The spread over seeds is what a pointer and a screen reader are told.
-
 ROW, LINE = 22, 13  # pixels of a row, and of a line of a heading
 LINES = 3  # of a heading, at most
 WIDEST = 110  # pixels of a column
+READABLE: dict[str, Any] = {"description": "label:N", "tooltip": [{"field": "label", "type": "nominal", "title": " "}]}
 BREAK = "¦"  # between the lines of a heading: a line feed in a label is drawn, not split at
 
 
 def number_table(figure: Figure, *, title: bool = True, width: int = 1000) -> alt.LayerChart:
-    """`width` pixels with the names of rows; headings are broken where a column is narrower than they are."""
+    """Draw numbers as text: a row for every x, a column for every series, a dash for a missing number.
+
+    Columns have no axis in common, so nothing is drawn to scale. Tooltips give the spread over seeds. `width` includes
+    the names of rows; headings wrap where a column is narrower.
+    """
     names, columns = (list(dict.fromkeys(str(getattr(row, of)) for row in figure.rows)) for of in ("x", "series"))
     names_room = min(label_room(names), width // 2)
     side = min(WIDEST * len(columns), width - names_room)
@@ -66,8 +66,7 @@ def number_table(figure: Figure, *, title: bool = True, width: int = 1000) -> al
     )
     between = alt.Axis(labelLimit=names_room, grid=True, tickBand="extent")  # rules between rows, not through them
     y = alt.Y("row:N", sort=names, title=None, scale=alt.Scale(type="band"), axis=between)
-    told: dict[str, Any] = {"description": "label:N", "tooltip": [alt.Tooltip("label:N", title=" ")]}
-    chart = alt.layer(alt.Chart(rows).mark_text(style="number").encode(x=x, y=y, text="text:N", **told))
+    chart = alt.layer(alt.Chart(rows).mark_text(style="number").encode(x=x, y=y, text="text:N", **READABLE))
     chart = chart.properties(width=side, height=ROW * len(names))
     return chart.properties(title=alt.TitleParams(figure.title)) if title else chart
 
@@ -79,7 +78,7 @@ def _spread(value: float, low: float, high: float) -> str:
 
 
 def _broken(heading: str, letters: int) -> str:
-    """Words on as many lines as they need; what is still too much for `LINES` stays on the last."""
+    """Wrap words to `letters` a line, with at most `LINES` lines."""
     lines: list[str] = []
     for word in heading.split():
         fits = bool(lines) and (len(lines[-1]) + 1 + len(word) <= letters or len(lines) == LINES)
@@ -87,7 +86,6 @@ def _broken(heading: str, letters: int) -> str:
     return BREAK.join(lines)
 
 
-Encoding = dict[str, Any]
 COLUMNS = {"curves": 3, "bars": 2, "tracks": 4}
 NARROWEST = {"curves": 230, "bars": 300, "tracks": 140}
 """Pixels of a panel with its axis, below which fewer stand side by side."""
@@ -100,7 +98,7 @@ DASHES = [5, 3]
 def experiment_figure(
     figure: Figure, *, title: bool = True, width: int = 1000
 ) -> alt.Chart | alt.LayerChart | alt.ConcatChart:
-    """Draw a figure, `width` pixels wide with its axes and legend; `title=False` where a page says it in words."""
+    """Draw a figure, `width` pixels wide with its axes and legend."""
     rows = _rows(figure)
     if rows.empty:
         raise RefusalError(f"The figure '{figure.name}' has no finite number to draw.")
@@ -120,7 +118,7 @@ def experiment_figure(
         for panel in panels:
             some = rows[rows["panel"] == panel]
             own = list(dict.fromkeys(some["series"])) if apart else names
-            parts.append(_panel(some, drawn, own, y_scale, str(panel), _colour(own, legend, side), side))
+            parts.append(_Panel(some, drawn, own, y_scale, _colour(own, legend, side), side).chart(str(panel)))
         block = parts[0] if len(parts) == 1 else alt.concat(*parts, columns=columns, spacing=SPACING)
         blocks.append(block.resolve_scale(color="independent") if apart else block)
     # Both axes of one panel stand side by side where there is room; of several, each panel has its own below it.
@@ -131,7 +129,7 @@ def experiment_figure(
 
 
 def _shape(kind: str, panels: int, room: int) -> tuple[int, int]:
-    """How many panels stand side by side, and how wide each is inside its axes."""
+    """Return how many panels stand side by side, and how wide each is inside its axes."""
     columns = max(1, min(panels, COLUMNS[kind], (room + SPACING) // (NARROWEST[kind] + SPACING)))
     return columns, (room - SPACING * (columns - 1)) // columns - AXIS
 
@@ -141,7 +139,7 @@ def _legend_room(names: list[str]) -> int:
 
 
 def _axes(rows: pd.DataFrame, figure: Figure) -> list[Figure]:
-    """The figure, and where its dashed rows could not be compared on it, the same with a linear axis."""
+    """Return the figure, and where its dashed rows could not be compared on it, the same with a linear axis."""
     if not figure.log or figure.kind != "curves" or not rows["dashed"].any():
         return [figure]
     far = float(rows["y"].max()) > FAR * float(rows["y"].min())
@@ -149,7 +147,7 @@ def _axes(rows: pd.DataFrame, figure: Figure) -> list[Figure]:
 
 
 def _rows(figure: Figure) -> pd.DataFrame:
-    """Points with a finite y; a band that is not finite is y itself. On a logarithmic axis nothing is below zero."""
+    """Return points with a finite y. Bands that are not finite shrink to y; a logarithmic axis raises zeros."""
     points = [point for point in figure.rows if math.isfinite(point.y)]
     rows = pd.DataFrame([vars(point) for point in points])
     if rows.empty:
@@ -162,12 +160,12 @@ def _rows(figure: Figure) -> pd.DataFrame:
         for column in ("y", "low", "high"):
             rows[column] = rows[column].astype(float).clip(lower=floor)
     rows["order"] = range(len(rows))
-    rows["label"] = [_said(point, figure) for point in points]
+    rows["label"] = [_label(point, figure) for point in points]
     return rows
 
 
-def _said(point: Point, figure: Figure) -> str:
-    """What is read of a point: the numbers as they are, also where they are drawn on the floor of an axis."""
+def _label(point: Point, figure: Figure) -> str:
+    """Return the tooltip of a point: its numbers as they are, also where they are drawn on the floor of an axis."""
     where = ", ".join(filter(None, (point.panel, point.series)))
     if figure.kind == "tracks":
         return f"{where}: {figure.x} {numeral(float(point.x))}, {figure.y} {numeral(point.y)}"
@@ -177,7 +175,7 @@ def _said(point: Point, figure: Figure) -> str:
 
 
 def _scale(rows: pd.DataFrame, figure: Figure) -> alt.Scale:
-    """One scale for all panels, so that they can be compared."""
+    """Return one scale for all panels, so that they can be compared."""
     low, high = float(rows["low"].min()), float(rows["high"].max())
     if figure.log:
         return alt.Scale(type="log", domain=[low / 1.5, high * 1.5], nice=False)
@@ -190,15 +188,7 @@ def _scale(rows: pd.DataFrame, figure: Figure) -> alt.Scale:
     return alt.Scale(zero=zero, domain=[0 if zero and low >= 0 else low, high], nice=True)
 
 
-def _panel(
-    rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale, title: str, colour: Encoding, side: int
-) -> Any:
-    draw = {"curves": _curves, "bars": _bars, "tracks": _tracks}[figure.kind]
-    chart = draw(rows, figure, names, y_scale, colour, side)
-    return chart.properties(title=alt.TitleParams(title, fontSize=12, offset=6)) if title else chart
-
-
-def _colour(names: list[str], legend: str, side: int) -> Encoding:
+def _colour(names: list[str], legend: str, side: int) -> dict[str, Any]:
     if len(names) == 1:
         return {}
     if legend == "right":
@@ -209,108 +199,93 @@ def _colour(names: list[str], legend: str, side: int) -> Encoding:
     return {"color": alt.Color("series:N", sort=names, scale=alt.Scale(domain=names), title=None, legend=where)}
 
 
-def _axis(rows: pd.DataFrame, figure: Figure, y_scale: alt.Scale) -> alt.Axis:
-    if figure.log:
-        return alt.Axis(**power_axis(*y_scale["domain"]))
-    return alt.Axis(tickCount=6, **tick_labels(rows["high"].astype(float)))
+@dataclass(frozen=True)
+class _Panel:
+    """One panel: its rows, the names of its series, and the scale and colours that it shares with others."""
 
+    rows: pd.DataFrame
+    figure: Figure
+    names: list[str]
+    scale: alt.Scale
+    colour: dict[str, Any]
+    side: int  # pixels inside the axes
 
-def _curves(
-    rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale, colour: Encoding, side: int
-) -> alt.LayerChart:
-    whole = all(float(x).is_integer() for x in rows["x"])
-    x = alt.X(
-        "x:Q",
-        title=figure.x,
-        scale=alt.Scale(type="log", base=2 if whole else 10, nice=False)
-        if figure.log_x
-        else alt.Scale(zero=False, nice=False, padding=6),
-        axis=alt.Axis(
+    def chart(self, title: str) -> Any:
+        made = {"curves": self._curves, "bars": self._bars, "tracks": self._tracks}[self.figure.kind]()
+        return made.properties(title=alt.TitleParams(title, fontSize=12, offset=6)) if title else made
+
+    def _y(self) -> alt.Y:
+        if self.figure.log:
+            axis = alt.Axis(**power_axis(*self.scale["domain"]))
+        else:
+            axis = alt.Axis(tickCount=6, **tick_labels(self.rows["high"].astype(float)))
+        return alt.Y("y:Q", title=self.figure.y, scale=self.scale, axis=axis)
+
+    def _curves(self) -> alt.LayerChart:
+        rows, figure, colour = self.rows, self.figure, self.colour
+        whole = all(float(x).is_integer() for x in rows["x"])
+        logarithmic = alt.Scale(type="log", base=2 if whole else 10, nice=False)
+        axis = alt.Axis(
             tickMinStep=1 if whole else 0,
-            tickCount=min(8, side // 40),
+            tickCount=min(8, self.side // 40),
             labelOverlap=True,
             format=",d" if whole else "~g",
-        ),
-    )
-    y = alt.Y("y:Q", title=figure.y, scale=y_scale, axis=_axis(rows, figure, y_scale))
-    base = alt.Chart(rows)
-    solid, dashed = base.transform_filter("!datum.dashed"), base.transform_filter("datum.dashed")
-    banded = base.transform_filter("!datum.dashed || datum.low < datum.high")  # a row without one would tear the band
-    told = {"description": "label:N", "tooltip": [alt.Tooltip("label:N", title=" ")]}
-    layers = [
-        banded.mark_area(style="spread").encode(
-            x=x,
-            y=alt.Y("low:Q", scale=y_scale, title=figure.y),
-            y2="high:Q",
-            detail="dashed:N",  # a full and a dashed line of one colour have bands of their own
-            **colour,
-        ),
-        solid.mark_line(style="line").encode(x=x, y=y, **colour),
-        solid.mark_circle(style="reading", size=26).encode(x=x, y=y, **told, **colour),
-    ]
-    if rows["dashed"].any():
-        layers.append(dashed.mark_line(strokeDash=DASHES, strokeWidth=2.2).encode(x=x, y=y, **colour))
-        # A dashed line on the full one of its own colour is seen by its marks alone.
-        twin = rows["dashed"] & rows["series"].isin(rows.loc[~rows["dashed"], "series"])
-        if twin.any():
-            marks = alt.Chart(rows[twin]).mark_point(shape="diamond", size=44, strokeWidth=1.4, style="hollow")
-            layers.append(marks.encode(x=x, y=y, **told, **colour))
-    return alt.layer(*layers).properties(width=side, height=_height(side))
+        )
+        linear = alt.Scale(zero=False, nice=False, padding=6)
+        x, y = alt.X("x:Q", title=figure.x, scale=logarithmic if figure.log_x else linear, axis=axis), self._y()
+        base = alt.Chart(rows)
+        solid, dashed = base.transform_filter("!datum.dashed"), base.transform_filter("datum.dashed")
+        banded = base.transform_filter("!datum.dashed || datum.low < datum.high")  # a row without one tears the band
+        layers = [
+            banded.mark_area(style="spread").encode(
+                x=x,
+                y=alt.Y("low:Q", scale=self.scale, title=figure.y),
+                y2="high:Q",
+                detail="dashed:N",  # a full and a dashed line of one colour have bands of their own
+                **colour,
+            ),
+            solid.mark_line(style="line").encode(x=x, y=y, **colour),
+            solid.mark_circle(style="reading", size=26).encode(x=x, y=y, **READABLE, **colour),
+        ]
+        if rows["dashed"].any():
+            layers.append(dashed.mark_line(strokeDash=DASHES, strokeWidth=2.2).encode(x=x, y=y, **colour))
+            # A dashed line that lies on the full line of its colour is seen by its marks alone.
+            twin = rows["dashed"] & rows["series"].isin(rows.loc[~rows["dashed"], "series"])
+            if twin.any():
+                marks = alt.Chart(rows[twin]).mark_point(shape="diamond", size=44, strokeWidth=1.4, style="hollow")
+                layers.append(marks.encode(x=x, y=y, **READABLE, **colour))
+        return alt.layer(*layers).properties(width=self.side, height=max(190, min(300, self.side // 3)))
 
+    def _bars(self) -> alt.LayerChart:
+        order = list(dict.fromkeys(self.rows["x"]))
+        slanted = max(label_room([str(name)]) for name in order) > self.side // len(order)
+        axis = alt.Axis(labelAngle=-40 if slanted else 0, labelLimit=160)
+        x = alt.X("x:N", sort=order, title=self.figure.x, axis=axis)
+        low = alt.Y("low:Q", scale=self.scale, title=self.figure.y)
+        beside = {"xOffset": alt.XOffset("series:N", sort=self.names)} if len(self.names) > 1 else {}
+        floor = self.scale["domain"][0] if self.figure.log else 0.0  # a bar's length is its number, of either sign
+        base = alt.Chart(self.rows).transform_calculate(floor=str(floor))
+        bars = base.mark_bar(opacity=0.85).encode(x=x, y=self._y(), y2="floor:Q", **READABLE, **beside, **self.colour)
+        spread = base.mark_rule(style="number", strokeWidth=1.5).encode(x=x, y=low, y2="high:Q", **beside)
+        return alt.layer(bars, spread).properties(width=self.side, height=220)
 
-def _height(side: int) -> int:
-    return max(190, min(300, side // 3))
-
-
-def _bars(
-    rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale, colour: Encoding, side: int
-) -> alt.LayerChart:
-    order = list(dict.fromkeys(rows["x"]))
-    slanted = max(label_room([str(name)]) for name in order) > side // len(order)
-    x = alt.X("x:N", sort=order, title=figure.x, axis=alt.Axis(labelAngle=-40 if slanted else 0, labelLimit=160))
-    y = alt.Y("y:Q", title=figure.y, scale=y_scale, axis=_axis(rows, figure, y_scale))
-    beside: dict[str, Any] = {"xOffset": alt.XOffset("series:N", sort=names)} if len(names) > 1 else {}
-    floor = y_scale["domain"][0] if figure.log else 0.0  # a bar's length is its number, of either sign
-    base = alt.Chart(rows).transform_calculate(floor=str(floor))
-    return alt.layer(
-        base.mark_bar(opacity=0.85).encode(
-            x=x,
-            y=y,
-            y2="floor:Q",
-            description="label:N",
-            tooltip=[alt.Tooltip("label:N", title=" ")],
-            **beside,
-            **colour,
-        ),
-        base.mark_rule(style="number", strokeWidth=1.5).encode(
-            x=x, y=alt.Y("low:Q", scale=y_scale, title=figure.y), y2="high:Q", **beside
-        ),
-    ).properties(width=side, height=220)
-
-
-def _tracks(
-    rows: pd.DataFrame,
-    figure: Figure,
-    names: list[str],
-    y_scale: alt.Scale,
-    colour: Encoding,
-    side: int,
-) -> alt.LayerChart:
-    axis = alt.Axis(tickCount=4)
-    x = alt.X("x:Q", title=figure.x, scale=alt.Scale(domain=y_scale["domain"], nice=False), axis=axis)
-    y = alt.Y("y:Q", title=figure.y, scale=y_scale, axis=axis)
-    base = alt.Chart(rows)
-    solid, dashed = base.transform_filter("!datum.dashed"), base.transform_filter("datum.dashed")
-    line = {"x": x, "y": y, "order": alt.Order("order:Q"), **colour}
-    first = _ends(rows[~rows["dashed"]].groupby("series", sort=False).head(1), "begins at")
-    last = _ends(rows[~rows["dashed"]].groupby("series", sort=False).tail(1), "ends at")
-    told = {"description": "label:N", "tooltip": [alt.Tooltip("label:N", title=" ")]}
-    return alt.layer(
-        dashed.mark_line(strokeDash=[2, 3], strokeWidth=1, clip=True).encode(**line),
-        solid.mark_line(style="line", clip=True).encode(**line),
-        alt.Chart(first).mark_point(size=30, clip=True).encode(x=x, y=y, **told, **colour),
-        alt.Chart(last).mark_circle(size=70, opacity=1, clip=True).encode(x=x, y=y, **told, **colour),
-    ).properties(width=side, height=side)
+    def _tracks(self) -> alt.LayerChart:
+        rows, axis = self.rows, alt.Axis(tickCount=4)
+        square = alt.Scale(domain=self.scale["domain"], nice=False)
+        x = alt.X("x:Q", title=self.figure.x, scale=square, axis=axis)
+        y = alt.Y("y:Q", title=self.figure.y, scale=self.scale, axis=axis)
+        base = alt.Chart(rows)
+        solid, dashed = base.transform_filter("!datum.dashed"), base.transform_filter("datum.dashed")
+        line = {"x": x, "y": y, "order": alt.Order("order:Q"), **self.colour}
+        end = {"x": x, "y": y, **READABLE, **self.colour}
+        tracks = rows[~rows["dashed"]].groupby("series", sort=False)
+        first, last = _ends(tracks.head(1), "begins at"), _ends(tracks.tail(1), "ends at")
+        return alt.layer(
+            dashed.mark_line(strokeDash=[2, 3], strokeWidth=1, clip=True).encode(**line),
+            solid.mark_line(style="line", clip=True).encode(**line),
+            alt.Chart(first).mark_point(size=30, clip=True).encode(**end),
+            alt.Chart(last).mark_circle(size=70, opacity=1, clip=True).encode(**end),
+        ).properties(width=self.side, height=self.side)
 
 
 def _ends(rows: pd.DataFrame, word: str) -> pd.DataFrame:

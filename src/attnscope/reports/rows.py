@@ -1,7 +1,6 @@
-"""From a survey's tidy table to the rows that a chart draws. What a chart says is decided here.
+"""Turn a survey's tidy table into the rows of its charts.
 
-A `Panel` is one chart's worth of a table: one measure, in one stack, in the residual stream or at one kind
-of attention.
+A `Panel` is the part of a table in one chart: one measure, in one stack, in the stream or at one kind of attention.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Panel(NamedTuple):
 
 
 def panels(table: pd.DataFrame, stacks: Sequence[str] = ()) -> tuple[Panel, ...]:
-    """Every chart that a table can fill, streams first; the middle of a block belongs to its stream.
+    """Return every chart that a table can fill, streams first; the middle of a block belongs to its stream.
 
     `stacks` gives the order of the stacks; without it, they come as the table has them.
     """
@@ -37,7 +36,7 @@ def panels(table: pd.DataFrame, stacks: Sequence[str] = ()) -> tuple[Panel, ...]
 
 
 def panel_rows(table: pd.DataFrame, panel: Panel) -> pd.DataFrame:
-    """The part of a table that a panel covers; a panel the table does not have is refused."""
+    """Return the part of a table that a panel covers; refuse a panel that the table does not have."""
     sites = ("stream", "middle") if panel.site == "stream" else (panel.site,)
     rows = table[(table["measure"] == panel.measure) & (table["stack"] == panel.stack) & table["site"].isin(sites)]
     if rows.empty:
@@ -50,21 +49,21 @@ def part_title(part: str) -> str:
 
 
 def series_title(card: Card, part: str) -> str:
-    """What a line is called in a legend: its part, or the measure where the part has no name of its own."""
+    """Return the name of a line in a legend: its part, or the measure where the part has no name of its own."""
     return card.title.lower() if part == "value" else part_title(part)
 
 
 def unit_title(card: Card) -> str:
-    """An axis title: the measure and its unit, where it has one."""
+    """Return an axis title: the measure, and its unit if it has one."""
     return f"{card.title} ({card.unit})" if card.unit and card.unit not in ("1", card.title) else card.title
 
 
 def depth_rows(table: pd.DataFrame, card: Card, panel: Panel) -> pd.DataFrame:
-    """One row per depth and part: `depth, part, mean, low, high, broken, label`.
+    """Return one row per depth and part: `depth, part, mean, low, high, broken, label`.
 
-    Stream measures have one number per sequence, so their spread is over sequences (p10 to p90). Attention
-    measures have one per head, so theirs is over the heads of a layer (p10 to p90 of the heads' means):
-    what a person asks first is whether the heads of a layer agree.
+    Stream measures have one number per sequence, so their spread is over sequences (p10 to p90). Attention measures
+    have one per head, so theirs is over the heads of a block (p10 to p90 of the heads' means): it shows whether the
+    heads of a block agree.
     """
     rows = panel_rows(table, panel)
     depth = rows["layer"].astype(float) - card.of_block + np.where(rows["site"] == "middle", 0.5, 0.0)
@@ -90,7 +89,7 @@ def depth_rows(table: pd.DataFrame, card: Card, panel: Panel) -> pd.DataFrame:
         frame = pd.DataFrame(columns).reset_index()
     frame["broken"] = (frame["nonfinite"] > 0) | ~np.isfinite(frame["mean"])
     if card.log:
-        # A logarithmic axis has no zero: values at or below it rest on a floor below all others.
+        # A logarithmic axis has no zero: values at or below it are drawn on a floor below all others.
         numbers = frame[["mean", "low"]].to_numpy(float)
         above = numbers[np.isfinite(numbers) & (numbers > 0)]
         floor = float(above.min()) / 2 if above.size else 1e-12
@@ -104,12 +103,12 @@ def depth_rows(table: pd.DataFrame, card: Card, panel: Panel) -> pd.DataFrame:
 
 
 def depth_title(card: Card, panel: Panel) -> str:
-    """What stands under the axis: block N computes, the stream enters block N."""
+    """Return the title of the depth axis: block N computes, the stream enters block N."""
     return "entering block" if panel.site == "stream" and not card.of_block else "block"
 
 
 def depth_words(card: Card, panel: Panel, depth: float, last: float) -> str:
-    """`entering block 3`, `block 3`; the stream that leaves the last block enters none."""
+    """Return `entering block 3`, `block 3`, or `after the last block` for the stream that leaves it."""
     if panel.site == "stream" and not card.of_block and depth == last:
         return "after the last block"
     return f"{depth_title(card, panel)} {int(depth)}"
@@ -124,7 +123,7 @@ def _depth_label(row: Mapping[Hashable, Any], card: Card, panel: Panel, last: fl
 
 
 def head_rows(table: pd.DataFrame, panel: Panel, part: str) -> pd.DataFrame:
-    """One row per layer and head: `layer, head, mean, p10, p90, nonfinite, broken, label`."""
+    """Return one row per block and head: `layer, head, mean, p10, p90, nonfinite, broken, label`."""
     rows = panel_rows(table, panel)
     rows = rows[(rows["part"] == part) & rows["head"].notna()]
     frame = pd.DataFrame(

@@ -41,6 +41,7 @@ def depth_profile(
     panel = first_panel(table, card, stack, site)
     document = depth_specification(depth_rows(table, card, panel), card, panel, width=width, height=height)
     spread = "mean and p10 to p90 over " + ("sequences" if panel.site == "stream" else "heads")
+    del document["$schema"]  # Altair joins charts only without one, and writes its own
     return altair.LayerChart.from_dict({**document, "title": chart_title(card, panel, spread)})
 
 
@@ -147,7 +148,7 @@ def value_scale(rows: pd.DataFrame, card: Card) -> Spec:
 
 
 def value_axis(rows: pd.DataFrame, card: Card) -> Spec:
-    """Return an axis of about four lines; on a logarithmic axis powers of ten, with 1, 2, 5 where these are few, or even steps."""
+    """Return an axis of about four lines: on a log axis powers of ten, with 1, 2, 5 if these are few, or even steps."""
     numbers = rows[["low", "high", "mean"]].to_numpy(float)
     seen = numbers[np.isfinite(numbers) & (numbers > 0)]
     if not card.log or not seen.size:

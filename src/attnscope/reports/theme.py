@@ -15,14 +15,12 @@ from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.words import TINY
 from attnscope.reports.colours import SERIES, diverging, sequential
 
-# Axes that label their numbers as people read them.
-
 FEW_DECADES = 2.5  # up to these, 1, 2 and 5 of every power of ten have room on an axis
 MOST_TICKS = 8
 
 
 def tick_labels(values: Iterable[float]) -> dict[str, Any]:
-    """Options of a linear axis: labels as powers of ten where all it shows is tiny, else what the axis itself gives."""
+    """Return options of a linear axis: labels as powers of ten where all values are tiny, else the default."""
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
     if largest == 0 or largest >= TINY:
         return {}
@@ -30,8 +28,7 @@ def tick_labels(values: Iterable[float]) -> dict[str, Any]:
 
 
 def power_axis(low: float, high: float) -> dict[str, Any]:
-    """Options of a logarithmic axis: 1, 0.5, 0.2, 0.1 over a few powers of ten, over many of them the powers, eight at
-    most; with labels such as 0.01 and 1e-12."""
+    """Return options of a logarithmic axis: 1, 2 and 5 of each power of ten if few, else up to eight powers."""
     exponents = range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)
     if math.log10(high / low) <= FEW_DECADES:
         values = [m * 10.0**e for e in range(exponents.start - 1, exponents.stop) for m in (1, 2, 5)]
@@ -46,26 +43,23 @@ def power_axis(low: float, high: float) -> dict[str, Any]:
 
 
 def round_below(value: float, decades: float) -> float:
-    """Where a logarithmic axis begins: the power of ten at or below, or 1, 2 or 5 times it where decades are few."""
+    """Return where a logarithmic axis begins: the power of ten at or below, or 1, 2 or 5 times it over few decades."""
     power = 10.0 ** math.floor(math.log10(value) + 1e-9)
     return max(m * power for m in ((1, 2, 5) if decades <= FEW_DECADES else (1,)) if m * power <= value * (1 + 1e-9))
 
 
-# Names at the ends of lines, in place of a legend: an eye that follows a line arrives at its name.
-#
-#     rows = end_labels({"whole model": (12, 0.6), "attention only": (12, 0.5)}, log=True, domain=(0.1, 1), height=300)
-#
-# Lines that end close together would have their names on each other: names are moved apart, no further than needed.
-
-LINE = 14.0
-"""Pixels from one name to the next."""
+LINE = 14.0  # pixels from one name at the end of a line to the next
 LETTER = 6.4  # pixels of an average letter of 11 px, rounded up: room that is missing is a name that is cut
 
 
 def end_labels(
     ends: Mapping[str, tuple[int | float, float]], *, log: bool, domain: tuple[float, float], height: int
 ) -> list[dict[str, Any]]:
-    """{name, x, y} of every name, from where its line ends to where the name stands, in the numbers of the axis."""
+    """Return {name, x, y} of names at the ends of lines, in the numbers of the axis; they replace a legend.
+
+    Names of lines that end close together are moved apart, no further than needed:
+    `end_labels({"whole model": (12, 0.6), "attention only": (12, 0.5)}, log=True, domain=(0.1, 1), height=300)`.
+    """
     low, high = map(math.log10, domain) if log else domain
     order = sorted(ends, key=lambda name: -ends[name][1])
     wanted = [height * (high - (math.log10(ends[name][1]) if log else ends[name][1])) / (high - low) for name in order]
@@ -77,13 +71,15 @@ def end_labels(
 
 
 def label_room(names: Sequence[str]) -> int:
-    """Pixels that names take beside a chart."""
+    """Return the pixels that names take beside a chart."""
     return math.ceil(LETTER * max(map(len, names), default=0)) + 14
 
 
 def moved_apart(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Places in rising order, at least `gap` from each other and inside of low..high where they fit, with the least
-    squared movement: what is left after taking i * gap away has to rise, which pooling neighbours that do not gives."""
+    """Return rising places at least `gap` apart, inside low..high where they fit, with the least squared movement.
+
+    After subtracting i * gap from place i, the result has to rise: pool neighbours that do not (isotonic regression).
+    """
     pools: list[list[float]] = []
     for number, place in enumerate(places):
         pools.append([place - number * gap])
@@ -144,7 +140,7 @@ def specification(chart: Any, theme: str | None = "light", *, validate: bool = T
 
 
 def dressed(chart: Any, theme: str) -> Any:
-    """The chart with the look of a theme (light or dark) in it, for a notebook, which draws charts itself."""
+    """Return the chart with a theme (light or dark) in it, for a notebook, which draws charts itself."""
     if theme not in WITHOUT_A_PAGE:
         raise RefusalError(f"There is no theme called '{theme}'.{nearest(theme, WITHOUT_A_PAGE)}")
     copy = chart.copy(deep=False)
@@ -153,7 +149,7 @@ def dressed(chart: Any, theme: str) -> Any:
 
 
 def configuration(theme: str) -> dict[str, Any]:
-    """The Vega-Lite `config` of a theme."""
+    """Return the Vega-Lite `config` of a theme."""
     if theme not in THEMES:
         raise RefusalError(f"There is no theme called '{theme}'.{nearest(theme, THEMES)}")
     ink = _INK[theme]

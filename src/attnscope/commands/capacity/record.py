@@ -82,15 +82,15 @@ class Capacity(Record):
 
     @property
     def narrowest(self) -> Need | None:
-        """The construction that needs least."""
+        """Return the construction that needs least."""
         return min((need for need in self.needs if need.d is not None), key=lambda need: need.d or 0, default=None)
 
     def floor(self, n: int, k: int) -> Floor | None:
-        """The bounds at a place of the curves."""
+        """Return the bounds at a place of the curves."""
         return next((floor for floor in self.floors if (floor.n, floor.k) == (n, k)), None)
 
     def table(self) -> pandas.DataFrame:
-        """One row for each construction at each (n, k), the question first."""
+        """Return one row for each construction at each (n, k), the question first."""
         import pandas
 
         columns = ["method", "n", "k", "d", "seeds", "max_logit", "seconds", "note"]
@@ -101,17 +101,17 @@ class Capacity(Record):
         return pandas.DataFrame(rows, columns=columns).astype({"d": "Int64", "max_logit": float})
 
     def to_json(self) -> dict[str, Any]:
-        told = {
+        values = {
             **{one.name: encode(getattr(self, one.name)) for one in fields(self)},
             **encode(self.bounds.to_json()),
             "universal_lower_bound": self.bounds["universal"].width,
         }
-        document = {one.name: told[one.name] for one in fields(_Flat)}
+        document = {one.name: values[one.name] for one in fields(_Flat)}
         return {"format": f"attnscope-{self.KIND}", "version": self.VERSION, **document}
 
     @classmethod
     def from_json(cls: type[Kind], data: Mapping[str, Any]) -> Kind:
-        # Where `--json` was kept in a file, it also says where other files went.
+        # The output of `--json` also names files.
         flat = decode(_Flat, {name: data[name] for name in data if name not in BESIDE})
         if {"universal", "typical"} - {bound.name for bound in flat.bounds} or not any(b.proves for b in flat.bounds):
             raise FieldError("bounds: universal and typical are needed, and one that is a proof")

@@ -1,8 +1,13 @@
-"""The curves of figure 2 of arXiv:2103.03404, to set beside one's own.
+"""What `collapse` found: curves of the relative residual against depth, bounds beside them, provenance.
 
-dong2021_residual_curves.json holds the 24 curves (BERT, Albert, XLNet; random and pretrained weights; four variants)
-as means over 32 sequences of 128 tokens at depths 0..12, to four decimals: a 0 there is anything below 0.00005. Their
-text, their seeds and their float32 are not ours, and random weights are drawn as the library of the time drew them.
+    found.curves["san"].mean[3]        mean over sequences (and seeds) of the residual entering block 3; last: leaving
+    found.bounds[0].contraction        bound (a) on what block 0 leaves; matrix.collapse_bounds explains the letters
+    found.save("collapse.json"); Collapse.load("collapse.json")
+
+Missing numbers (such as a fit through too few points) are NaN. `published` reads the curves of figure 2 of
+arXiv:2103.03404 from dong2021_residual_curves.json: BERT, Albert and XLNet, random and pretrained weights, four
+variants, as means over 32 sequences of 128 tokens at depths 0..12, to four decimals. A 0 there is anything below
+0.00005. Their text, seeds and float32 are not ours, and random weights are drawn as the library of the time did.
 """
 
 from __future__ import annotations
@@ -22,14 +27,6 @@ from attnscope.reports.record import Record
 
 if TYPE_CHECKING:
     import pandas
-
-# What `collapse` found, as plain data: curves of the relative residual against depth, bounds beside them, provenance.
-#
-#     found.curves["san"].mean[3]        mean over sequences (and seeds) of the residual entering block 3; last: leaving
-#     found.bounds[0].contraction        bound (a) on what the first layer leaves; matrix.collapse_bounds has the letters
-#     found.save("collapse.json"); Collapse.load("collapse.json")
-#
-# A number that does not exist (a fit through too few points) is NaN.
 
 VARIANTS = ("san", "san+mlp", "san+skip", "whole")
 BOUNDS = ("contraction", "cubic", "theorem 2.3", "corollary 3.2")
@@ -53,7 +50,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class LayerBounds:
-    """One layer of attention alone: medians over sequences. None: the bound does not apply to this layer."""
+    """One block of attention alone: medians over sequences. None: the bound does not apply to this block."""
 
     layer: int
     sequences: int
@@ -74,7 +71,7 @@ class LayerBounds:
 
 @dataclass(frozen=True)
 class SkipBounds:
-    """One layer with a skip: diam(X + SA) / diam(X), and (d): between 1 - strength and 1 + strength."""
+    """One block with a skip: diam(X + SA) / diam(X), and (d): between 1 - strength and 1 + strength."""
 
     layer: int
     sequences: int
@@ -85,7 +82,7 @@ class SkipBounds:
 
 @dataclass(frozen=True)
 class EndToEnd:
-    """A bound from the first layer to every depth, as log10, beside the truth; the largest over sequences."""
+    """A bound from the first block to every depth, as log10, beside the truth; the largest over sequences."""
 
     name: str  # "contraction" (a), "cubic" (c), "theorem 2.3" or "corollary 3.2"
     variant: str
@@ -131,7 +128,7 @@ class Collapse(Record):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Collapse:
         found = super().from_json(data)
-        _refuse_what_does_not_fit_together(found)
+        _refuse_contradictions(found)
         return found
 
     def table(self) -> pandas.DataFrame:
@@ -148,11 +145,11 @@ class Collapse(Record):
 
     def __repr__(self) -> str:
         ends = ", ".join(f"{name} {curve.mean[-1]:.2g}" for name, curve in self.curves.items())
-        return f"<Collapse of {self.model}: {self.layers} layers leave {ends}>"
+        return f"<Collapse of {self.model}: {self.layers} blocks leave {ends}>"
 
 
-def _refuse_what_does_not_fit_together(found: Collapse) -> None:
-    """Each field may be of its type and the whole still not be a collapse: then no page could be made of it."""
+def _refuse_contradictions(found: Collapse) -> None:
+    """Refuse fields that have the right types but contradict each other."""
     if not found.curves:
         raise FieldError("curves: there is none")
     for name, curve in found.curves.items():
@@ -193,7 +190,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Difference:
-    """Ours beside theirs at one depth; where theirs is rounded to 0, whether ours is below what rounds to 0 too."""
+    """Our residual and the published one at one depth."""
 
     variant: str
     depth: int
@@ -202,7 +199,7 @@ class Difference:
 
     @property
     def apart(self) -> float:
-        """|ours - theirs|, or by how much ours exceeds what they round to 0; NaN where ours is none."""
+        """|ours - theirs|, or by how much ours exceeds what they round to 0; NaN where ours is NaN."""
         return abs(self.ours - self.theirs) if self.theirs > 0 or isnan(self.ours) else max(0.0, self.ours - ROUNDED)
 
 

@@ -79,7 +79,7 @@ class Compiled(Record):
     forced: bool = False  # the width was asked for
     interrupted: bool = False
     out_of_time: bool = False
-    notes: dict[str, Any] = field(default_factory=dict)  # what the construction says of itself, as plain JSON
+    notes: dict[str, Any] = field(default_factory=dict)  # notes of the construction, as plain JSON
     attnscope: str = __version__  # which made it
     served: int | None = None  # universal keys: how many patterns of this size that they were not sought for ...
     served_of: int | None = None  # ... of so many tried they realise as well

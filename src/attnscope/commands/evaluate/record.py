@@ -47,12 +47,12 @@ class Estimate:
 
     @classmethod
     def of(cls, values: tuple[float, ...], documents: tuple[int, ...] | None = None) -> Estimate:
-        """`documents` says of every text which one it was cut from: texts of one are drawn together."""
+        """Bootstrap the mean; `documents` gives the document of every text, and texts of one are drawn together."""
         return cls(*bootstrap_mean(values, groups=documents))
 
     @property
     def sure(self) -> bool:
-        """Whether zero is outside."""
+        """Return whether zero is outside."""
         return self.low > 0 or self.high < 0
 
 
@@ -94,7 +94,7 @@ class Judged:
     staying: tuple[float, ...]
 
     def single(self, by: By) -> tuple[float, ...]:
-        """Of every text."""
+        """Return the numbers of all texts."""
         return self.gaps if by == "gap" else self.soft_gaps
 
 
@@ -128,24 +128,28 @@ class Faithfulness(Record):
 
     @property
     def drawn_together(self) -> tuple[int, ...] | None:
-        """The documents, where several texts come from some of them."""
+        """Return the documents, or None where texts are drawn one by one."""
         return drawn_together(self.documents)
 
     @property
     def too_few_documents(self) -> bool:
-        """Texts of one document are alike, so what differs between documents cannot be told from two to five. Of a
-        single one, other stretches of it can be spoken of."""
+        """Return whether there are two to five documents: too few, as texts of one document are alike.
+
+        With a single document, intervals are for other stretches of it.
+        """
         return self.drawn_together is not None and len(set(self.documents)) < ENOUGH_DOCUMENTS
 
     def difference(self, one: str, other: str, by: By = "gap") -> Estimate:
-        """How much wider the gap of `one` is, text by text: what makes a text hard is the same for both. The interval
-        is for one question, asked before the answer was seen; of many, `comparisons` says which are real."""
+        """Return how much wider the gap of `one` is, text by text.
+
+        The interval is for one question that was asked before seeing the data; `comparisons` is for many.
+        """
         pairs = zip(self.method(one).single(by), self.method(other).single(by), strict=True)
         found = Estimate.of(tuple(a - b for a, b in pairs), self.drawn_together)
         return Estimate(found.mean, -inf, inf) if self.too_few_documents else found
 
     def comparisons(self, by: By = "gap") -> tuple[Difference, ...]:
-        """Every two methods, the better one first, with intervals that all hold together in 95 of 100 experiments."""
+        """Compare every two methods, the better one first; all intervals hold together with 95% confidence."""
         return self._gap_comparisons if by == "gap" else self._soft_comparisons
 
     @cached_property
@@ -166,13 +170,12 @@ class Faithfulness(Record):
         return tuple(found)
 
     def real(self, one: str, other: str, by: By = "gap") -> bool:
-        """Whether `one` is surely more faithful than `other`, all comparisons considered."""
+        """Return whether `one` is surely more faithful than `other`, all comparisons considered."""
         self.method(one), self.method(other)
         return any((each.one, each.other) == (one, other) and each.real for each in self.comparisons(by))
 
     def ranks(self, by: By = "gap") -> dict[str, tuple[int, int]]:
-        """Between which places each method stands: behind all that are surely better, before all that are surely
-        worse."""
+        """Return the (best, worst) rank of each method: behind all surely better ones, before all surely worse ones."""
         sure = [each for each in self.comparisons(by) if each.real]
         return {
             one.name: (
@@ -193,7 +196,7 @@ class Faithfulness(Record):
         return found
 
     def table(self) -> pandas.DataFrame:
-        """One row for each method."""
+        """Return one row for each method."""
         import pandas
 
         ranks = self.ranks()
@@ -212,7 +215,10 @@ class Faithfulness(Record):
 
 
 def drawn_together(documents: tuple[int, ...]) -> tuple[int, ...] | None:
-    """What a draw must keep together, or None where texts are drawn one by one: each from a document of its own, or all
-    from a single one (then intervals are for other stretches of that document)."""
+    """Return the documents that a bootstrap draws as a whole, or None where it draws texts one by one.
+
+    Texts are drawn one by one if each has its own document, or all come from one (then intervals are for other
+    stretches of that document).
+    """
     several = len(set(documents))
     return documents if 1 < several < len(documents) else None

@@ -34,7 +34,7 @@ class HeadWidth:
 
     @property
     def needs(self) -> int | None:
-        """Enough for every text that was looked at; None where one of them has no width."""
+        """Return the width that is enough for every text, or None where one of them has no width."""
         widths = [width for width in self.widths if width is not None]
         return max(widths) if widths and len(widths) == len(self.widths) else None
 
@@ -69,16 +69,16 @@ class HeadWidths(Record):
 
     @property
     def idle(self) -> tuple[HeadWidth, ...]:
-        """Heads that a head of an eighth of their width could stand in for, on these texts."""
+        """Return heads that could be `IDLE` times narrower, on these texts."""
         return tuple(head for head in self.measured if IDLE * (head.needs or 0) <= head.head_dim)
 
     @property
     def cramped(self) -> tuple[HeadWidth, ...]:
-        """Heads no wider than the narrowest head that was made for what they do."""
+        """Return heads no wider than the narrowest head found for their patterns."""
         return tuple(head for head in self.measured if (head.needs or 0) >= head.head_dim)
 
     def table(self) -> pandas.DataFrame:
-        """One row for each head."""
+        """Return one row for each head."""
         import pandas
 
         columns = ["stack", "layer", "head", "head_dim", "needs", "proved", "held"]

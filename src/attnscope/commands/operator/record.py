@@ -4,8 +4,8 @@
     found.values[i][j], found.errors, found.row(-1), found.top(-1)
     found.save("operator_map.json"); attnscope.load("operator_map.json"); found.chart(); found.write_page("map.html")
 
-`probes` is None where the map is exact; otherwise `errors` are the standard errors of `values`, good on the logarithm
-(value * exp(-+2 error / value) is an interval). A map by contribution adds up: every row of it and its `constants` give
+`probes` is None where the map is exact; otherwise `errors` are the standard errors of `values`, on the logarithm: value
+* exp(-+2 error / value) is an interval. A map by contribution adds up: every row of it and its `constants` give
 its `totals`, the norm of what the model says there.
 """
 
@@ -60,20 +60,20 @@ class OperatorMap(Record):
         return self.probes is None
 
     def row(self, row: int = -1) -> tuple[float, ...]:
-        """The numbers of one row of the output, all tokens in order."""
+        """Return the numbers of one row of the output, all tokens in order."""
         if not -len(self.rows) <= row < len(self.rows):
             raise RefusalError(f"There is no row {row} in this map: they are 0 to {len(self.rows) - 1}.")
         return self.values[row]
 
     def top(self, row: int = -1, most: int = 10) -> tuple[tuple[int, str, float], ...]:
-        """The tokens that are most to one row: place, word, number; of equals the one that was read first."""
+        """Return (place, word, number) of the largest numbers of one row; among equals the first token."""
         numbers = self.row(row)
         order = sorted(range(len(numbers)), key=lambda place: -numbers[place])[:most]
         return tuple((place, self.tokens[place], numbers[place]) for place in order)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> OperatorMap:
-        """What `to_json` gave, read back; a `FieldError` names what does not belong there."""
+        """Read back what `to_json` returned; a `FieldError` names a wrong field."""
         found = super().from_json(data)
         if not found.tokens or not found.rows:
             raise FieldError("tokens: one token and one row at least are needed")
@@ -89,7 +89,7 @@ class OperatorMap(Record):
         return found
 
     def table(self) -> pandas.DataFrame:
-        """One line for each row of the output and each token."""
+        """Return one line for each row of the output and each token."""
         import pandas
 
         lines = []

@@ -70,7 +70,7 @@ class TaskHead:
 
     @property
     def sure(self) -> bool:
-        """Whether its sign is known even if one looks at all heads."""
+        """Return whether its sign is known, with all heads considered."""
         return abs(self.value) > self.band
 
 
@@ -106,7 +106,7 @@ class TaskPaths(Record):
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
-        """(block, head) of every head, in the order of the columns."""
+        """Return (block, head) of every head, in the order of the columns."""
         return tuple((b, h) for b, row in enumerate(self.prompts[0].values) for h in range(len(row)))
 
     @cached_property
@@ -115,7 +115,7 @@ class TaskPaths(Record):
 
     @cached_property
     def heads(self) -> tuple[TaskHead, ...]:
-        """All heads, the largest mean value of either sign first."""
+        """Return all heads, the largest mean value of either sign first."""
         own = self.spread
         whole = self._matrix("paths").mean(0)
         gone = None if self.removal is None else spread(self._matrix("removal.target"))
@@ -137,7 +137,7 @@ class TaskPaths(Record):
 
     @cached_property
     def agreement(self) -> tuple[Agreement, ...]:
-        """Shapley values, and all paths through a head, beside what its removal does to the target and to the loss."""
+        """Correlate Shapley values, and all paths through a head, with the effect of its removal on target and loss."""
         if self.removal is None:
             return ()
         losses = self.prompts[0].loss is not None
@@ -152,10 +152,10 @@ class TaskPaths(Record):
         """[prompt, head]"""
         rows = []
         for one in self.prompts:
-            thing: Any = one
+            values: Any = one
             for part in name.split("."):
-                thing = getattr(thing, part)
-            rows.append([value for block in thing for value in block])
+                values = getattr(values, part)
+            rows.append([value for block in values for value in block])
         return np.asarray(rows, dtype=np.float64)
 
     @classmethod
@@ -176,7 +176,7 @@ class TaskPaths(Record):
         return found
 
     def table(self) -> pandas.DataFrame:
-        """One row for each head, the largest first."""
+        """Return one row for each head, the largest first."""
         import pandas
 
         fields = ("block", "head", "value", "error", "low", "high", "band", "sure", "paths", "removed", "removed_error")
