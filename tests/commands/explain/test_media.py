@@ -296,7 +296,7 @@ def test_note_on_equally_likely_answers() -> None:
     assert any("single token" in note for note in found.notes)
 
 
-def test_a_gradient_that_is_no_number_names_its_layer() -> None:
+def test_nan_gradient_names_its_block() -> None:
     """The square root of 0 has an infinite slope: times 0 that is not a number, though all values are."""
     model = tiny_llama()
     last = model.model.layers[1].mlp
@@ -306,7 +306,7 @@ def test_a_gradient_that_is_no_number_names_its_layer() -> None:
         return original(x) + (x * 0).abs().sqrt() * 0
 
     last.forward = rooted
-    with pytest.raises(attnscope.RefusalError, match=r"not a number at the attention of layer 1 \(model\)"):
+    with pytest.raises(attnscope.RefusalError, match=r"not a number at the attention of block 1 \(model\)"):
         attnscope.explain(model, "which", methods=QUICK, tokenizer=byte_tokenizer())
 
 
