@@ -33,7 +33,7 @@ def test_two_processes_write_what_one_process_sees_of_the_whole_batch(tmp_path: 
             time.sleep(0.1)
         assert [one.poll() for one in processes] == [0, 0]
     finally:
-        for process in processes:  # whoever waits for one that is dead
+        for process in processes:  # one may wait for the other, which is dead
             process.kill()
             process.wait()
     model = gpt2(dropout=0.0)
