@@ -58,7 +58,7 @@ def test_ties_and_floors_decide_nothing() -> None:
 
 def test_sentences_say_what_speaks_against_and_what_is_missing() -> None:
     said = " ".join(sentences(sample_explanation(methods=2)))
-    assert "Explained is the logit of ' Paris' after the last token: 7.25." in said
+    assert "The target is the logit of ' Paris' after the last token: 7.25." in said
     assert "' not' (token 6) speaks most against it, by 1 of 1 method that can say so." in said
     assert "of 7.25 (the answer, less what constants take)" in said
     assert "rank correlation" in said

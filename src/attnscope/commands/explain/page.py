@@ -1,14 +1,14 @@
-"""The page of an explanation: the verdict, the text with its tokens shaded and a switch between methods, pictures,
-numbers.
+"""The page of an explanation: the text with its tokens shaded and a switch between methods, charts, and numbers.
 
-Every token carries its number as a sentence, which the page's script shows under the pointer, under a finger and on
-arrow keys. Without scripts all methods are shown one under another; on paper too. All text is escaped.
+Every token carries its number as a sentence, shown under the pointer and on arrow keys. Without scripts and on paper,
+all methods are shown one below another.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from attnscope.commands.explain.chart import MOST_TOKENS, explanation_map, length_caption, length_map, reach
 from attnscope.commands.explain.pictures import Matrix, matrices
@@ -33,8 +33,8 @@ from attnscope.reports.words import beginning_words
 TOP = 10
 _HEADINGS = {"picture": "Which part of the picture decided?", "sound": "Which moments decided?"}
 _HOW = {
-    "picture": "The more orange a patch, the more it did for the answer; blue speaks against it",
-    "sound": "The higher a bar, the more that moment did for the answer; blue speaks against it",
+    "picture": "The more orange a patch, the more it did for the answer; blue is against it",
+    "sound": "The higher a bar, the more that moment did for the answer; blue is against it",
 }
 
 
@@ -49,17 +49,16 @@ class Panel:
     reach: str
     adds_up: str
     top: tuple[tuple[str, str, str], ...]  # place, word, number
-    more: int  # tokens that are equal to the last of these
+    more: int  # tokens equal to the last of these
     matrices: tuple[Matrix, ...] = ()
 
     @property
     def wide(self) -> bool:
-        """Whether there is a drawing that keeps its width on a narrow screen."""
+        """Whether a drawing keeps its width on a narrow screen."""
         return bool(self.matrices) or any(one.strip for one in self.inputs)
 
 
-@dataclass(frozen=True)
-class Often:
+class Often(NamedTuple):
     """A token that several methods name."""
 
     word: str
@@ -68,7 +67,7 @@ class Often:
 
 
 def render(found: Explanation) -> str:
-    """The page as text. Equal records give equal pages."""
+    """Return the page. Equal records give equal pages."""
     picture = drawn_to_fit(
         lambda width: explanation_map(found, width=width),
         "tokens-by-methods",
@@ -134,7 +133,7 @@ def _panel(found: Explanation, method: Scored, several: bool) -> Panel:
 
 
 def _often(found: Explanation, several: bool) -> list[Often]:
-    """Where methods agree: tokens among the first ten of two methods or more."""
+    """Return tokens among the first three of two methods or more."""
     words = {(read.name, place): word for read in found.inputs for place, word in enumerate(read.tokens)}
     return [
         Often(visible(words[name, place]), f"{name} {place}" if several else str(place), votes)
@@ -144,7 +143,7 @@ def _often(found: Explanation, several: bool) -> list[Often]:
 
 
 def _agreement(found: Explanation) -> tuple[list[str], list[list[str]]]:
-    """Rank correlations as a table; nothing where there is one method."""
+    """Return rank correlations as heading and rows, empty for one method."""
     known = found.agreement()
     names = [one.name for one in found.voting]
     titles = {one.name: one.title for one in found.voting}
@@ -163,9 +162,6 @@ def _agreement(found: Explanation) -> tuple[list[str], list[list[str]]]:
 def _caption(found: Explanation) -> str:
     tokens = sum(len(one.tokens) for one in found.inputs)
     some = (
-        f" Shown are the {MOST_TOKENS} of {tokens} tokens that did most by any method." if tokens > MOST_TOKENS else ""
+        f" The {MOST_TOKENS} of {tokens} tokens that did most by any method are shown." if tokens > MOST_TOKENS else ""
     )
-    return (
-        "Every column is one method, divided by its largest number: methods have different units, and only the order "
-        f"of tokens can be compared between them.{some}"
-    )
+    return f"Each method is divided by its largest number: units differ, so only the order of tokens compares.{some}"

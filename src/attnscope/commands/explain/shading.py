@@ -21,19 +21,19 @@ from attnscope.reports.terminal import BLOCKS
 
 @dataclass(frozen=True)
 class Shade:
-    """A token, the class of its colour (`q7`, `d20`), and what is read when it is pointed at."""
+    """A token, the class of its colour (`q7`, `d20`), and its text under the pointer."""
 
     text: str
     colour: str
     step: int
     reading: str
     asked: bool  # the token that answers
-    followed: bool = False  # not given: of the continuation itself
+    followed: bool = False  # of the continuation
 
 
 @dataclass(frozen=True)
 class ShadedInput:
-    """Tokens of a text; of a picture and a sound what stands before patches, and the drawing of the rest."""
+    """Tokens of a text; of a picture or sound the tokens before its patches, and a drawing of the rest."""
 
     name: str
     tokens: tuple[Shade, ...]
@@ -42,13 +42,13 @@ class ShadedInput:
 
 
 def two_sided(method: Scored) -> bool:
-    """Whether a ramp must run to both sides of zero."""
+    """Return whether colours must diverge from zero."""
     return method.signed and any(number < 0 for row in method.scores for number in row)
 
 
 def as_written(tokens: tuple[str, ...]) -> tuple[str, ...]:
-    """Tokens such that put side by side they read like the text. Some vocabularies write a space into the token that
-    follows it; others do not, and mark the pieces that continue a word (##ing)."""
+    """Return tokens that read like the text when joined. Some vocabularies put the space into the next token; others
+    mark pieces that continue a word (##ing)."""
     if len(tokens) < 2 or any(token[:1].isspace() for token in tokens):
         return tokens
     return tuple(
@@ -58,7 +58,7 @@ def as_written(tokens: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def shaded(found: Explanation, method: Scored) -> tuple[ShadedInput, ...]:
-    """The inputs that a method speaks of, token by token."""
+    """Return the inputs that a method covers, token by token."""
     largest, both = reach(method), two_sided(method)
     made = []
     ranks = {(token.input, token.place): rank for rank, token in enumerate(found.top(method.name, 10**9), 1)}
@@ -85,15 +85,13 @@ def shaded(found: Explanation, method: Scored) -> tuple[ShadedInput, ...]:
     return tuple(made)
 
 
-# Pictures and sounds in a terminal: a patch is two letters wide, a sound is a row of bars over time.
-
 SOUND_COLUMNS = 75  # of bars of a sound
 SHADES = " ░▒▓█"  # for consoles without colour
 
 
 def patch_lines(drawn: Overlay) -> Iterator[Text]:
-    """Two letters to a patch, so that it is nearly square, coloured as on the page; the letters themselves grow darker
-    too, for consoles without colour."""
+    """Draw a patch as two letters, nearly square, coloured as on the page; letters get darker too, for consoles without
+    colour."""
     both = any(cell.side == "against" for cell in drawn.cells)
     ramp = diverging("light") if both else sequential("light")
     cells = {(cell.y, cell.x): cell for cell in drawn.cells}
@@ -115,7 +113,7 @@ def patch_lines(drawn: Overlay) -> Iterator[Text]:
 
 
 def bar_lines(drawn: Strip) -> Iterator[Text]:
-    """One row of bars, the largest of each few, and the seconds under them."""
+    """Draw a sound as one row of bars, the largest of each group, with seconds below."""
     width = min(SOUND_COLUMNS, len(drawn.bars))
     heights = [0.0] * width
     for place, bar in enumerate(drawn.bars):

@@ -30,14 +30,14 @@ COLUMNS, WIDTH = 3, 23  # methods beside each other, and letters for each
 
 
 def show(found: Explanation, *, verbose: bool = False) -> RenderableType:
-    """What a console prints: one method's shading (with `verbose`, that of all), and the top ten."""
-    said = sentences(found)[1:]
+    """Return the screen: the shading of one method (with `verbose`, of all), and the top ten tokens."""
+    lines = sentences(found)[1:]
     about = ", ".join((f"{found.model}: {visible(found.target)}", *beginning_words(found.provenance)))
-    chosen = found.methods if verbose else _first(found)
+    chosen = found.methods if verbose else tuple([*filter(decides, found.methods), *found.methods][:1])
     parts: list[RenderableType] = [
         *opening(verdict(found), about),
         Text(""),
-        *(Text(clean(sentence)) for sentence in (said if verbose else said[:FEW_SENTENCES])),
+        *(Text(clean(sentence)) for sentence in (lines if verbose else lines[:FEW_SENTENCES])),
         *(Text(clean(note), style="dim") for note in (found.notes if verbose else found.notes[:FEW_NOTES])),
     ]
     for method in chosen:
@@ -47,12 +47,6 @@ def show(found: Explanation, *, verbose: bool = False) -> RenderableType:
     for begin in range(0, len(shown), COLUMNS):
         parts += [Text("")] * bool(begin) + [_table(found, shown[begin : begin + COLUMNS])]
     return Group(*parts)
-
-
-def _first(found: Explanation) -> tuple[Scored, ...]:
-    """The first method that tells tokens apart."""
-    telling = [one for one in found.methods if decides(one)]
-    return tuple((telling or list(found.methods))[:1])
 
 
 def _text(found: Explanation, method: Scored) -> list[RenderableType]:
@@ -68,12 +62,8 @@ def _text(found: Explanation, method: Scored) -> list[RenderableType]:
         for token in read.tokens[:MOST_TOKENS]:
             ramp = diverging("light") if token.colour.startswith("d") else sequential("light")
             ground = ramp[token.step]
-            style = Style(
-                color=Color.parse(ink(ground)),
-                bgcolor=Color.parse(ground),
-                underline=token.asked,
-                italic=token.followed,
-            )
+            letters, behind = Color.parse(ink(ground)), Color.parse(ground)
+            style = Style(color=letters, bgcolor=behind, underline=token.asked, italic=token.followed)
             line.append(clean(token.text.replace("\n", "⏎")), style=style)
         if len(read.tokens) > MOST_TOKENS:
             line.append(f" ... and {len(read.tokens) - MOST_TOKENS} more", style="dim")
@@ -84,7 +74,7 @@ def _text(found: Explanation, method: Scored) -> list[RenderableType]:
 
 
 def _table(found: Explanation, shown: tuple[Scored, ...]) -> Table:
-    """The tokens that did most by each method, with a bar of one letter, so that it is read without colour too."""
+    """Return the tokens that did most by each method, with a bar of one letter for consoles without colour."""
     several = len(found.inputs) > 1
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", style="dim", no_wrap=True)
@@ -103,7 +93,7 @@ def _table(found: Explanation, shown: tuple[Scored, ...]) -> Table:
 
 
 def _cell(token: Token, largest: float, several: bool, placed: frozenset[str]) -> Text:
-    """`placed`: inputs whose tokens say themselves where they are, as patches and moments do."""
+    """Return a cell; tokens of inputs in `placed` (patches, moments) already name their place."""
     share = min(max(token.score / largest, 0.0), 1.0) if largest > 0 else 0.0
     bar = BLOCKS[round(share * (len(BLOCKS) - 1))]
     place = (f" {token_words(token, several)}", "dim")

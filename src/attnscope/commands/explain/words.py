@@ -1,4 +1,4 @@
-"""What an explanation says, in sentences: which token decided, how far methods agree, what speaks against."""
+"""The words of an explanation: which token decided, how far methods agree, and what speaks against the answer."""
 
 from __future__ import annotations
 
@@ -10,36 +10,34 @@ from attnscope.commands.explain.chart import reach
 from attnscope.commands.explain.record import Explanation, Input, Scored, Token
 from attnscope.commands.paths.vocabulary import signed, visible
 from attnscope.core.words import count, numeral
-from attnscope.reports.words import Verdict
+from attnscope.reports.words import Verdict, listed
 
 FEW = 3  # tokens that a method names
 CLEAR = 0.5  # share of methods that must name a token first
-AGAINST = 0.25  # of a method's largest number: what speaks against the answer is worth a word
-MISSING = 0.05  # of the answer: what tokens do not add up to it is worth a word
+AGAINST = 0.25  # share of a method's largest number from which a token against the answer is mentioned
+MISSING = 0.05  # share of the answer from which a missing sum is mentioned
 
 Place = tuple[str, int]
 
 
 def verdict(found: Explanation) -> Verdict:
-    """The token that most methods put first, and how many do."""
-    told = [one for one in found.voting if decides(one)]
-    if not told:
+    """Return the token that most methods put first, and how many do."""
+    voters = [method for method in found.voting if decides(method)]
+    if not voters:
         return Verdict("note", "No token stands out: every method gives all tokens the same.")
     if sum(len(one.tokens) for one in found.inputs) == 1:
         return Verdict("note", "There is a single token, so it alone decided.")
-    firsts = _firsts(found, told)
+    firsts = Counter((t.input, t.place) for method in voters for t in _leading(found, method.name, 1))
     (place, votes), *_ = firsts.most_common(1)
     token = _token(found, place)
-    if len(told) == 1:
-        return Verdict("note", _begun(f"{token} did most for the answer, by {in_words(told[0])}."))
-    if votes > CLEAR * len(told):
-        which = f"all {len(told)} methods" if votes == len(told) else f"{votes} of {len(told)} methods"
+    if len(voters) == 1:
+        return Verdict("note", _begun(f"{token} did most for the answer, by {in_words(voters[0])}."))
+    if votes > CLEAR * len(voters):
+        which = f"all {votes} methods" if votes == len(voters) else f"{votes} of {len(voters)} methods"
         return Verdict("note", _begun(f"{token} decided: {which} put it first."))
     named = [_token(found, other) for other, _ in firsts.most_common(FEW)]
-    most = "both methods" if len(told) == 2 else f"most of {len(told)} methods"
-    return Verdict(
-        "warning", f"Methods do not agree on what decided: {_listed(named)} come first, none of them by {most}."
-    )
+    most = "both methods" if len(voters) == 2 else f"most of {len(voters)} methods"
+    return Verdict("warning", f"Methods do not agree on what decided: {listed(named)} come first, but none by {most}.")
 
 
 def _begun(sentence: str) -> str:
@@ -47,33 +45,25 @@ def _begun(sentence: str) -> str:
 
 
 def decides(method: Scored) -> bool:
-    """Whether a method tells tokens apart at all."""
+    """Return whether a method gives tokens different numbers."""
     numbers = [number for row in method.scores for number in row]
     return bool(numbers) and max(numbers) > min(numbers)
 
 
 def in_words(method: Scored) -> str:
-    """Its title inside a sentence."""
+    """Return the title for the middle of a sentence."""
     return method.title[:1].lower() + method.title[1:]
 
 
 def sentences(found: Explanation) -> tuple[str, ...]:
-    """The verdict; what is explained; which tokens are named by most methods; what speaks against; how far methods
-    agree,
-    and what does not add up."""
-    said = [verdict(found).sentence, _explained(found)]
+    """Return the verdict, the target, tokens named by most methods, what speaks against, agreement and sums."""
+    target = f"The target is the {visible(found.target)}: {numeral(found.value)}."
     parts = (_when(found), _often_named(found), _aside(found), _against(found), _agreement(found), *_sums(found))
-    for part in parts:
-        said += [part] if part else []
-    return tuple(said)
-
-
-def _explained(found: Explanation) -> str:
-    return f"Explained is the {visible(found.target)}: {numeral(found.value)}."
+    return (verdict(found).sentence, target, *filter(None, parts))
 
 
 def _when(found: Explanation) -> str:
-    """Of a sound: the shortest time in which half of what it did lies, by the first method that speaks of it."""
+    """Return the shortest time that holds half of what a sound did, by the first method that covers it."""
     for place, read in enumerate(found.inputs):
         telling = [one for one in found.voting if decides(one) and place < len(one.scores) and any(one.scores[place])]
         if read.step is None or not telling:
@@ -88,7 +78,7 @@ def _when(found: Explanation) -> str:
 
 
 def shortest_half(numbers: Sequence[float]) -> tuple[int, int]:
-    """The shortest run of places, first and behind the last, that holds half of the sum."""
+    """Return begin and end of the shortest run of places that holds half of the sum."""
     half, begin, held = math.fsum(numbers) / 2, 0, 0.0
     best = (0, len(numbers))
     for end, number in enumerate(numbers, start=1):
@@ -101,20 +91,15 @@ def shortest_half(numbers: Sequence[float]) -> tuple[int, int]:
     return best
 
 
-def _firsts(found: Explanation, told: Sequence[Scored]) -> Counter[Place]:
-    """How many methods put a token first, alone or beside its equals."""
-    return Counter((token.input, token.place) for one in told for token in _leading(found, one.name, 1))
-
-
 def named_by(found: Explanation, few: int = FEW) -> Counter[Place]:
-    """How many methods have a token among their first few, or equal to the last of these."""
+    """Count the methods that have a token among their first few, ties included."""
     return Counter(
         (token.input, token.place) for one in found.voting if decides(one) for token in _leading(found, one.name, few)
     )
 
 
 def _leading(found: Explanation, name: str, few: int) -> tuple[Token, ...]:
-    """The tokens that did most, of a picture its patches alone: which part of it decided is asked, [CLS] is none."""
+    """Return the tokens that did most; for a picture only its patches, without [CLS]."""
     apart = {
         (read.name, place)
         for read in found.inputs
@@ -134,29 +119,29 @@ def _unit(found: Explanation) -> str:
 
 
 def _aside(found: Explanation) -> str:
-    """Of a picture: what stands before its patches, has no place in it and is not counted above."""
+    """Name the tokens before the patches of a picture, which are not counted."""
     before = dict.fromkeys(
         visible(read.tokens[place]) for read in found.inputs if read.grid is not None for place in range(read.before)
     )
     if not before or len(before) > 2 * FEW:
         return ""
-    return f"What stands before the patches ({', '.join(before)}) has no place in the picture and is left aside here."
+    return f"Tokens before the patches ({', '.join(before)}) have no place in the picture and are skipped here."
 
 
 def _often_named(found: Explanation) -> str:
-    told = [one for one in found.voting if decides(one)]
-    tokens = sum(len(one.tokens) for one in found.inputs)
-    if len(told) < 2 or tokens <= FEW:
+    voters = sum(decides(method) for method in found.voting)
+    tokens = sum(len(given.tokens) for given in found.inputs)
+    if voters < 2 or tokens <= FEW:
         return ""
-    often = [(place, votes) for place, votes in named_by(found).most_common(FEW) if votes > CLEAR * len(told)]
+    often = [(place, votes) for place, votes in named_by(found).most_common(FEW) if votes > CLEAR * voters]
     if not often:
         return f"No {_unit(found)} is among the first {FEW} of most methods."
-    words = _listed([f"{_token(found, place)} ({votes} of {len(told)})" for place, votes in often])
+    words = listed([f"{_token(found, place)} ({votes} of {voters})" for place, votes in often])
     return f"Among the first {FEW} of most methods: {words}."
 
 
 def _against(found: Explanation) -> str:
-    """What takes most away, where methods can say so."""
+    """Name the token that speaks most against the answer, by methods with signs."""
     heard: Counter[Place] = Counter()
     speaking = [one for one in found.voting if one.signed and decides(one)]
     for one in speaking:
@@ -192,10 +177,10 @@ def _agreement(found: Explanation) -> str:
 
 
 def _sums(found: Explanation) -> list[str]:
-    """What methods whose numbers should add up to the answer leave to constants."""
+    """Say what is left to constants, for methods whose numbers should add up to the answer."""
     said = []
     for one in found.methods:
-        # Others add up to something that is not the answer (the operator's to the norm of states).
+        # Others add up to something else, such as the norm of states.
         if one.adds_up is None or not one.adds_up.startswith("the answer, less what constants"):
             continue
         missing = found.value - one.total
@@ -221,26 +206,22 @@ def _token(found: Explanation, place: Place) -> str:
 
 
 def followed(found: Explanation, read: Input, place: int) -> bool:
-    """Whether a token was not given: it is one of the continuation, which those behind it read."""
+    """Return whether a token belongs to the continuation."""
     begin = found.continued_at
     return begin is not None and read is found.inputs[-1] and place >= begin
 
 
 def read_words(found: Explanation) -> str:
-    """What was read, in a word."""
+    """Return `picture`, `sound` or `text`."""
     kinds = [one.kind for one in found.inputs]
     return "picture" if "image" in kinds else "sound" if "sound" in kinds else "text"
 
 
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-
-
 def token_words(token: Token, several: bool) -> str:
-    """A token as lists name it."""
+    """Return the number of a token, after the name of its input if there are several."""
     return f"{f'{token.input} ' if several else ''}{token.place}"
 
 
 def last_written(found: Explanation) -> str:
-    """The last token of a continuation: it is predicted and not read, so that no method has a number for it."""
+    """Return the last token of a continuation, which is predicted and not read: no method has a number for it."""
     return visible(found.steps[-1].word) if found.steps else ""

@@ -18,7 +18,6 @@ from attnscope.commands.paths.vocabulary import (
     exactly,
     from_on,
     head_name,
-    listed,
     other_than_said,
     quoted,
     share,
@@ -28,7 +27,7 @@ from attnscope.commands.paths.vocabulary import (
     visible,
 )
 from attnscope.core.words import count, numeral
-from attnscope.reports.words import Verdict
+from attnscope.reports.words import Verdict, listed
 
 # Lengths (or heads) add P and take N away, and P - N is the whole. P + N > 3 |P - N| means N > P - N: more cancels than
 # is left, and a share of the whole means nothing.

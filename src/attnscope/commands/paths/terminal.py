@@ -1,5 +1,4 @@
-"""A decomposition into paths in a terminal: the verdict, a few sentences, the largest heads and single paths; with
-`verbose` everything that is known, the table of lengths too."""
+"""A decomposition into paths in a terminal and in a notebook."""
 
 from __future__ import annotations
 
@@ -18,10 +17,9 @@ from attnscope.core.words import clean
 from attnscope.reports.terminal import opening, section
 from attnscope.reports.words import beginning_words
 
-# A decomposition into paths in a notebook: sentences and the table of lengths. All text is escaped.
-
 
 def html(report: PathReport) -> str:
+    """Return sentences and the table of lengths for a notebook. All text is escaped."""
     words = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences(report)[1:])  # the first is the verdict
     head, *rows = length_lines(report)
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
@@ -35,7 +33,7 @@ COLUMNS = 80
 
 
 def show(report: PathReport, *, verbose: bool = False) -> RenderableType:
-    """What a console prints."""
+    """Return the screen; with `verbose`, all sentences, heads and paths, and the table of lengths."""
     said = sentences(report)[1:]
     game = player_words(report)
     begun = beginning_words(report.provenance)
@@ -56,8 +54,8 @@ def show(report: PathReport, *, verbose: bool = False) -> RenderableType:
 
 
 def _length_table(report: PathReport) -> Table:
-    """80 columns are few: mean paths and sums are left to the page, and so are constants that add little and the
-    probability of a target that the model says itself. With both of these there, the residual gives way."""
+    """Fit the table into 80 columns: mean paths and sums are only on the page, and so are constants that add little and
+    the probability of a target that the model predicts. If both of these are shown, the residual is not."""
     heading, *lines = length_lines(report)
     left = {"mean path", "sum so far"}
     left |= set() if constants_matter(report) else {CONSTANTS}
@@ -90,7 +88,7 @@ def _head_table(report: PathReport, most: int) -> Table:
 
 
 def _chain_table(report: PathReport, most: int) -> Table:
-    """A path begins at every token and is named after one, so beside it stands what that one sends."""
+    """Return the largest paths, with what the token that names each sends alone."""
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", no_wrap=True, style="bold")
     table.add_column(justify="right", no_wrap=True)

@@ -68,11 +68,6 @@ def chance(probability: float) -> str:
     return f"{numeral(100 * probability, 2)}%" if probability < 0.01 else share(probability)
 
 
-def listed(words: Sequence[str]) -> str:
-    """Return `a, b and c`."""
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-
-
 def count_words(amount: int) -> str:
     return f"{amount:,}" if amount < 10**6 else numeral(float(amount))
 
