@@ -38,12 +38,10 @@ from attnscope.hf.loading.treated import SIDECAR, WEIGHTS, Sidecar, as_text, ref
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.matrix.logits import largest_product
 
-# A folder that is written whole or not at all: it is made beside its place, and put there at the end.
-
 
 @contextmanager
 def new_folder(place: Path) -> Iterator[Path]:
-    """A draft to write into; it becomes `place`, which must be new or empty, when nothing went wrong."""
+    """Yield a draft folder; it becomes `place`, which must be new or empty, if nothing fails."""
     refuse_taken(place)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +62,7 @@ def new_folder(place: Path) -> Iterator[Path]:
 
 
 def refuse_taken(place: Path) -> None:
-    """Asked before the work begins too: minutes of training are not to end here."""
+    """Refuse a folder that is not empty; also called before long work begins."""
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise RefusalError(f"{place} is there already and not an empty folder: choose another place.")
 
@@ -92,13 +90,10 @@ def installed(
         yield exchange(changes, module, request, example_inputs)
 
 
-# largest_logits(model, batches): the largest logit of every head, which `qk_clip` holds down.
-
-
 def largest_logits(
     model: nn.Module | Loaded, batches: Iterable[Mapping[str, Any]], *, stack: str | None = None
 ) -> dict[int, Tensor]:
-    """For every block its heads' largest logits between a real query and a key that it sees, as the model runs."""
+    """Return for every block its heads' largest logits between a real query and a key that it sees."""
     module = model.model if isinstance(model, Loaded) else model
     largest: dict[int, Tensor] = {}
 
@@ -123,11 +118,8 @@ def largest_logits(
     return dict(sorted(largest.items()))
 
 
-# save_plain(model, folder): a model whose weights alone were changed (pruned heads) is an ordinary model.
-
-
 def save_plain(model: nn.Module, folder: str | Path, tokenizer: Any | None = None) -> Path:
-    """Write it into a folder that is new or empty, whole or not at all; it loads everywhere."""
+    """Write a model whose weights alone were changed into a new or empty folder; it loads everywhere."""
     saving = getattr(model, "save_pretrained", None)
     if not callable(saving):
         raise RefusalError(f"{type(model).__name__} is no transformers model: save its state_dict instead.")

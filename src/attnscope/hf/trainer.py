@@ -1,7 +1,7 @@
-"""The events of transformers' Trainer that somebody who watches a training needs, and no others.
+"""The events of transformers' Trainer that watching a training needs.
 
 Order of a step: step_begin, substep_end (once for every accumulated part but the last), pre_optimizer_step (gradients
-there, clipped), optimizer_step, step_end (gradients gone). The batch is never told: whoever wants it hooks the model.
+there, clipped), optimizer_step, step_end (gradients gone). The batch is not passed: hook the model to see it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class TrainingListener(Protocol):
     def before_update(self) -> None: ...
 
     def after_step(self) -> bool:
-        """Whether the training is to stop."""
+        """Return whether the training must stop."""
 
     def ends(self) -> None: ...
 
