@@ -41,7 +41,7 @@ def test_a_soft_head_is_worst_at_its_end() -> None:
 
 
 def test_without_the_extra_digits_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnscope.papers.experiments.universal2025.digits_at_hand", lambda: False)
+    monkeypatch.setattr("attnscope.papers.trials.clipped_networks.digits_at_hand", lambda: False)
     found = universal2025.run(TINY, (0,), UnsavedSession())
     verdicts = {claim.name: claim.verdict for claim in universal2025.judged(found)}
     assert verdicts["a_classifier_of_digits"] == "not run"

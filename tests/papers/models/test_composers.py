@@ -112,9 +112,9 @@ def test_impossible_models_are_refused() -> None:
     with pytest.raises(RefusalError, match="2 symbols"):
         Composition(1, 1)
     model = Nano(Config(width=4, heads=1, layers=1, inputs=2, out=2, causal=True))
-    with pytest.raises(RefusalError, match="No layer is called"):
+    with pytest.raises(RefusalError, match="no kind of block called"):
         hybrid(model, ("quick",))
-    with pytest.raises(RefusalError, match="give as many"):
+    with pytest.raises(RefusalError, match="one kind per block"):
         hybrid(model, ("full", "full"))
     with pytest.raises(RefusalError, match="causal=True"):
         hybrid(Nano(Config(width=4, heads=1, layers=1, inputs=2, out=2)), ("delta",))

@@ -20,17 +20,8 @@ from functools import partial
 from typing import Any
 
 from attnscope.core.experiment import Result, Session, claims, experiment
+from attnscope.papers.trials import path_accuracy
 from attnscope.papers.trials.circle_walk import KINDS, circle_figure, circle_numbers, circle_remarks, circle_walk
-from attnscope.papers.trials.path_accuracy import (
-    ALONE,
-    EXACT,
-    TASKS,
-    Learned,
-    learned_figure,
-    learned_numbers,
-    learned_paths,
-    learned_remarks,
-)
 from attnscope.papers.trials.path_chains import RANDOM, TRAINED, chain_figure, chained, count_figure, count_remark
 from attnscope.papers.trials.random_shapes import residual_curves, residual_figure, residual_numbers, residual_remarks
 
@@ -39,9 +30,9 @@ PAPER = "2103.03404"
 
 @dataclass(frozen=True)
 class Params:
-    sort: Learned
-    hull: Learned
-    memorisation: Learned
+    sort: path_accuracy.Learned
+    hull: path_accuracy.Learned
+    memorisation: path_accuracy.Learned
     shapes: tuple[str, ...] = ("BERT", "Albert", "XLNet")
     sequences: int = 32
     tokens: int = 128
@@ -57,9 +48,9 @@ class Params:
 
 
 QUICK = Params(
-    sort=Learned(6, 2, 48, (1000, 200), steps=400, batch=64, rate=4e-3, decay=0.3),
-    hull=Learned(6, 3, 84, (3000, 300), steps=150, batch=100, rate=2e-3),
-    memorisation=Learned(6, 2, 64, (40, 24), steps=250, batch=20, rate=3e-3, decay=0.0),
+    sort=path_accuracy.Learned(6, 2, 48, (1000, 200), steps=400, batch=64, rate=4e-3, decay=0.3),
+    hull=path_accuracy.Learned(6, 3, 84, (3000, 300), steps=150, batch=100, rate=2e-3),
+    memorisation=path_accuracy.Learned(6, 2, 64, (40, 24), steps=250, batch=20, rate=3e-3, decay=0.0),
     shapes=("BERT",),
     sequences=2,
     tokens=64,
@@ -70,9 +61,9 @@ QUICK = Params(
     circle_steps=300,
 )
 FULL = Params(
-    sort=Learned(6, 2, 48, (1000, 200), steps=1500, batch=100, rate=4e-3, decay=0.3),
-    hull=Learned(6, 3, 84, (10000, 300), steps=2000, batch=100, rate=2e-3),
-    memorisation=Learned(6, 2, 250, (500, 128), steps=1200, batch=25, rate=1e-3, decay=0.0),
+    sort=path_accuracy.Learned(6, 2, 48, (1000, 200), steps=1500, batch=100, rate=4e-3, decay=0.3),
+    hull=path_accuracy.Learned(6, 3, 84, (10000, 300), steps=2000, batch=100, rate=2e-3),
+    memorisation=path_accuracy.Learned(6, 2, 250, (500, 128), steps=1200, batch=25, rate=1e-3, decay=0.0),
 )
 
 
@@ -113,7 +104,7 @@ CLAIMS = claims(
             expected: 20 paths of full length: at most .05 above the majority
             holds: {task}_longest_paths_above_majority <= 0.05; fails: {task}_longest_paths_above_majority >= 0.1
         """
-        for task in TASKS
+        for task in path_accuracy.TASKS
     ),
     *(
         f"""
@@ -121,7 +112,7 @@ CLAIMS = claims(
             expected: the best of lengths 0 to 2 at least .05 above full length, 20 paths each
             holds: {task}_short_over_long_paths >= 0.05; fails: {task}_short_over_long_paths <= -0.05
         """
-        for task in TASKS
+        for task in path_accuracy.TASKS
     ),
     *(
         f"""
@@ -129,7 +120,7 @@ CLAIMS = claims(
             expected: exact sum of lengths up to half the depth: at most .05 below the whole model
             holds: {task}_loss_with_short_paths <= 0.05; fails: {task}_loss_with_short_paths >= 0.1
         """
-        for task in TASKS
+        for task in path_accuracy.TASKS
     ),
     """
     circle_attention_alone_collapses: Attention alone, applied again and again, makes the two tokens equal.
@@ -175,9 +166,10 @@ def dong2021(params: Params, seeds: tuple[int, ...], session: Session) -> Result
     chains = [row for seed in seeds for row in session.part(f"chained-{seed}", partial(chained, *chain, seed, session))]
     learned = [
         session.part(
-            f"{task}-{seed}", partial(learned_paths, task, getattr(params, task), params.samples, seed, session)
+            f"{task}-{seed}",
+            partial(path_accuracy.learned_paths, task, getattr(params, task), params.samples, seed, session),
         )
-        for task in TASKS
+        for task in path_accuracy.TASKS
         for seed in seeds
     ]
     walk = partial(
@@ -198,18 +190,25 @@ def dong2021(params: Params, seeds: tuple[int, ...], session: Session) -> Result
         "chained_residual_at_length_1": [by_length[0] for by_length in medians[RANDOM]],
         "chained_residual_at_full_length": [by_length[-1] for by_length in medians[RANDOM]],
         "chained_residual_of_trained_causal_model": [by_length[-1] for by_length in medians[TRAINED]],
-        **learned_numbers(learned),
+        **path_accuracy.learned_numbers(learned),
         **circle_numbers(circles),
     }
     figures = (
         *([residual_figure(depths)] if depths else []),
         chain_figure(chains),
         count_figure(),
-        learned_figure(learned, EXACT, "D-exact", "D. Paths of each length, summed exactly"),
-        learned_figure(learned, ALONE, "D-alone", "D. Paths run alone, as the authors do"),
+        path_accuracy.learned_figure(
+            learned, path_accuracy.EXACT, "D-exact", "D. Paths of each length, summed exactly"
+        ),
+        path_accuracy.learned_figure(learned, path_accuracy.ALONE, "D-alone", "D. Paths run alone, as the authors do"),
         *(circle_figure(circles, noise) for noise in params.circle_noises),
     )
     parts = {"A": depths, "B": chains, "D": learned, "E": circles}
     records = tuple({"part": name, **row} for name, rows in parts.items() for row in rows)
-    remarks = residual_remarks(depths), (count_remark(),), learned_remarks(numbers, learned), circle_remarks(circles)
+    remarks = (
+        residual_remarks(depths),
+        (count_remark(),),
+        path_accuracy.learned_remarks(numbers, learned),
+        circle_remarks(circles),
+    )
     return Result(numbers, records, figures, sum(remarks, ()))

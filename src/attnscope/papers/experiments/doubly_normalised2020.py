@@ -22,39 +22,20 @@ from typing import Any
 from attnscope.core.experiment import Figure, Point, Result, Session, claims, experiment, median
 from attnscope.papers.models.nano import Attend, Config, Nano, scaled_dot_product
 from attnscope.papers.models.tasks import Task
+from attnscope.papers.trials import explaining_away, trained_alike
 from attnscope.papers.trials.curves import Rows, select, steps
-from attnscope.papers.trials.explaining_away import (
-    CLUSTERS,
-    KINDS,
-    clustering,
-    disliked,
-    explained_away_by_queries,
-    explained_away_in,
-    key_mass,
-    least_masses,
-    mass_of_disliked_key,
-    pattern_of,
-)
-from attnscope.papers.trials.trained_alike import (
-    TASKS,
-    Core,
-    Shape,
-    Training,
-    accuracy_figure,
-    accuracy_numbers,
-    has_learned,
-    train_kinds,
-)
+from attnscope.papers.trials.explaining_away import CLUSTERS
+from attnscope.papers.trials.trained_alike import has_learned
 from attnscope.variants.doubly_normalised import doubly_normalised
 from attnscope.variants.hybrid_normalised import hybrid_normalised
 
 PAPER = "2009.14308"
 CORES: Mapping[str, Callable[[Config], Attend]] = {
     "softmax": lambda _: scaled_dot_product,
-    "doubly_normalised": partial(Core, doubly_normalised),
-    "hybrid_normalised": partial(Core, hybrid_normalised),
+    "doubly_normalised": partial(trained_alike.Core, doubly_normalised),
+    "hybrid_normalised": partial(trained_alike.Core, hybrid_normalised),
 }
-SHAPE, SHORT = Shape(), Training(steps=250)
+SHAPE, SHORT = trained_alike.Shape(), trained_alike.Training(steps=250)
 
 
 @dataclass(frozen=True)
@@ -67,25 +48,44 @@ class Params:
     points: int = 60
     bandwidth: float = 0.7
     steps: int = 10
-    shape: Shape = SHAPE
-    training: Training = SHORT
+    shape: trained_alike.Shape = SHAPE
+    training: trained_alike.Training = SHORT
 
 
-FULL = replace(Params(), points=300, steps=20, shape=Shape(layers=4, data=(10000, 500)), training=Training(steps=1000))
+FULL = replace(
+    Params(),
+    points=300,
+    steps=20,
+    shape=trained_alike.Shape(layers=4, data=(10000, 500)),
+    training=trained_alike.Training(steps=1000),
+)
 
 
 def masses(params: Params, seed: int) -> dict[str, Any]:
-    query, key = disliked(params.tokens, params.dim, seed)
-    received = {kind: key_mass(pattern_of(kind, query, key, 1.0))[0, 0].sort().values for kind in KINDS}
-    walks = {kind: clustering(kind, params.points, params.bandwidth, params.steps, seed) for kind in KINDS}
+    query, key = explaining_away.disliked(params.tokens, params.dim, seed)
+    received = {
+        kind: explaining_away.key_mass(explaining_away.pattern_of(kind, query, key, 1.0))[0, 0].sort().values
+        for kind in explaining_away.KINDS
+    }
+    walks = {
+        kind: explaining_away.clustering(kind, params.points, params.bandwidth, params.steps, seed)
+        for kind in explaining_away.KINDS
+    }
     return {
         "seed": seed,
-        "n_times_least": least_masses(params.tokens, params.dim, seed, params.sizes),
+        "n_times_least": explaining_away.least_masses(params.tokens, params.dim, seed, params.sizes),
         "against_one_key": {kind: values.tolist() for kind, values in received.items()},
-        "hated": {kind: mass_of_disliked_key(kind, params.tokens, params.dim, seed) for kind in KINDS},
-        "not_hated": {kind: mass_of_disliked_key(kind, params.tokens, params.dim, seed, by=0.0) for kind in KINDS},
+        "hated": {
+            kind: explaining_away.mass_of_disliked_key(kind, params.tokens, params.dim, seed)
+            for kind in explaining_away.KINDS
+        },
+        "not_hated": {
+            kind: explaining_away.mass_of_disliked_key(kind, params.tokens, params.dim, seed, by=0.0)
+            for kind in explaining_away.KINDS
+        },
         "clusters": walks,
-        "explained_away": params.trained and explained_away_in(params.trained, params.sequences, params.tokens, seed),
+        "explained_away": params.trained
+        and explaining_away.explained_away_in(params.trained, params.sequences, params.tokens, seed),
     }
 
 
@@ -93,7 +93,7 @@ def lost_keys_and_shares(model: Nano, task: Task) -> Mapping[str, Any]:
     """Return how many keys softmax would lose with these queries and keys, and the trained shares of the hybrid."""
     shares = [tensor.detach() for name, tensor in model.named_parameters() if name.endswith("share")]
     kept = [float(value) for tensor in shares for value in tensor.clamp(0, 1)]
-    return {**explained_away_by_queries(model, task), "shares": kept}
+    return {**explaining_away.explained_away_by_queries(model, task), "shares": kept}
 
 
 CLAIMS = claims(
@@ -131,7 +131,7 @@ CLAIMS = claims(
             given: {has_learned(task)}
         """
         for kind in ("doubly_normalised", "hybrid_normalised")
-        for task in TASKS
+        for task in trained_alike.TASKS
     ),
 )
 
@@ -154,9 +154,9 @@ CLAIMS = claims(
 )
 def doubly_normalised2020(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
     known = [session.part(f"masses-{seed}", partial(masses, params, seed)) for seed in seeds]
-    models = train_kinds(params.shape, params.training, CORES, seeds, session, also=lost_keys_and_shares)
+    models = trained_alike.train_kinds(params.shape, params.training, CORES, seeds, session, also=lost_keys_and_shares)
     measured: dict[str, list[float]] = {}
-    for kind in KINDS:
+    for kind in explaining_away.KINDS:
         measured |= {
             f"n_times_least_mass_{kind}": [row["n_times_least"][kind] for row in known],
             f"mass_of_hated_key_{kind}": [row["hated"][kind] for row in known],
@@ -165,21 +165,21 @@ def doubly_normalised2020(params: Params, seeds: tuple[int, ...], session: Sessi
             f"distance_to_other_clusters_{kind}": [max(row["clusters"][kind][-1][:-1]) for row in known],
         }
     measured["keys_explained_away"] = [row["explained_away"] for row in known if params.trained]
-    measured |= accuracy_numbers(models, tuple(CORES))
+    measured |= trained_alike.accuracy_numbers(models, tuple(CORES))
     return Result(measured, (*known, *models), figures(known, models), remarks(measured, models))
 
 
 def figures(known: Rows, models: Rows) -> tuple[Figure, ...]:
     ranked = [
         Point.over([row["against_one_key"][kind][rank] for row in known], rank + 1, kind)
-        for kind in KINDS
+        for kind in explaining_away.KINDS
         for rank in range(len(known[0]["against_one_key"][kind]))
     ]
     ranked += [Point(at.x, 1 / len(known[0]["against_one_key"]["softmax"]), "1/n", dashed=True) for at in ranked]
     walks = [
         point
         for which, panel in enumerate(("cluster 1", "cluster 2", "cluster 3: no centre begins here"))
-        for kind in KINDS
+        for kind in explaining_away.KINDS
         for point in steps([[far[which] for far in row["clusters"][kind]] for row in known], kind, panel)
     ]
     title = "Mass of every key when all queries avoid one of them"
@@ -189,7 +189,7 @@ def figures(known: Rows, models: Rows) -> tuple[Figure, ...]:
     return (
         Figure("masses", title, order, "key", "mass", tuple(dict.fromkeys(ranked)), log=True),
         Figure("clusters", clusters, nearest, "steps", "distance", tuple(walks)),
-        accuracy_figure(models, tuple(CORES)),
+        trained_alike.accuracy_figure(models, tuple(CORES)),
     )
 
 
@@ -198,7 +198,7 @@ def remarks(measured: Mapping[str, Sequence[float]], models: Rows) -> tuple[str,
     trained = f"{100 * median(lost):.1f}% of the keys of the trained language model" if lost else "not measured"
     small = 100 * max(row["explained_away"] for row in select(models, kind="softmax"))
     shares = sorted(share for row in select(models, kind="hybrid_normalised") for share in row["shares"])
-    behind = max(median(measured[f"{task}_softmax_over_doubly_normalised"]) for task in TASKS)
+    behind = max(median(measured[f"{task}_softmax_over_doubly_normalised"]) for task in trained_alike.TASKS)
     return (
         f"What follows: keys with less than a tenth of what uniform attention would give them were {trained}, and in "
         f"the small models trained here at most {small:.1f}%. A lost key is not a defect by itself: a head may have "

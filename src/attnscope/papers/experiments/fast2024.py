@@ -19,26 +19,9 @@ from typing import Any
 
 from attnscope.core.experiment import Figure, Point, Result, Session, claims, experiment, median
 from attnscope.papers.models.nano import Attend, Config, exchanged, scaled_dot_product
+from attnscope.papers.trials import factorised_cost, trained_alike
 from attnscope.papers.trials.curves import Row, Rows, curve, curves, power_in, select
-from attnscope.papers.trials.factorised_cost import (
-    KINDS,
-    expected_negative_share,
-    largest_error,
-    least_kernel,
-    needle_weight,
-    negative_share,
-    operations,
-    seconds,
-)
-from attnscope.papers.trials.trained_alike import (
-    TASKS,
-    Shape,
-    Training,
-    accuracy_figure,
-    accuracy_numbers,
-    has_learned,
-    train_kinds,
-)
+from attnscope.papers.trials.trained_alike import has_learned
 from attnscope.variants.fastmax1 import fastmax1
 from attnscope.variants.fastmax2 import fastmax2
 
@@ -48,7 +31,7 @@ CORES: Mapping[str, Callable[[Config], Attend]] = {
     "fastmax1": lambda _: exchanged(fastmax1),
     "fastmax2": lambda _: exchanged(fastmax2),
 }
-SHAPE, SHORT = Shape(), Training(steps=250)
+SHAPE, SHORT = trained_alike.Shape(), trained_alike.Training(steps=250)
 
 
 @dataclass(frozen=True)
@@ -60,37 +43,44 @@ class Params:
     dim: int = 32
     lengths: tuple[int, ...] = (256, 512, 1024, 2048, 4096)
     needle_lengths: tuple[int, ...] = (64, 256, 1024)
-    shape: Shape = SHAPE
-    training: Training = SHORT
+    shape: trained_alike.Shape = SHAPE
+    training: trained_alike.Training = SHORT
 
 
 FULL = replace(
     Params(),
     lengths=(256, 512, 1024, 2048, 4096, 8192, 16384),
     needle_lengths=(64, 256, 1024, 4096),
-    shape=Shape(layers=4, data=(10000, 500)),
-    training=Training(steps=1000),
+    shape=trained_alike.Shape(layers=4, data=(10000, 500)),
+    training=trained_alike.Training(steps=1000),
 )
 
 
 def algebra(params: Params, seed: int) -> dict[str, Any]:
     """Return what can be checked without training."""
     errors = {
-        f"{kind}{', causal' * causal}": largest_error(kind, params.exact_tokens, params.exact_dim, causal, seed)
+        f"{kind}{', causal' * causal}": factorised_cost.largest_error(
+            kind, params.exact_tokens, params.exact_dim, causal, seed
+        )
         for kind in ("fastmax1", "fastmax2")
         for causal in (False, True)
     }
-    raw, bounded = negative_share(params.kernel_tokens, params.kernel_dim, seed)
+    raw, bounded = factorised_cost.negative_share(params.kernel_tokens, params.kernel_dim, seed)
     return {
         "seed": seed,
         "errors": errors,
-        "least_kernel": least_kernel("fastmax2", params.kernel_tokens, params.kernel_dim, seed),
+        "least_kernel": factorised_cost.least_kernel("fastmax2", params.kernel_tokens, params.kernel_dim, seed),
         "negative_unbounded": raw,
-        "negative_expected": expected_negative_share(params.kernel_dim),
+        "negative_expected": factorised_cost.expected_negative_share(params.kernel_dim),
         "negative_bounded": bounded,
         "needle": [
-            {"kind": kind, "tokens": n, "weight": needle_weight(kind, n, params.dim, seed), "seed": seed}
-            for kind in KINDS
+            {
+                "kind": kind,
+                "tokens": n,
+                "weight": factorised_cost.needle_weight(kind, n, params.dim, seed),
+                "seed": seed,
+            }
+            for kind in factorised_cost.KINDS
             for n in params.needle_lengths
         ],
     }
@@ -101,8 +91,11 @@ def costs(params: Params, session: Session) -> list[dict[str, Any]]:
     for causal in (False, True):
         for done, tokens in enumerate(params.lengths):
             session.advance(f"{tokens} tokens", done, len(params.lengths))
-            for kind in KINDS:
-                count, time = (measure(kind, tokens, params.dim, causal) for measure in (operations, seconds))
+            for kind in factorised_cost.KINDS:
+                count, time = (
+                    measure(kind, tokens, params.dim, causal)
+                    for measure in (factorised_cost.operations, factorised_cost.seconds)
+                )
                 row = {
                     "kind": kind,
                     "tokens": tokens,
@@ -145,7 +138,7 @@ CLAIMS = claims(
             given: {has_learned(task)}
         """
         for order in (2, 1)
-        for task in TASKS
+        for task in trained_alike.TASKS
     ),
     """
     a_polynomial_is_blunt: A key that equals its query gets much less weight among many than under softmax (our
@@ -174,7 +167,7 @@ CLAIMS = claims(
 def fast2024(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
     known = [session.part(f"algebra-{seed}", partial(algebra, params, seed)) for seed in seeds]
     cost = session.part("costs", partial(costs, params, session))
-    models = train_kinds(params.shape, params.training, CORES, seeds, session)
+    models = trained_alike.train_kinds(params.shape, params.training, CORES, seeds, session)
 
     def longest_needle(row: Row, kind: str) -> float:
         (found,) = select(row["needle"], kind=kind, tokens=params.needle_lengths[-1])
@@ -182,7 +175,7 @@ def fast2024(params: Params, seeds: tuple[int, ...], session: Session) -> Result
 
     powers = {
         kind: max(power_in(select(cost, kind=kind, causal=causal), "tokens", "operations") for causal in (False, True))
-        for kind in KINDS
+        for kind in factorised_cost.KINDS
     }
     measured: dict[str, list[float]] = {
         "largest_difference_from_pattern": [max(row["errors"].values()) for row in known],
@@ -194,7 +187,7 @@ def fast2024(params: Params, seeds: tuple[int, ...], session: Session) -> Result
             longest_needle(row, "fastmax2") / longest_needle(row, "softmax") for row in known
         ],
     }
-    measured |= accuracy_numbers(models, KINDS)
+    measured |= trained_alike.accuracy_numbers(models, factorised_cost.KINDS)
     return Result(measured, (*known, *cost, *models), figures(known, cost, models), remarks(cost, measured, params))
 
 
@@ -203,11 +196,13 @@ def figures(known: Rows, cost: Rows, models: Rows) -> tuple[Figure, ...]:
         return tuple(
             point
             for causal, panel in ((False, "all keys"), (True, "causal"))
-            for kind in KINDS
+            for kind in factorised_cost.KINDS
             for point in curve(select(cost, kind=kind, causal=causal), "tokens", y, kind, panel)
         )
 
-    needles = tuple(curves([row for one in known for row in one["needle"]], "tokens", "weight", "kind", KINDS))
+    needles = tuple(
+        curves([row for one in known for row in one["needle"]], "tokens", "weight", "kind", factorised_cost.KINDS)
+    )
     timed = "Forward, float32, one core, shortest of three; softmax in its fused kernel. Varies from run to run."
     counted = "Counted, not timed; softmax does not skip what a causal mask hides."
     needle = "Among random keys, standardised; mean over keys, median and range over seeds."
@@ -217,7 +212,7 @@ def figures(known: Rows, cost: Rows, models: Rows) -> tuple[Figure, ...]:
         Figure(
             "operations", "Operations in matrix products", counted, "tokens", "operations", costing("operations"), **log
         ),
-        accuracy_figure(models, KINDS),
+        trained_alike.accuracy_figure(models, factorised_cost.KINDS),
         Figure("needle", "Weight of a key that equals its query", needle, "tokens", "weight", needles, **log),
     )
 

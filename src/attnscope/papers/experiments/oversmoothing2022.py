@@ -27,21 +27,9 @@ import torch
 from attnscope.core.experiment import Result, Session, claims, experiment
 from attnscope.papers.models.nano import Config, Nano
 from attnscope.papers.models.tasks import hull_task
+from attnscope.papers.trials import smoothing
 from attnscope.papers.trials.curves import Row, Rows, gather, select
-from attnscope.papers.trials.smoothing import (
-    ALL_WAYS,
-    PLAIN,
-    WAYS,
-    Fused,
-    contraction_ratios,
-    encoder,
-    identical_tokens,
-    nano_streams,
-    of_model,
-    smoothed,
-    smoothing_figures,
-    smoothing_remarks,
-)
+from attnscope.papers.trials.smoothing import PLAIN
 from attnscope.papers.trials.trained_alike import Training, accuracy_numbers, has_learned, trained_alike
 from attnscope.variants.fusion import How
 
@@ -87,8 +75,8 @@ def random_stacks(params: Params, seed: int, session: Session) -> list[dict[str,
     for done, gain in enumerate(params.gains):
         session.advance(f"random encoder, gain {gain:g}", done, len(params.gains))
         for alone in (False, True):
-            model = encoder(params.layers, params.width, params.heads, gain, seed, alone=alone)
-            rows += [{"seed": seed, "gain": gain, "alone": alone, **row} for row in smoothed(model, tokens)]
+            model = smoothing.encoder(params.layers, params.width, params.heads, gain, seed, alone=alone)
+            rows += [{"seed": seed, "gain": gain, "alone": alone, **row} for row in smoothing.smoothed(model, tokens)]
     return rows
 
 
@@ -96,17 +84,19 @@ def trained_encoder(params: Params, how: How | None, seed: int, session: Session
     width = params.trained_width
     sizes: dict[str, Any] = {"width": width, "heads": params.heads, "layers": params.trained_layers, "mlp": 2 * width}
     config = Config(**sizes, inputs=2, inputs_hidden=width, out=2, norm="post", positions="none")
-    make = Nano if how is None else partial(Fused, how=how)
+    make = Nano if how is None else partial(smoothing.Fused, how=how)
     task = hull_task(*params.data, seed)
-    return trained_alike(task, config, params.training, how or PLAIN, seed, session, make=make, also=nano_streams)
+    return trained_alike(
+        task, config, params.training, how or PLAIN, seed, session, make=make, also=smoothing.nano_streams
+    )
 
 
 def numbers_of(
     params: Params, seed: int, stacks: Rows, encoders: Mapping[str, Row], model: Row | None
 ) -> dict[str, float]:
     """Return the numbers of one seed."""
-    zero, one = identical_tokens(params.tokens, params.width, seed)
-    ratios = contraction_ratios(24, 16, params.draws, seed)
+    zero, one = smoothing.identical_tokens(params.tokens, params.width, seed)
+    ratios = smoothing.contraction_ratios(24, 16, params.draws, seed)
     last, alone = (
         {row["gain"]: row for row in select(stacks, depth=params.layers, alone=mixes_nothing)}
         for mixes_nothing in (False, True)
@@ -127,12 +117,12 @@ def numbers_of(
         "deviation_alone_over_mixing": alone[large]["deviation"] / last[large]["deviation"],
         "similarity_gained_by_depth_in_encoder": plain["similarity"][-1] - plain["similarity"][0],
     }
-    for how in ALL_WAYS:
+    for how in smoothing.ALL_WAYS:
         numbers[f"hull_{how}_over_guessing"] = encoders[how]["accuracy"] - encoders[how]["best_guess"]
         numbers[f"similarity_of_{how}_below_plain"] = plain["read"] - encoders[how]["read"]
     if model is not None:
         numbers["similarity_gained_by_depth_in_model"] = model["similarity"][-1] - model["similarity"][0]
-        for how in WAYS:
+        for how in smoothing.WAYS:
             numbers[f"similarity_of_{how}_below_last_in_model"] = model["fused"]["last"] - model["fused"][how]
     return numbers
 
@@ -186,7 +176,7 @@ CLAIMS = claims(
             holds: similarity_of_{how}_below_plain >= 0.1
             given: {LEARNED}, hull_{how}_over_guessing >= 0.1
         """
-        for how in ALL_WAYS
+        for how in smoothing.ALL_WAYS
     ),
     *(
         f"""
@@ -196,7 +186,7 @@ CLAIMS = claims(
             holds: hull_plain_over_{how} <= 0.01; fails: hull_plain_over_{how} >= 0.1
             given: {LEARNED}
         """
-        for how in ALL_WAYS
+        for how in smoothing.ALL_WAYS
     ),
     *(
         f"""
@@ -205,7 +195,7 @@ CLAIMS = claims(
             expected: similarity at least .01 below, in the embedded model (our question and limit: the paper trains it)
             holds: similarity_of_{how}_below_last_in_model >= 0.01
         """
-        for how in WAYS
+        for how in smoothing.WAYS
     ),
 )
 
@@ -232,11 +222,11 @@ def oversmoothing2022(params: Params, seeds: tuple[int, ...], session: Session) 
     trained = [
         session.part(f"encoder-{how or PLAIN}-{seed}", partial(trained_encoder, params, how, seed, session))
         for seed in seeds
-        for how in (None, *ALL_WAYS)
+        for how in (None, *smoothing.ALL_WAYS)
     ]
     sizes = params.sequences, params.model_tokens
     models = {
-        seed: session.part(f"model-{seed}", partial(of_model, params.model, *sizes, seed))
+        seed: session.part(f"model-{seed}", partial(smoothing.of_model, params.model, *sizes, seed))
         for seed in seeds
         if params.model
     }
@@ -245,7 +235,7 @@ def oversmoothing2022(params: Params, seeds: tuple[int, ...], session: Session) 
         encoders = {row["kind"]: row for row in select(trained, seed=seed)}
         return numbers_of(params, seed, select(stacks, seed=seed), encoders, models.get(seed))
 
-    measured = gather(map(numbers, seeds)) | accuracy_numbers(trained, (PLAIN, *ALL_WAYS), PLAIN)
+    measured = gather(map(numbers, seeds)) | accuracy_numbers(trained, (PLAIN, *smoothing.ALL_WAYS), PLAIN)
     of_models = [{"seed": seed, "model": params.model, **row} for seed, row in models.items()]
-    figures = smoothing_figures(stacks, trained, of_models, params.gains)
-    return Result(measured, (*stacks, *trained, *of_models), figures, smoothing_remarks(trained, of_models))
+    figures = smoothing.smoothing_figures(stacks, trained, of_models, params.gains)
+    return Result(measured, (*stacks, *trained, *of_models), figures, smoothing.smoothing_remarks(trained, of_models))

@@ -30,27 +30,9 @@ from functools import partial
 from typing import Any
 
 from attnscope.core.experiment import Result, Session, claims, experiment
-from attnscope.papers.trials.remedy_arms import (
-    OTHERS,
-    REMEDIES,
-    key,
-    needed_figure,
-    needed_remarks,
-    numbers_of,
-    remedies_figure,
-    remedies_remarks,
-    streams_figure,
-    width_name,
-    widths_figure,
-)
+from attnscope.papers.trials import remedy_arms, spike_forms
+from attnscope.papers.trials.remedy_arms import OTHERS, key, width_name
 from attnscope.papers.trials.sinks_and_spikes import Growth, grown
-from attnscope.papers.trials.spike_forms import (
-    channels_figure,
-    closed_forms,
-    forms_figure,
-    planted_figure,
-    pocket_spike,
-)
 
 PAPER = "2603.05498"
 
@@ -212,10 +194,10 @@ CLAIMS = claims(
 )
 def spike2026(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
     sizes = params.form_width, params.metric_tokens
-    forms = [session.part(f"forms-{seed}", partial(closed_forms, *sizes, seed)) for seed in seeds]
-    pocket = [session.part(f"pocket-{seed}", partial(pocket_spike, *params.pocket, seed)) for seed in seeds]
+    forms = [session.part(f"forms-{seed}", partial(spike_forms.closed_forms, *sizes, seed)) for seed in seeds]
+    pocket = [session.part(f"pocket-{seed}", partial(spike_forms.pocket_spike, *params.pocket, seed)) for seed in seeds]
     plain, needed = params.growth, tuple(params.needed)
-    arms = {arm: replace(plain, **changes) for arm, changes in REMEDIES.items()}
+    arms = {arm: replace(plain, **changes) for arm, changes in remedy_arms.REMEDIES.items()}
     arms |= {width_name(width): replace(plain, head_width=width) for width in params.head_widths}
     arms |= {arm: replace(plain, **changes) for arm, changes in params.needed.items()}
     plans = [(arm, growth, seed) for arm, growth in arms.items() for seed in seeds]
@@ -228,17 +210,22 @@ def spike2026(params: Params, seeds: tuple[int, ...], session: Session) -> Resul
         **{name: [row[name] for row in forms] for name in forms[0] if name not in ("seed", "planted_spreads")},
         **{f"pocket_{name}": [float(row[name]) for row in pocket] for name in POCKET},
         "pocket_step_up_depth": [row["step_up_layer"] / blocks for row in pocket],
-        **numbers_of(needed, params.head_widths, grew),
+        **remedy_arms.numbers_of(needed, params.head_widths, grew),
     }
     figures = (
-        remedies_figure(grew),
-        streams_figure(grew),
-        widths_figure(params.head_widths, grew),
-        *([needed_figure(needed, grew)] if needed else []),
-        planted_figure(forms),
-        channels_figure(pocket),
-        forms_figure(pocket),
+        remedy_arms.remedies_figure(grew),
+        remedy_arms.streams_figure(grew),
+        remedy_arms.widths_figure(params.head_widths, grew),
+        *([remedy_arms.needed_figure(needed, grew)] if needed else []),
+        spike_forms.planted_figure(forms),
+        spike_forms.channels_figure(pocket),
+        spike_forms.forms_figure(pocket),
     )
     parts = {"forms": forms, "pocket": pocket, "grown": grew}
     records = tuple({"part": name, **row} for name, rows in parts.items() for row in rows)
-    return Result(numbers, records, figures, (*needed_remarks(needed, numbers), *remedies_remarks(numbers)))
+    return Result(
+        numbers,
+        records,
+        figures,
+        (*remedy_arms.needed_remarks(needed, numbers), *remedy_arms.remedies_remarks(numbers)),
+    )

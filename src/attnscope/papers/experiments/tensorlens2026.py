@@ -23,20 +23,9 @@ from typing import Any
 from attnscope.commands.explain.running import Run
 from attnscope.commands.treat.train import Recipe
 from attnscope.core.experiment import Figure, Point, Result, Session, claims, experiment
+from attnscope.papers.trials import operator_rows
 from attnscope.papers.trials.curves import Row, Rows, gather, select
-from attnscope.papers.trials.operator_rows import (
-    BASELINES,
-    COMPARED,
-    MAPS,
-    METHODS,
-    Words,
-    accuracy,
-    checked,
-    classifier_runs,
-    judged,
-    language_runs,
-    trained_classifier,
-)
+from attnscope.papers.trials.operator_rows import BASELINES, accuracy
 from attnscope.stats.intervals import simultaneous_differences
 
 PAPER = "2601.17958"
@@ -47,12 +36,12 @@ CHECKS = (
     *("untouched_float64", "untouched_float32", "float64", "float32"),
     *("without_offset", "offset_share", "jacobian_distance", "jacobian_cosine"),
 )
-WORDS, SHORT = Words(), Recipe(steps=250, rate=2e-3)
+WORDS, SHORT = operator_rows.Words(), Recipe(steps=250, rate=2e-3)
 
 
 @dataclass(frozen=True)
 class Params:
-    words: Words = WORDS
+    words: operator_rows.Words = WORDS
     width: int = 48
     layers: int = 3
     recipe: Recipe = SHORT
@@ -65,7 +54,7 @@ class Params:
 
 FULL = replace(
     Params(),
-    words=Words(tokens=48),
+    words=operator_rows.Words(tokens=48),
     width=96,
     layers=6,
     recipe=Recipe(steps=800, rate=1e-3),
@@ -77,15 +66,15 @@ FULL = replace(
 
 
 def of_classifier(params: Params, seed: int, session: Session) -> dict[str, Any]:
-    model = trained_classifier(params.words, params.width, params.layers, params.recipe, seed, session)
-    runs = classifier_runs(model, params.words, params.texts, seed)
+    model = operator_rows.trained_classifier(params.words, params.width, params.layers, params.recipe, seed, session)
+    runs = operator_rows.classifier_runs(model, params.words, params.texts, seed)
     row = _measure(runs, params.texts, "texts of the classifier", params, seed, session)
     return {"subject": "classifier", "accuracy": accuracy(model, params.words, seed), **row}
 
 
 def of_model(params: Params, seed: int, session: Session) -> dict[str, Any]:
     assert params.model is not None
-    runs = language_runs(params.model, params.model_texts, params.model_tokens, seed)
+    runs = operator_rows.language_runs(params.model, params.model_texts, params.model_tokens, seed)
     return {
         "subject": "model",
         **_measure(runs, params.model_texts, "texts of the language model", params, seed, session),
@@ -95,12 +84,12 @@ def of_model(params: Params, seed: int, session: Session) -> dict[str, Any]:
 def _measure(
     runs: Iterator[Run], count: int, stage: str, params: Params, seed: int, session: Session
 ) -> dict[str, Any]:
-    gaps: dict[str, list[float]] = {name: [] for name in METHODS}
+    gaps: dict[str, list[float]] = {name: [] for name in operator_rows.METHODS}
     first: dict[str, float] = {}
     for number, run in enumerate(runs):
         session.advance(stage, number, count)
-        first = first or checked(run, params.probes, seed)
-        for name, gap in judged(run).items():
+        first = first or operator_rows.checked(run, params.probes, seed)
+        for name, gap in operator_rows.judged(run).items():
             gaps[name].append(gap)
     return {"seed": seed, "checked": first, "gaps": gaps}
 
@@ -109,9 +98,11 @@ def numbers_of(row: Row) -> dict[str, float]:
     """Return the numbers of one subject and seed, with 95% intervals of the means over texts that hold together."""
     subject, gaps = row["subject"], row["gaps"]
     numbers = {f"{subject}_{name}": float(value) for name, value in row["checked"].items()}
-    apart, reach = simultaneous_differences([gaps[name] for name in COMPARED])
-    for mine, other in [(mine, other) for mine in MAPS for other in BASELINES] + [("contribution", "norm")]:
-        cell = COMPARED.index(mine), COMPARED.index(other)
+    apart, reach = simultaneous_differences([gaps[name] for name in operator_rows.COMPARED])
+    for mine, other in [(mine, other) for mine in operator_rows.MAPS for other in BASELINES] + [
+        ("contribution", "norm")
+    ]:
+        cell = operator_rows.COMPARED.index(mine), operator_rows.COMPARED.index(other)
         mean, off = float(apart[cell]), float(reach[cell])
         ends = {"mean": mean, "low": mean - off, "high": mean + off}
         numbers |= {f"{subject}_{mine}_over_{other}_{end}": value for end, value in ends.items()}
@@ -153,7 +144,7 @@ CLAIMS = claims(
             {above(*(f"{subject}_{name}_over_{other}" for other in BASELINES))}
         """
         for subject, words in SUBJECTS.items()
-        for name in MAPS
+        for name in operator_rows.MAPS
     ),
     *(
         f"""
@@ -207,7 +198,7 @@ def figures(rows: Rows) -> tuple[Figure, ...]:
             words,
         )
         for subject, words in present.items()
-        for name in METHODS
+        for name in operator_rows.METHODS
     )
     checks = tuple(
         Point.over([row["checked"][name] for row in select(rows, subject=subject)], name.replace("_", " "), words)

@@ -19,16 +19,7 @@ from functools import partial
 from typing import Any
 
 from attnscope.core.experiment import Figure, Point, Result, Session, claims, experiment, median
-from attnscope.papers.trials.clipped_networks import (
-    HIGH,
-    LOW,
-    clipping_error,
-    digits_at_hand,
-    digits_by_heads,
-    learned,
-    replaced_by_heads,
-    wave_error,
-)
+from attnscope.papers.trials import clipped_networks
 from attnscope.papers.trials.curves import Rows, curve, curves, measure_seeds, power_in, select
 
 PAPER = "2504.15956"
@@ -63,24 +54,27 @@ def by_hand(params: Params) -> list[dict[str, Any]]:
     """Return one head and the wave, which depend on no seed."""
     rows: list[dict[str, Any]] = []
     for steps in params.steps:
-        for kind, beta in (("sharp", SHARP), ("soft", steps / (HIGH - LOW))):
-            rows.append({"part": "one head", "kind": kind, "steps": steps} | clipping_error(steps, beta, params.points))
+        for kind, beta in (("sharp", SHARP), ("soft", steps / (clipped_networks.HIGH - clipped_networks.LOW))):
+            rows.append(
+                {"part": "one head", "kind": kind, "steps": steps}
+                | clipped_networks.clipping_error(steps, beta, params.points)
+            )
     for steps in params.wave_steps:
-        rows.append({"part": "wave", "steps": steps} | wave_error(steps, params.knots, beta=50.0))
+        rows.append({"part": "wave", "steps": steps} | clipped_networks.wave_error(steps, params.knots, beta=50.0))
     return rows
 
 
 def trained(params: Params, seed: int, session: Session) -> list[dict[str, Any]]:
     session.advance("a network, unit by unit", 0, 3)
-    networks = replaced_by_heads(params.widths, params.place_steps, params.training, seed)
+    networks = clipped_networks.replaced_by_heads(params.widths, params.place_steps, params.training, seed)
     rows = [{"part": "place"} | row for row in networks]
-    if digits_at_hand():
+    if clipped_networks.digits_at_hand():
         session.advance("digits", 1, 3)
-        digits = digits_by_heads(params.digit_widths, params.digit_steps, params.training // 2, seed)
+        digits = clipped_networks.digits_by_heads(params.digit_widths, params.digit_steps, params.training // 2, seed)
         rows += [{"part": "digits"} | row for row in digits]
     for heads in params.heads:
         session.advance(f"{heads} heads", 2, 3)
-        rows.append({"part": "trained"} | learned(heads, params.anchors, params.training, seed))
+        rows.append({"part": "trained"} | clipped_networks.learned(heads, params.anchors, params.training, seed))
     return rows
 
 
