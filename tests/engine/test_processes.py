@@ -86,7 +86,7 @@ def test_workers_end_when_their_driver_is_killed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ({"workers": 0}, "0 workers do nothing"),
+        ({"workers": 0}, "`workers=` cannot be 0"),
         ({"engine": "rya"}, "Did you mean 'ray'"),
         ({"address": "a:1"}, "add `engine='ray'`"),
         ({"engine": "ray", "gpus_per_worker": -1.0}, "cannot be"),

@@ -6,6 +6,7 @@ typed, escapes and all.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,9 +14,11 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from attnscope.core.errors import speaking_in_flags
+from attnscope.core.errors import RefusalError
 from attnscope.core.words import clean
 
+_PARAMETER = re.compile(r"`([a-z_]+)=([^`]*)`")
+_RENAMED = {"survey": "from", "methods": "method", "settings": "set"}
 UsageError: Any = typer.BadParameter.__base__  # which typer does not give a name of its own
 
 # Two for each command. In this order they all work in an empty folder, without a network; those of timeline
@@ -77,7 +80,7 @@ WHAT_IS_WRITTEN = (
 
 
 class WholeHelpGroup(TyperGroup):
-    """All commands with whole descriptions, complaints in which nothing can command the terminal, refusals in flags."""
+    """All commands with whole descriptions, complaints without escapes for the terminal, and refusals in flags."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -88,9 +91,24 @@ class WholeHelpGroup(TyperGroup):
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        # Complaints of the commands as well, whose words are read in here; and refusals name flags in here.
-        with _clean_complaints(), speaking_in_flags():
-            return super().invoke(ctx)
+        with _clean_complaints():  # of the commands as well
+            try:
+                return super().invoke(ctx)
+            except RefusalError as refusal:
+                raise RefusalError(in_flags(refusal.sentence), refusal.parameter) from refusal
+
+
+def in_flags(sentence: str) -> str:
+    """Return a refusal with flags: --max-tokens 64 for `max_tokens=64`, --against for `against=`."""
+    return _PARAMETER.sub(_flag, sentence)
+
+
+def _flag(parameter: re.Match[str]) -> str:
+    name, value = parameter[1], parameter[2].strip("'")
+    if value == "False":
+        return "--no-text" if name == "keep_text" else f"--no-{name}"
+    flag = f"--{_RENAMED.get(name, name).replace('_', '-')}"
+    return flag if value in ("", "True") else f"{flag} {value}"
 
 
 @contextmanager

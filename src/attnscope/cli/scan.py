@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnscope.cli.help import in_flags
 from attnscope.cli.options import (
     KeepText,
     Model,
@@ -202,7 +203,7 @@ def _views(run: Run, model: str, survey: Survey, thresholds: Thresholds, loading
             view(loaded, survey=survey, sample=sample).write_page(run.folder / view_name(sample))
             made.append(sample)
         except RefusalError as refusal:
-            say(f"sample {sample} has no view: {refusal}")
+            say(f"sample {sample} has no view: {in_flags(refusal.sentence)}")
     return tuple(made)
 
 

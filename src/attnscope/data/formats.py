@@ -88,7 +88,7 @@ def json_record(line: str, place: str, field: str) -> Document:
     if field not in record:
         raise RefusalError(f"{place} has no field '{field}'; {_pick(record)}.")
     if not isinstance(record[field], str):
-        raise RefusalError(f"{place} has no text in the field '{field}': choose a field of strings with --field.")
+        raise RefusalError(f"{place} has no text in the field '{field}': choose a field of strings with `field=`.")
     refuse_half_characters(record[field], place)
     return str(record[field])
 
@@ -106,7 +106,7 @@ def refuse_half_characters(text: str, place: str) -> None:
 
 def _pick(fields: Any) -> str:
     names = ", ".join(map(str, fields))
-    return f"choose one of its fields with --field: {names}" if names else "it has no field at all"
+    return f"choose one of its fields with `field=`: {names}" if names else "it has no field at all"
 
 
 def _parquet(data: bytes, name: str, field: str) -> list[Document]:
@@ -132,7 +132,7 @@ def opened_parquet(source: Any, name: str, field: str) -> Any:
             raise RefusalError(f"{name} has several columns called '{field}': rename all but one of them.")
         kind = columns.field(field).type
         if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
-            raise RefusalError(f"The column '{field}' of {name} holds {kind}, not text: choose another with --field.")
+            raise RefusalError(f"The column '{field}' of {name} holds {kind}, not text: choose another with `field=`.")
         return file
 
 

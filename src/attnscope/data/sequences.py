@@ -42,7 +42,7 @@ def pair_windows(
     order = list(range(len(corpus.documents)))
     if samples is not None:
         if samples < 1:
-            raise RefusalError(f"{samples} samples leave nothing to measure: pass --samples 1 or more.")
+            raise RefusalError(f"{samples} samples leave nothing to measure: pass `samples=1` or more.")
         random.Random(seed).shuffle(order)
     found: dict[int, tuple[Window, tuple[int, ...]]] = {}
     unfit = 0
@@ -57,7 +57,7 @@ def pair_windows(
     if not found:
         raise RefusalError(
             f"None of the {count(len(corpus.documents), 'pair')} of {corpus.name} has {_FEWEST} to {limit} tokens on "
-            "either side: give shorter pairs, or a larger --max-tokens."
+            "either side: give shorter pairs, or a larger `max_tokens=`."
         )
     kept = [found[number] for number in sorted(found)]
     largest = max(max(*window.ids, *target) for window, target in kept)
@@ -108,7 +108,7 @@ def repeated_windows(
     if half < 2 or len(vocabulary) < 2:
         raise RefusalError(
             f"Random tokens twice over need two tokens and two places for each, and there are {len(vocabulary)} tokens"
-            f" and {limit} places: pass --max-tokens {4 + len(opening)} or more."
+            f" and {limit} places: pass `max_tokens={4 + len(opening)}` or more."
         )
     refuse_too_much_chance(samples, limit)
     draw = random.Random(seed)

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol, runtime_checkable
 
-from attnscope.core.errors import RefusalError, meant
+from attnscope.core.errors import RefusalError, at_least, one_of
 
 # Messages between a driver and its workers: pickles with their length in front, through pipes.
 
@@ -81,7 +81,7 @@ def part(text: str, environment: Mapping[str, str] | None = None) -> Part:
         return _of(os.environ if environment is None else environment)
     found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text.strip())
     if found is None:
-        raise RefusalError(f"'{text}' is not a part: write --shard 3/64 for the third of 64, or --shard env.")
+        raise RefusalError(f"'{text}' is not a part: write `shard='3/64'` for the third of 64, or `shard='env'`.")
     return _sound(int(found[1]), int(found[2]))
 
 
@@ -94,19 +94,19 @@ def _of(environment: Mapping[str, str]) -> Part:
             except ValueError:
                 raise RefusalError(
                     f"{name} and {count} are '{environment[name]}' and '{environment[count]}', which are no numbers: "
-                    "write --shard 3/64 instead."
+                    "write `shard='3/64'` instead."
                 ) from None
     raise RefusalError(
-        "--shard env finds neither RANK and WORLD_SIZE nor SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT in the "
-        "environment: start it under torchrun or in a job array, or write --shard 3/64."
+        "`shard='env'` finds neither RANK and WORLD_SIZE nor SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT in the "
+        "environment: start it under torchrun or in a job array, or write `shard='3/64'`."
     )
 
 
 def _sound(number: int, of: int) -> Part:
     if not 1 <= number <= of:
         raise RefusalError(
-            f"There is no part {number} of {of}: parts are counted from 1, so write --shard 1/{max(of, 1)} to "
-            f"{max(of, 1)}/{max(of, 1)}."
+            f"There is no part {number} of {of}: parts are counted from 1, so write `shard='1/{max(of, 1)}'` to "
+            f"'{max(of, 1)}/{max(of, 1)}'."
         )
     return Part(number, of)
 
@@ -159,14 +159,14 @@ def refused(called: str | None, sentence: str) -> RefusalError:
 def failed(called: str | None, reason: str) -> RefusalError:
     return RefusalError(
         f"{'A worker' if called is None else _first_upper(called)} failed ({reason}): run it in one process, without "
-        "--workers, to see where; what is done is kept."
+        "`workers=`, to see where; what is done is kept."
     )
 
 
 def lost(called: str, ending: str) -> RefusalError:
     return RefusalError(
         f"{_first_upper(called)} cost {RETRIES + 1} workers their life ({ending}): look at memory, use fewer "
-        "workers or a smaller --batch-size, and start again; what is done is kept."
+        "workers or a smaller `batch_size=`, and start again; what is done is kept."
     )
 
 
@@ -189,16 +189,12 @@ class Hands:
     gpus_per_worker: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise RefusalError(
-                f"There is no engine '{self.engine}': choose one of {', '.join(ENGINES)}.{meant(self.engine, ENGINES)}"
-            )
+        one_of(self.engine, ENGINES, "engine")
         if self.engine == "local" and (self.address is not None or self.gpus_per_worker):
-            raise RefusalError("An address and GPUs for each worker belong to a cluster: add --engine ray.")
-        if self.workers is not None and self.workers < 1:
-            raise RefusalError(f"{self.workers} workers do nothing: pass --workers 1 or more.")
-        if self.gpus_per_worker < 0:
-            raise RefusalError(f"{self.gpus_per_worker:g} GPUs for each worker cannot be: pass 0 or more.")
+            raise RefusalError("An address and GPUs for each worker belong to a cluster: add `engine='ray'`.")
+        if self.workers is not None:
+            at_least(self.workers, 1, "workers")
+        at_least(self.gpus_per_worker, 0, "gpus_per_worker")
 
     def crew(self, job: Job) -> AbstractContextManager[Crew]:
         if self.engine == "ray":

@@ -65,7 +65,7 @@ class OnRay:
                 self.__exit__()
                 raise RefusalError(
                     f"The cluster has {resources.get('GPU', 0):g} GPUs and each worker wants {self._gpus:g}: give "
-                    "--gpus-per-worker less, or leave it out."
+                    "`gpus_per_worker=` less, or leave it out."
                 )
             slots = int(resources["GPU"] / self._gpus)
         self._most = max(1, slots + 1 if self._workers is None or self._workers >= slots else self._workers)
@@ -156,7 +156,7 @@ def _ray() -> Any:
         import ray
         import ray.exceptions
     except ImportError as error:
-        raise RefusalError("--engine ray needs Ray: pip install 'attnscope[ray]', or use --workers.") from error
+        raise RefusalError("`engine='ray'` needs Ray: pip install 'attnscope[ray]', or use `workers=`.") from error
     return ray
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
-from attnscope.core.errors import RefusalError
+from attnscope.core.errors import RefusalError, at_least
 from attnscope.core.words import count
 from attnscope.engine.crew import RETRIES, Job, failed, lost, receive, refuse_disagreement, refused, send
 
@@ -50,12 +50,11 @@ class Processes:
     """Mutable while the work runs. A context manager: whatever happens, no worker is left behind."""
 
     def __init__(self, job: Job, workers: int) -> None:
-        if workers < 1:
-            raise RefusalError(f"{workers} workers do nothing: pass --workers 1 or more.")
+        at_least(workers, 1, "workers")
         if workers > (most := _MOST_PER_CORE * cores()):
             raise RefusalError(
-                f"{workers} workers on {count(cores(), 'core')} would only take each other's memory: pass --workers "
-                f"{cores()}, and never more than {most}."
+                f"{workers} workers on {count(cores(), 'core')} would only take each other's memory: pass "
+                f"`workers={cores()}`, and never more than {most}."
             )
         self._job, self._workers = job, workers
         self._pickled = pickle.dumps(job)
@@ -145,7 +144,7 @@ class Processes:
             if self._unborn > RETRIES:
                 raise RefusalError(
                     f"Workers die while they load the model ({ending}): {self._workers} copies of it may be more than "
-                    "memory holds, so use fewer --workers."
+                    "memory holds, so use fewer `workers=`."
                 )
         self._start()
 

@@ -157,8 +157,8 @@ def test_a_pair_of_source_and_target() -> None:
         (TEXT, {"position": 99}, "position 99 is not among them"),
         (TEXT, {"methods": "relevence"}, "Did you mean 'relevance'"),
         (TEXT, {"methods": ""}, "No explanation was chosen"),
-        (TEXT, {"bos": "maybe"}, "BOS cannot be 'maybe'"),
-        (TEXT, {"dtype": "int8"}, "no dtype 'int8'"),
+        (TEXT, {"bos": "maybe"}, "`bos=` cannot be 'maybe'"),
+        (TEXT, {"dtype": "int8"}, "`dtype=` cannot be 'int8'"),
         ("", {}, "The text is empty"),
         ("a" * 100, {}, "reads 64 at most"),
         ({"pixel_values": torch.zeros(1, 3, 8, 8)}, {}, "does not run on this input"),
@@ -173,9 +173,9 @@ def test_what_cannot_be_is_one_sentence(llama: Any, text: Any, options: dict[str
 
 def test_a_target_beside_states_is_refused(encoder: Any) -> None:
     for options, says in (
-        ({"target": "a"}, "gives states and no logits: leave `target` out"),
-        ({"position": 2}, "leave `position` out"),
-        ({"against": 5}, "`against` is another text"),
+        ({"target": "a"}, "gives states and no logits: leave `target=` out"),
+        ({"position": 2}, "leave `position=` out"),
+        ({"against": 5}, "`against=` is another text"),
     ):
         with pytest.raises(attnscope.RefusalError, match=says):
             explain(encoder, **options)

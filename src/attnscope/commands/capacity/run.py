@@ -19,7 +19,7 @@ from attnscope.commands.capacity.record import Capacity, Floor
 from attnscope.commands.capacity.widths import Shelf
 from attnscope.commands.capacity.worklist import Worklist
 from attnscope.core.card import names as leaf_names
-from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.errors import RefusalError, at_least, one_of
 from attnscope.core.progress import Advance, silent
 from attnscope.core.stamp import numbered_seeds, refuse_unusable_seed
 from attnscope.heads.accuracy import Accuracy, checked_accuracy
@@ -107,8 +107,8 @@ def answered(
 ) -> Capacity:
     """`capacity`, with what is known and what is kept on a shelf of the caller's."""
     start = time.process_time()
-    if budget is not None and not budget >= 0:
-        raise RefusalError(f"A budget of {budget:g} seconds cannot be kept: give a number of seconds, like 120.")
+    if budget is not None:
+        at_least(budget, 0, "budget")
     n, k, accuracy, names = question.n, question.k, question.accuracy, question.methods
     deadline = start + (BUDGET if budget is None else budget)
     worklist = Worklist(shelf, accuracy, question.seeds, deadline, progress)
@@ -148,8 +148,7 @@ def answered(
 def _names(methods: tuple[str, ...] | None) -> tuple[str, ...]:
     known = known_constructions()
     for name in methods or ():
-        if name not in known:
-            raise RefusalError(f"There is no construction called '{name}'.{nearest(name, known)}")
+        one_of(name, known, "methods")
     return known if methods is None else methods
 
 

@@ -22,7 +22,7 @@ from attnscope.commands.collapse.bound_ends import end_to_end
 from attnscope.commands.collapse.notes import noted, provenance_of
 from attnscope.commands.collapse.record import Collapse, EndToEnd
 from attnscope.commands.collapse.running import Bounded, Measured, bounded, curve_of, measured
-from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.errors import RefusalError, one_of
 from attnscope.core.progress import Advance, silent
 from attnscope.core.stamp import numbered_seeds, refuse_unusable_seed
 from attnscope.core.words import ranges
@@ -82,8 +82,7 @@ def collapse(
     it, "yes" or "no".
     """
     chosen = _variants(variants, mlp_skip)
-    if norm not in YARDSTICKS:
-        raise RefusalError(f"There is no norm '{norm}': choose one of {', '.join(YARDSTICKS)}.")
+    one_of(norm, YARDSTICKS, "norm")
     seeds = numbered_seeds(seeds, "a model that is built and measured")
     drawn = loading.random_init or (callable(model) and not isinstance(model, nn.Module))
     _check_seeds(seeds, drawn)
@@ -180,8 +179,7 @@ def _collapse(
 def _variants(variants: str | Sequence[str], mlp_skip: bool) -> dict[str, Cut]:
     names = [word.strip() for word in variants.split(",")] if isinstance(variants, str) else list(variants)
     for name in names:
-        if name not in CUTS:
-            raise RefusalError(f"There is no variant called '{name}'.{nearest(name, list(CUTS))}")
+        one_of(name, CUTS, "variants")
     if not names:
         raise RefusalError(f"No variant was chosen: choose from {', '.join(CUTS)}.")
     return {name: CUTS[name] if CUTS[name].skip else replace(CUTS[name], mlp_skip=mlp_skip) for name in names}
@@ -198,7 +196,7 @@ def _check_seeds(seeds: Sequence[int], drawn: bool) -> None:
         raise RefusalError("No seed was given: give at least one.")
     if len(seeds) > 1 and not drawn:
         raise RefusalError(
-            "Weights that are not drawn are the same for every seed: give one, or ask for --random-init."
+            "Weights that are not drawn are the same for every seed: give one, or ask for `random_init=True`."
         )
     for seed in seeds:
         refuse_unusable_seed(seed)
@@ -233,7 +231,7 @@ def _fitting() -> Iterator[None]:
         if not out_of_memory(error):
             raise
         raise RefusalError(
-            "The bounds do not fit into memory: leave them out with --no-bounds, or pass a smaller --max-tokens."
+            "The bounds do not fit into memory: leave them out with `bounds=False`, or pass a smaller `max_tokens=`."
         ) from error
 
 

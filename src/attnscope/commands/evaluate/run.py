@@ -161,7 +161,7 @@ def _run(
 
     def aimed_at(output: torch.Tensor) -> Aim:
         if truth is not None and entries(loaded, output).output != "classes":
-            raise RefusalError(f"{loaded.class_name} has no classes to compare with labels: leave --labels out.")
+            raise RefusalError(f"{loaded.class_name} has no classes to compare with labels: leave `labels=` out.")
         goal = aim(loaded, read, output, target=truth, against=None, position=None, bos="auto")
         return replace(goal, notes=(*goal.notes, *said))
 

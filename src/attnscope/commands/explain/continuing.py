@@ -51,7 +51,7 @@ def of_both(
 ) -> Explanation:
     """Both sides of the likeness of two inputs."""
     if question.against is not None:
-        raise RefusalError("Two inputs are compared with each other: leave --against out, or give one input.")
+        raise RefusalError("Two inputs are compared with each other: leave `against=` out, or give one input.")
     try:
         sides = [one(mine, replace(question, against=other)) for mine, other in (given, (given[1], given[0]))]
     except RefusalError as refusal:
@@ -91,7 +91,7 @@ FEWEST = 2
 def refuse_unusable(question: Question) -> None:
     """What no model is needed for to know."""
     if _count(question) is not None and question.target is not None:
-        raise RefusalError("A continuation is either given (--target) or written (--generate): leave one out.")
+        raise RefusalError("A continuation is either given (`target=`) or written (`generate=`): leave one out.")
 
 
 def continued(loaded: Loaded, read: Reading, question: Question) -> Reading:
@@ -139,7 +139,7 @@ def _count(question: Question) -> int | None:
     if number is None:
         return None
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST:
-        raise RefusalError(f"--generate takes 1 to {MOST} tokens, not {number}: choose such a number.")
+        raise RefusalError(f"`generate=` takes 1 to {MOST} tokens, not {number}: choose such a number.")
     return number
 
 
@@ -182,7 +182,7 @@ def _behind(loaded: Loaded, read: Reading, ids: tuple[int, ...]) -> Reading:
 def _written(loaded: Loaded, read: Reading, count: int) -> tuple[int, ...]:
     """What the model writes next, greedily."""
     if "input_ids" not in read.batch:
-        raise RefusalError(f"{loaded.name} ({loaded.class_name}) writes no text of this: leave --generate out.")
+        raise RefusalError(f"{loaded.name} ({loaded.class_name}) writes no text of this: leave `generate=` out.")
     model: Any = loaded.model
     ids: Tensor = read.batch["input_ids"]
     made: list[int] = []
@@ -208,7 +208,7 @@ def _of_decoder(loaded: Loaded, read: Reading, count: int) -> Reading:
     ids = read.batch.get("decoder_input_ids")
     if not isinstance(ids, Tensor):
         raise RefusalError(
-            f"{loaded.name} ({loaded.class_name}) writes no text: leave --generate out, or choose a language model."
+            f"{loaded.name} ({loaded.class_name}) writes no text: leave `generate=` out, or choose a language model."
         )
     first = read.opening
     row = tuple(int(token) for token in ids[0, first : first + count])

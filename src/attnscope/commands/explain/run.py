@@ -154,7 +154,7 @@ def first_look(
         with evaluating(loaded.model), without_cache(loaded.model):
             output = first_output(run(loaded.model, read.batch))
     if not bool(output.isfinite().all()):
-        raise RefusalError(f"{loaded.class_name} computes what is not a number on this input: try --dtype float64.")
+        raise RefusalError(f"{loaded.class_name} computes what is not a number on this input: try `dtype='float64'`.")
     return found, places, output
 
 

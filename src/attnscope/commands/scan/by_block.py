@@ -83,8 +83,8 @@ def refuse_without_chain(subject: Subject, batch: Batch) -> None:
         why = _tried(subject, few.shortened(_TRIED_TOKENS))
     if why is not None:
         raise RefusalError(
-            f"{found.model_class} cannot be scanned block by block ({why}): leave --stream-weights out, and pass "
-            "--device-map auto if the model does not fit into memory."
+            f"{found.model_class} cannot be scanned block by block ({why}): leave `stream_weights=` out, and pass "
+            "`device_map='auto'` if the model does not fit into memory."
         )
 
 
@@ -130,7 +130,7 @@ def _through(
         if relay.stream is not None and not same_numbers(stream, relay.stream):
             raise RefusalError(
                 f"What enters block {block.layer} of {part.model_class} is not what left the one before it on this "
-                "batch: leave --stream-weights out."
+                "batch: leave `stream_weights=` out."
             )
 
     def leaves(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:

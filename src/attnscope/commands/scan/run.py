@@ -98,13 +98,13 @@ def scan(
         from attnscope.commands.scan.workers import spread
 
         if shard is not None:
-            raise RefusalError("One part of a job array is done by one process: give --shard or --workers, not both.")
+            raise RefusalError("One part of a job array is done by one process: give `shard=` or `workers=`, not both.")
         if each is not None:
             raise RefusalError("Workers do not hand out the numbers of every sequence: leave workers= or each= out.")
         return spread(request, hands, store, path, resume=resume, keep_text=keep_text, tell=tell)
     mine = None if shard is None else part(shard)
     if mine is not None and store is None:
-        raise RefusalError("The parts of a job array meet in a store: name its folder with --store.")
+        raise RefusalError("The parts of a job array meet in a store: name its folder with `store=`.")
     with drafted(request, tell) as draft:
         plan = draft.plan
         keeper = Checkpoint(path if store is None else None, plan)

@@ -135,7 +135,7 @@ def _portable(request: Request, here: bool) -> Request:
     corpus = request.corpus
     if corpus == "-":
         raise RefusalError(
-            "Standard input can be read by one process only: write it to a file, or leave --workers out."
+            "Standard input can be read by one process only: write it to a file, or leave `workers=` out."
         )
     if repeated(corpus) is not None:
         pass  # a word, and no path

@@ -128,7 +128,7 @@ def view(
 def _refuse_no_size(max_mb: float) -> None:
     if isinstance(max_mb, bool) or not isinstance(max_mb, int | float) or not max_mb > 0:
         raise RefusalError(
-            f"The size of a page is a number of megabytes above 0, not {max_mb!r}: give --max-mb such a one."
+            f"The size of a page is a number of megabytes above 0, not {max_mb!r}: give `max_mb=` such a one."
         )
 
 
@@ -136,7 +136,7 @@ def _asked(text: Text | None, survey: Survey | str | Path | None, sample: int | 
     """The text itself, or the tokens of the sequence that a survey kept."""
     if survey is None:
         if text is None or sample is not None:
-            raise RefusalError("Give a text to view, or a survey and a sample of it (--from SURVEY, --sample N).")
+            raise RefusalError("Give a text to view, or a survey and a sample of it (`survey=SURVEY`, `sample=N`).")
         return text, None
     if text is not None:
         raise RefusalError("A text and a survey are two things to view: give one of them.")
@@ -213,7 +213,7 @@ def _opened(parts: tuple[Part, ...], blocks: Choice, heads: Choice) -> Opened:
         there = [one.head for one in part.heads if one.layer == layer]
         if there and (heads.opens is None or heads.opens in there):
             return Opened(part.name, layer, there[0] if heads.opens is None else heads.opens)
-    raise RefusalError(f"Block {blocks.opens} has no head {heads.opens}: choose with --block and --head.")
+    raise RefusalError(f"Block {blocks.opens} has no head {heads.opens}: choose with `block=` and `head=`.")
 
 
 @contextmanager
@@ -226,5 +226,5 @@ def _fitting(tokens: int) -> Iterator[None]:
             raise
         raise RefusalError(
             f"A view of {tokens} tokens does not fit into memory: give one of {max(tokens // 2, 2)} tokens, or fewer "
-            "blocks with --block 0-3."
+            "blocks with `block='0-3'`."
         ) from error

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnscope.core.errors import RefusalError
+from attnscope.core.errors import RefusalError, one_of
 from attnscope.hf.intercepting.restoring import Restoring
-from attnscope.hf.loading.options import refuse_unknown_dtype
+from attnscope.hf.loading.options import DTYPES
 
 
 def dtype_named(name: str) -> torch.dtype | None:
     """None stands for `auto`: the format in which the weights are stored."""
-    refuse_unknown_dtype(name)
+    one_of(name, DTYPES, "dtype")
     found = None if name == "auto" else getattr(torch, name)
     assert found is None or isinstance(found, torch.dtype)
     return found
@@ -37,7 +37,7 @@ def device_named(name: str) -> torch.device:
     count = torch.accelerator.device_count() if found is not None else 0
     if found is None or found.type != device.type or (device.index or 0) >= count:
         have = "only cpu" if found is None else f"cpu and {count} of type {found.type}"
-        raise RefusalError(f"The device '{name}' is not available here, which has {have}: pass --device cpu or auto.")
+        raise RefusalError(f"The device '{name}' is not available here, which has {have}: pass `device='cpu'` or auto.")
     return device
 
 

@@ -33,7 +33,7 @@ from attnscope.hf.loading.targets import beginning_of, with_targets
 def shown(loaded: Loaded, files: Gallery, sampling: Sampling) -> Batches:
     """As many of the files as are asked for. What they were made of is said once, however many files there are."""
     if sampling.batch_size < 1:
-        raise RefusalError(f"A batch of {sampling.batch_size} sequences is empty: pass --batch-size 1 or more.")
+        raise RefusalError(f"A batch of {sampling.batch_size} sequences is empty: pass `batch_size=1` or more.")
     read = [
         reading_of(loaded, file, sampling.bos, what="Corpora") for file in files.drawn(sampling.samples, sampling.seed)
     ]
@@ -147,7 +147,7 @@ def _refuse_pairs_without_a_decoder(loaded: Loaded, pairs: Corpus) -> None:
     if loaded.decoder_start is None:
         raise RefusalError(
             f"{pairs.name} holds pairs of source and target, and {loaded.name} ({loaded.class_name}) reads one text: "
-            "give texts, or choose one side of a .jsonl file with --field source."
+            "give texts, or choose one side of a .jsonl file with `field='source'`."
         )
 
 

@@ -120,7 +120,7 @@ def _refusing(found: Source) -> Iterator[None]:
     except RefusalError:
         raise
     except torch.OutOfMemoryError as error:
-        raise RefusalError(f"{found.name} does not fit into memory: pass --dtype bfloat16.") from error
+        raise RefusalError(f"{found.name} does not fit into memory: pass `dtype='bfloat16'`.") from error
     except pickle.UnpicklingError as error:
         raise RefusalError(
             f"The pickle of {found.name} holds more than tensors and is not loaded: ask for safetensors."
@@ -156,7 +156,7 @@ def _config(found: Source, loading: Loading) -> Any:
     elif not loading.trust_remote_code:
         raise RefusalError(
             f"{found.name} ('{model_type}') needs code that comes with its weights: read that code, and pass "
-            "--trust-remote-code if you trust it."
+            "`trust_remote_code=True` if you trust it."
         )
     else:
         config = pretrained(transformers.AutoConfig, found.folder, trust_remote_code=True)
@@ -276,5 +276,5 @@ def _placed(model: Any, place: torch.device, name: str) -> Any:
         return model.to(place)
     except torch.OutOfMemoryError as error:
         raise RefusalError(
-            f"{name} does not fit into the memory of {place}: pass --dtype bfloat16 or --device cpu."
+            f"{name} does not fit into the memory of {place}: pass `dtype='bfloat16'` or `device='cpu'`."
         ) from error

@@ -222,7 +222,7 @@ def where_said(loaded: Loaded, read: Reading, place: int | None) -> str:
 def place_of(output: Tensor, read: Reading, found: Entries, position: int | None) -> int | None:
     if not found.token_axis:
         if position is not None:
-            raise RefusalError("The model gives one answer for the whole text: leave --position out.")
+            raise RefusalError("The model gives one answer for the whole text: leave `position=` out.")
         return None
     count = int(output.shape[1])
     if position is None:

@@ -30,7 +30,7 @@ def pretrained(cls: Any, folder: Path, *, trust_remote_code: bool, **options: An
                 raise
             raise RefusalError(
                 f"{cls.__name__.removeprefix('Auto')} of {folder} needs code that comes with its files: read that "
-                "code, and pass --trust-remote-code if you trust it."
+                "code, and pass `trust_remote_code=True` if you trust it."
             ) from error
 
 
@@ -42,7 +42,7 @@ def refuse_foreign_kernels(config: Mapping[str, Any], name: str, *, trust_remote
         elif key in _IMPLEMENTATIONS and "/" in str(value) and not trust_remote_code:
             raise RefusalError(
                 f"The configuration of {name} asks for attention code from the repository '{value}': take {key} out "
-                "of it, or pass --trust-remote-code if you trust that code."
+                "of it, or pass `trust_remote_code=True` if you trust that code."
             )
 
 

@@ -70,7 +70,7 @@ def refuse_what_memory_cannot_hold(cls: Any, config: Any, precision: torch.dtype
     needed, free = parameters * width + layers * BYTES_OF_A_LAYER, memory_left()
     if needed > free:
         asked = f" in {layers:,} layers" if layers else ""
-        smaller = "" if width == 2 else ", or pass --dtype bfloat16 if half of that is enough"
+        smaller = "" if width == 2 else ", or pass `dtype='bfloat16'` if half of that is enough"
         raise RefusalError(
             f"{name} has {parameters:,} parameters{asked}, which take {needed / 1e9:,.0f} GB, and {free / 1e9:,.0f} GB "
             f"of memory are free: give a smaller model{smaller}."
@@ -175,11 +175,11 @@ def refuse_what_cannot_be_spread(found: Source, loading: Loading) -> None:
     """One way at a time, and only weights that can be read in parts."""
     if loading.device_map is not None and loading.stream_weights:
         raise RefusalError(
-            "--stream-weights leaves every block on disk and --device-map says itself what lies there: give one."
+            "`stream_weights=True` leaves every block on disk and `device_map=` says itself what lies there: give one."
         )
     if loading.device_map is not None and loading.device not in ("cpu", "auto"):
-        raise RefusalError("--device-map says where everything goes: leave --device out, or give --device alone.")
-    way = "--stream-weights" if loading.stream_weights else "--device-map"
+        raise RefusalError("`device_map=` says where everything goes: leave `device=` out, or give `device=` alone.")
+    way = "`stream_weights=`" if loading.stream_weights else "`device_map=`"
     if find_spec("accelerate") is None:
         raise RefusalError(f"{way} needs the package accelerate: pip install 'attnscope[large]'.")
     if loading.random_init:
@@ -224,7 +224,7 @@ def _device_map(cls: Any, config: Any, precision: torch.dtype | None, loading: L
         place = str(device_named(loading.device))
         asked: dict[str, str | int] = {"": place, **dict.fromkeys(_blocks(empty), DISK)}
         if len(asked) == 1:
-            raise RefusalError(f"{name} has no list of blocks for --stream-weights to stream: leave it out.")
+            raise RefusalError(f"{name} has no list of blocks for `stream_weights=True` to stream: leave it out.")
         _refuse_large_parts(empty, asked, precision, name)
         return {"device_map": spread(asked, _tree(empty), name)}
     assert loading.device_map is not None
@@ -279,5 +279,5 @@ def _refuse_large_parts(model: nn.Module, asked: Mapping[str, Any], precision: t
     if needed > free:
         raise RefusalError(
             f"The largest block of {name} and what is outside its blocks take {needed / 1e9:,.0f} GB together, and "
-            f"{free / 1e9:,.0f} GB of memory are free: pass --dtype bfloat16, or use a larger machine."
+            f"{free / 1e9:,.0f} GB of memory are free: pass `dtype='bfloat16'`, or use a larger machine."
         )

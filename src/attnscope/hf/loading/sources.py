@@ -79,12 +79,12 @@ def _from_file(path: Path, loading: Loading) -> Source:
     if path.suffix != ".json":
         raise RefusalError(
             f"{path} is not a model: give the folder that holds config.json and the weights, a .gguf file, "
-            "or a config.json with --random-init."
+            "or a config.json with `random_init=True`."
         )
     config = _config(path)
     if not loading.random_init:
         raise RefusalError(
-            f"{path} is a configuration without weights: pass --random-init to look at it with random "
+            f"{path} is a configuration without weights: pass `random_init=True` to look at it with random "
             "ones, or give the folder that holds the weights too."
         )
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
@@ -118,11 +118,11 @@ def _in_folder(folder: Path, name: str, loading: Loading) -> Source:
     if not pickles:
         raise RefusalError(
             f"{folder} has a configuration but no weights (model.safetensors): add them, or pass "
-            "--random-init to look at the architecture with random ones."
+            "`random_init=True` to look at the architecture with random ones."
         )
     if not loading.allow_pickle:
         raise RefusalError(
-            f"The weights in {folder} are a pickle ({pickles[0].name}): pass --allow-pickle to load its "
+            f"The weights in {folder} are a pickle ({pickles[0].name}): pass `allow_pickle=True` to load its "
             "tensors, or convert it to safetensors."
         )
     return Source(name, folder, "pickle", config, tuple(map(_not_a_pointer, pickles)))

@@ -16,13 +16,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from attnscope.core.errors import RefusalError
+from attnscope.core.errors import RefusalError, one_of
 from attnscope.core.words import count
 from attnscope.data.batches import batches
 from attnscope.data.windows import Beginning, Windows
 from attnscope.hf.intercepting.restoring import evaluating
 from attnscope.hf.loading.loaded import Loaded
-from attnscope.hf.loading.options import refuse_unknown_bos
+from attnscope.hf.loading.options import BOS
 from attnscope.hf.loading.quiet import quiet
 
 # Whether what a model reads begins with BOS, and why: the tokenizer's habit, a GGUF header, or what was asked for.
@@ -35,11 +35,11 @@ _SAMPLE = "a"
 
 def beginning_of(loaded: Loaded, asked: str = "auto") -> Beginning:
     """How the sequences of a text begin. `asked`: "yes" and "no" as said, "auto" as the model wants it."""
-    refuse_unknown_bos(asked)
+    one_of(asked, BOS, "bos")
     token = bos_of(loaded)
     if token is None:
         if asked == "yes":
-            raise RefusalError(f"{loaded.name} has no BOS token, so nothing can begin with it: leave --bos out.")
+            raise RefusalError(f"{loaded.name} has no BOS token, so nothing can begin with it: leave `bos=` out.")
         return Beginning(False, None, _none(loaded))
     word = _word(loaded, token)
     if asked != "auto":
@@ -57,7 +57,7 @@ def beginning_of(loaded: Loaded, asked: str = "auto") -> Beginning:
 
 def beginning_of_ready(loaded: Loaded, ready: Iterable[Mapping[str, Any]], asked: str = "auto") -> Beginning | None:
     """What batches that were made elsewhere begin with; None where they hold no token."""
-    refuse_unknown_bos(asked)
+    one_of(asked, BOS, "bos")
     if asked != "auto":
         raise RefusalError(
             "Batches that are ready are read as they are: leave bos out, and begin their sequences as you want them."

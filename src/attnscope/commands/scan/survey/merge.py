@@ -240,8 +240,8 @@ def _each_once(given: Iterable[Part]) -> Iterator[Survey]:
     for one in given:
         if not isinstance(one, Survey) and not Survey.file_in(named_path(one)).is_file():
             raise RefusalError(
-                f"{one} is neither a store of shards nor a survey: name the folder that was the --store of the scan, "
-                "or the --out of scans that are done."
+                f"{one} is neither a store of shards nor a survey: name the folder that was the `store=` of the scan, "
+                "or the `out=` of scans that are done."
             )
         survey = opened(one, Survey)
         digest = hashlib.sha256(json.dumps(survey.to_json(), sort_keys=True).encode()).hexdigest()
@@ -293,7 +293,7 @@ def _absent(of: int, seen: dict[int, str], partial: bool) -> str:
     words = f"{'Shard' if one else 'Shards'} {ranges(absent)} of {of} (counted from 0)"
     if not partial:
         raise RefusalError(
-            f"{words} {'is' if one else 'are'} missing: run the scan again with the same --store, which does those "
-            "only, or merge what is there with --partial."
+            f"{words} {'is' if one else 'are'} missing: run the scan again with the same `store=`, which does those "
+            "only, or merge what is there with `partial=True`."
         )
     return f"{words} {'was' if one else 'were'} not there when this survey was merged."
