@@ -1,7 +1,6 @@
-"""Help that says everything: whole descriptions, and examples that can be typed as they stand.
+"""Help with whole descriptions and examples, and error messages without terminal escapes.
 
-The library under this cuts descriptions to one line with "...", and repeats in its complaints what was typed as it was
-typed, escapes and all.
+typer cuts descriptions to one line, and repeats what was typed in its error messages, escapes included.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from attnscope.core.words import clean
 
 _PARAMETER = re.compile(r"`([a-z_]+)=([^`]*)`")
 _RENAMED = {"survey": "from", "methods": "method", "settings": "set"}
-UsageError: Any = typer.BadParameter.__base__  # which typer does not give a name of its own
+UsageError: Any = typer.BadParameter.__base__  # typer has no public name for it
 
 # Two for each command. In this order they all work in an empty folder, without a network; those of timeline
 # need a run, which a training writes (docs/watch.md).
@@ -122,12 +121,12 @@ def _clean_complaints() -> Iterator[None]:
 
 
 def _is_help(complaint: Any) -> bool:
-    """`attnscope` alone is answered with the whole help, as if it were a complaint: its lines stay lines."""
+    """Return whether typer answers `attnscope` alone with the help, which keeps its lines."""
     return type(complaint).__name__ == "NoArgsIsHelpError"
 
 
 def write_examples(name: str, formatter: Any) -> None:
-    """Never wrapped, because they are there to be copied."""
+    """Write the examples of a command without wrapping, so that they can be copied."""
     with formatter.section("Examples"):
         for example in EXAMPLES[name]:
             formatter.write(f"{'':>{formatter.current_indent}}{example}\n")

@@ -1,12 +1,12 @@
-"""A crew: workers that each open a job once and then do tasks of it, in any order, again where one was lost.
+"""A crew: workers that open a job once and then do its tasks in any order, repeating tasks of workers that died.
 
     with Processes(job, workers=4) as crew:
-        crew.hello                                what the first worker said when it had opened the job
-        for task, result in crew.each(tasks):     as they come
+        crew.hello                                the answer of the first worker that opened the job
+        for task, result in crew.each(tasks):     in the order in which they finish
 
-A job is plain data that can be pickled. What it opens says `agreed`, a text that must be the same in every worker
-(otherwise they would not be doing the same work), and a `hello`, and does tasks. Workers keep nothing that a restart
-would lose: what a task makes, it puts into a file before it answers, and answers are small.
+A job is plain data that can be pickled. An opened job has `agreed`, a text that must be equal in every worker (or they
+would not do the same work), a `hello`, and does tasks. Workers keep nothing that a restart would lose: a task writes
+its results into a file before it answers, and answers are small.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 from attnscope.core.errors import RefusalError, at_least, one_of
 
-# Messages between a driver and its workers: pickles with their length in front, through pipes.
-
 _LENGTH = struct.Struct(">Q")
 
 
 def send(stream: BinaryIO, message: Any) -> None:
+    """Write a message: a pickle with its length in front."""
     data = pickle.dumps(message)
     stream.write(_LENGTH.pack(len(data)) + data)
     stream.flush()
 
 
 def receive(stream: BinaryIO) -> Any:
-    """The next message; `EOFError` where there is none any more."""
+    """Read the next message; raise EOFError at the end."""
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         raise EOFError
@@ -44,16 +43,8 @@ def receive(stream: BinaryIO) -> Any:
     return pickle.loads(data)  # both ends are this program
 
 
-# Which part of the shards is mine: `3/64` on the command line, or what a batch system says in the environment.
-#
-#     --shard 3/64        the third of 64 parts
-#     --shard env         RANK and WORLD_SIZE (torchrun), SLURM_ARRAY_TASK_ID and _COUNT, or SLURM_PROCID and SLURM_NTASKS
-#
-# Shards are dealt out like cards: part i of n has shards i-1, i-1+n, i-1+2n, ... Which shard is which does not depend
-# on n, so that work begun in 64 parts can be finished in 8.
-
 FROM_ENVIRONMENT = "env"
-# which variables: the number, how many there are, and the first number
+# Variables of torchrun and SLURM: the number of this part, how many parts there are, and the first number.
 _SYSTEMS = (
     ("RANK", "WORLD_SIZE", None),
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"),
@@ -63,7 +54,11 @@ _SYSTEMS = (
 
 @dataclass(frozen=True)
 class Part:
-    """The `number`-th (from 1) of `of` parts."""
+    """The `number`-th (from 1) of `of` parts.
+
+    Part i of n has shards i-1, i-1+n, i-1+2n, ... The numbers of shards do not depend on n, so work that was begun in
+    64 parts can be finished in 8.
+    """
 
     number: int
     of: int
@@ -76,7 +71,7 @@ class Part:
 
 
 def part(text: str, environment: Mapping[str, str] | None = None) -> Part:
-    """What the text means, or a refusal."""
+    """Read `3/64`, or `env` for what a batch system says in the environment."""
     if text == FROM_ENVIRONMENT:
         return _of(os.environ if environment is None else environment)
     found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text.strip())
@@ -111,7 +106,7 @@ def _sound(number: int, of: int) -> Part:
     return Part(number, of)
 
 
-RETRIES = 3  # how often a task is given to another worker after the death of one
+RETRIES = 3  # how often a task is given to another worker after its worker died
 
 
 @runtime_checkable
@@ -127,7 +122,7 @@ class Job(Protocol):
     def open(self) -> AbstractContextManager[Any]: ...
 
     def called(self, task: Any) -> str:
-        """`shard 3`, for people."""
+        """Return the name of a task for users: `shard 3`."""
         ...
 
 
@@ -139,8 +134,8 @@ class Crew(Protocol):
     def each(self, tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]: ...
 
 
-def one(crew: Crew, task: Any) -> Any:
-    """The answer to a single task."""
+def answer(crew: Crew, task: Any) -> Any:
+    """Return the answer to a single task."""
     return next(result for _, result in crew.each([task]))
 
 
@@ -174,14 +169,12 @@ def _first_upper(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}"
 
 
-# Whose hands do the work: so many processes here, or a cluster.
-
 ENGINES = ("local", "ray")
 
 
 @dataclass(frozen=True)
-class Hands:
-    """`workers` None leaves it to the engine: one process here, all cores of a cluster."""
+class Workers:
+    """Who does the work. `workers=None` means one process here, or all cores of a cluster."""
 
     workers: int | None = None
     engine: str = "local"

@@ -1,12 +1,12 @@
-"""collapse(model, corpus) -> Collapse: what is left of the differences between tokens, layer after layer.
+"""collapse(model, corpus) -> Collapse: what is left of the differences between tokens, block after block.
 
     found = attnscope.collapse("pocket")
     found = attnscope.collapse("bert-base", random_init=True, seeds=(0, 1, 2), samples=8)
     found.curves["san"].mean, found.sentences(), found.chart()
 
 Figure 2 of arXiv:2103.03404 for any model: attention alone, with MLPs, with skips, and whole, each a cut of the same
-weights (`hf.editing.surgery` says what the cuts mean), with norms kept. The theorem's bounds and tighter ones stand
-beside the truth. Numbers are float64, since the collapse is below what float32 can tell after two or three layers.
+weights (`hf.editing.surgery` defines the cuts), with norms kept. The theorem's bounds and tighter ones are computed
+too. Numbers are float64: after two or three blocks the collapse is below the resolution of float32.
 """
 
 from __future__ import annotations
@@ -47,9 +47,7 @@ from attnscope.hf.loading.running import (
 from attnscope.matrix.residual import YARDSTICKS
 
 TOKENS = 128  # as in the paper
-SAMPLES = (
-    8  # a quarter of the paper's: models of an ordinary size take seconds a sequence, in float64 and four variants
-)
+SAMPLES = 8  # a quarter of the paper's: one sequence takes seconds, in float64 and four variants
 
 
 @with_options(CorpusOptions)
@@ -186,7 +184,7 @@ def _variants(variants: str | Sequence[str], mlp_skip: bool) -> dict[str, Cut]:
 
 
 def _weights(loading: Mapping[str, Any]) -> str:
-    """What is known of weights that were not drawn here: a model in memory may hold any."""
+    """Return whether weights are random, trained, or as given: a model in memory may hold any."""
     stored = loading.get("weights")
     return "random" if stored == "random" else "as given" if stored == "memory" else "trained"
 
@@ -212,7 +210,7 @@ def _why_not_in_float64(loaded: Loaded, prepared: Batches) -> str | None:
 
 
 def _coarse_when_widened(loaded: Loaded, first: Batch) -> tuple[str, ...] | None:
-    """Modules that round all the same; None where the model's code needs its own casts to float32 to run."""
+    """Return modules that still round, or None if the model only runs with its own casts to float32."""
     try:
         with widened():
             return coarse_modules(loaded.model, first.shortened(16).inputs)
@@ -224,7 +222,7 @@ def _coarse_when_widened(loaded: Loaded, first: Batch) -> tuple[str, ...] | None
 
 @contextmanager
 def _fitting() -> Iterator[None]:
-    """Bounds look at whole patterns, in float64: they can be too large where the curves were not."""
+    """Refuse bounds that do not fit into memory: they need whole patterns in float64, the curves do not."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -109,7 +109,7 @@ def head_widths(
 def _patterns(
     model: Given, corpus: Any, k: int, texts: int, max_tokens: int, seed: int
 ) -> tuple[str, tuple[int, ...], list[dict[Place, _Seen]]]:
-    """What every self-attention head attends to, text by text."""
+    """Return the pattern of every self-attention head, text by text."""
     loaded = load(model)
     prepared = batches_for(loaded, corpus, Sampling(texts, max_tokens, batch_size=1, seed=seed))
     place = precision_and_place(loaded.model)[1]
@@ -140,7 +140,7 @@ def _patterns(
 
 
 def strongest(attention: Tensor, k: int, causal: bool) -> tuple[Pattern, float]:
-    """The k strongest keys of every query as a pattern, and the share of attention that they hold."""
+    """Return the k strongest keys of every query as a pattern, and their share of the attention."""
     shares, keys = attention.double().topk(min(k, attention.shape[-1]), dim=-1)
     rows = np.repeat(np.arange(len(attention)), shares.shape[1])
     weights, columns = shares.flatten().cpu().numpy(), keys.flatten().cpu().numpy()

@@ -133,7 +133,7 @@ def _refuse_no_size(max_mb: float) -> None:
 
 
 def _asked(text: Text | None, survey: Survey | str | Path | None, sample: int | None) -> tuple[Text, Behind | None]:
-    """The text itself, or the tokens of the sequence that a survey kept."""
+    """Return the text, or the tokens of the sequence that a survey kept."""
     if survey is None:
         if text is None or sample is not None:
             raise RefusalError("Give a text to view, or a survey and a sample of it (`survey=SURVEY`, `sample=N`).")
@@ -146,7 +146,7 @@ def _asked(text: Text | None, survey: Survey | str | Path | None, sample: int | 
 
 
 def _begun(read: Reading, survey: Survey | str | Path | None) -> dict[str, Any]:
-    """Whether the text begins with BOS and why; a sequence that a survey kept begins as it did there."""
+    """Return a note on BOS: of the survey for a sequence that it kept, else of the reading."""
     told = None if survey is None else opened(survey, Survey).provenance.get("bos")
     if told is not None:
         return {"bos": told}
@@ -154,21 +154,21 @@ def _begun(read: Reading, survey: Survey | str | Path | None) -> dict[str, Any]:
 
 
 def _said(given: Any, read: Reading) -> str:
-    """What a record keeps of the input: the text, or the name of the file."""
+    """Return the text, or the name of the file, for the record."""
     if read.scenes:
         return read.scenes[0].name
     return given if isinstance(given, str) else given[0] if isinstance(given, tuple) else ""
 
 
 def _refuse_single(read: Reading) -> None:
-    """One token looks at itself and at nothing else."""
+    """Refuse a single token, which can only attend to itself."""
     rows = [t for name, t in read.batch.items() if name.endswith("input_ids") and isinstance(t, torch.Tensor)]
     if rows and all(row.shape[-1] < 2 for row in rows):
         raise RefusalError("The text is a single token, which has only itself to look at: give two tokens at least.")
 
 
 def _verified(loaded: Loaded, found: Anatomy, read: Reading) -> Verification:
-    """The verifier's word on this text, or on its beginning where that is long; a refusal where it does not agree."""
+    """Verify on this text, or on the beginning of a long one; refuse if numbers disagree."""
     short = len(read.words) <= VERIFIED_TOKENS
     with evaluating(loaded.model), without_cache(loaded.model):
         try:
@@ -218,7 +218,7 @@ def _opened(parts: tuple[Part, ...], blocks: Choice, heads: Choice) -> Opened:
 
 @contextmanager
 def _fitting(tokens: int) -> Iterator[None]:
-    """Says how many tokens to try where memory runs out."""
+    """Refuse with a smaller number of tokens if memory runs out."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

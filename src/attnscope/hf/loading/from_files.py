@@ -114,7 +114,7 @@ def _open(found: Source) -> AbstractContextManager[Header]:
 
 @contextmanager
 def _refusing(found: Source) -> Iterator[None]:
-    """What transformers says about files it cannot use, in one sentence of ours with its own first line."""
+    """Turn errors of transformers into one sentence with the first line of its message."""
     try:
         yield
     except RefusalError:
@@ -166,7 +166,7 @@ def _config(found: Source, loading: Loading) -> Any:
 
 
 def _unpacked(config: Any, quantised: Any, found: Source) -> Any:
-    """Packed weights need kernels of their own; the architecture alone does not depend on the packing."""
+    """Refuse packed weights; drop the packing if only the architecture is needed."""
     method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised.quant_method
     if found.form == "config":
         del config.quantization_config

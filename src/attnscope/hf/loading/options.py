@@ -154,6 +154,10 @@ class SeededCorpusOptions(CorpusOptions, total=False):
 class ScanOptions(SeededCorpusOptions, total=False):
     device_map: DeviceMap | None
     stream_weights: bool
+    workers: int | None
+    engine: str
+    address: str | None
+    gpus_per_worker: float
 
 
 class LoadOptions(LoadingOptions, total=False):

@@ -21,7 +21,7 @@ _IMPLEMENTATIONS = ("attn_implementation", "_attn_implementation", "experts_impl
 
 
 def pretrained(cls: Any, folder: Path, *, trust_remote_code: bool, **options: Any) -> Any:
-    """`cls.from_pretrained(folder)`: from files that are here, with code of theirs only if it is trusted."""
+    """Call `cls.from_pretrained(folder)` on local files; run their code only if it is trusted."""
     with _no_questions():
         try:
             return cls.from_pretrained(folder, trust_remote_code=trust_remote_code, local_files_only=True, **options)
@@ -35,7 +35,7 @@ def pretrained(cls: Any, folder: Path, *, trust_remote_code: bool, **options: An
 
 
 def refuse_foreign_kernels(config: Mapping[str, Any], name: str, *, trust_remote_code: bool) -> None:
-    """A configuration, or one inside it, whose attention is code from a repository ("owner/kernel")."""
+    """Refuse a configuration, or one nested in it, whose attention is code from a repository ("owner/kernel")."""
     for key, value in config.items():
         if isinstance(value, Mapping):
             refuse_foreign_kernels(value, name, trust_remote_code=trust_remote_code)
@@ -48,7 +48,7 @@ def refuse_foreign_kernels(config: Mapping[str, Any], name: str, *, trust_remote
 
 @contextmanager
 def _no_questions() -> Iterator[None]:
-    """No time at all for transformers' y/N prompt, which makes it refuse instead of reading standard input."""
+    """Set the timeout of transformers' y/N prompt to 0, so that it refuses instead of reading standard input."""
     seconds = dynamic_module_utils.TIME_OUT_REMOTE_CODE
     dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
     try:
