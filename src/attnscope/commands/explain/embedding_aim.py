@@ -109,8 +109,8 @@ def two_towers(read: Reading, output: Tensor) -> bool:
 def of_two_towers(loaded: Loaded, output: Tensor, question: Question) -> Aim:
     if any(one is not None for one in (question.target, question.against, question.position, question.head)):
         raise RefusalError(
-            f"{loaded.class_name} says how alike a picture and a text are: leave out `target=`, `against=`, `position=` "
-            "and `head=`."
+            f"{loaded.class_name} says how alike a picture and a text are: leave out `target=`, `against=`, "
+            "`position=` and `head=`."
         )
 
     def number(given: Tensor) -> Tensor:
