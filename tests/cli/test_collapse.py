@@ -103,12 +103,12 @@ def test_random_weights_of_several_seeds(model: str) -> None:
     ("words", "reason"),
     [
         (("--published", "GPT"), "no curves of 'GPT'"),
-        (("--variants", "san,all"), "no variant called 'all'"),
-        (("--norm", "l7"), "no norm"),
+        (("--variants", "san,all"), "`variants=` cannot be 'all'"),
+        (("--norm", "l7"), "`norm=` cannot be"),
         (("--seeds", "3"), "Weights that are not drawn"),
         (("--max-tokens", "100"), "64 positions"),
         (("--chart", "x.pdf"), "--chart makes"),
-        (("--dtype", "int4"), "no dtype"),
+        (("--dtype", "int4"), "`dtype=` cannot be"),
         (("--stack", "encoder"), "no stack 'encoder'"),
     ],
 )

@@ -75,7 +75,7 @@ def test_json_is_all_that_is_printed(tmp_path: Path) -> None:
 
 def test_a_file_is_compiled_and_normalised_on_request(tmp_path: Path) -> None:
     np.save(tmp_path / "p.npy", np.eye(6)[[1, 2, 3, 4, 5, 0]] * 2.0)
-    refused("compile", tmp_path / "p.npy", says="--normalise")
+    refused("compile", tmp_path / "p.npy", says="`normalise=True`")
     assert invoke("compile", tmp_path / "p.npy", "--normalise").exit_code == 0
 
 

@@ -93,7 +93,7 @@ def test_report_draws_the_page_again_without_torch() -> None:
 def test_bad_input_leaves_nothing_behind() -> None:
     refused("pocket", "The old man", "--target", "thinge", says="Nearest tokens: ' thing'")
     refused("pocket", "The old man", "--position", "77", says="position 77 is not among them")
-    refused("pocket", "The old man", "--dtype", "float16", says="float64 or float32")
+    refused("pocket", "The old man", "--dtype", "float16", says="choose one of float64, float32")
     refused("pocket", "The old man", "--stack", "encoder", says="no stack called 'encoder'")
     refused("pocket", "", says="The text is empty")
     refused("pocket", "The old man", "--chart", "picture.gif", says="--chart makes")

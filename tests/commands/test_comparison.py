@@ -204,7 +204,7 @@ def test_a_stranger_among_many_is_named() -> None:
         (
             series("spike", [1.0]),
             "because they share no measure (the first has entropy; the second spike): scan both models with the same"
-            " `measures`.",
+            " `measures=`.",
         ),
         (Survey.empty({}, CARDS), "because the second one holds no number: scan its model again."),
     ],

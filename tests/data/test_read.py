@@ -187,7 +187,7 @@ def test_deeply_nested_json_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ('{"body": "one", "id": 3}', "has no field 'text'; choose one of its fields with `field`: body, id"),
+        ('{"body": "one", "id": 3}', "has no field 'text'; choose one of its fields with `field=`: body, id"),
         ("{}", "it has no field at all"),
         ('{"text": 3}', "has no text in the field 'text'"),
         ("[1, 2]", "is not a JSON object"),
@@ -210,7 +210,7 @@ def test_damaged_gzip(tmp_path: Path) -> None:
 def test_parquet_refusals(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"body": ["one"], "n": [1]}), path)
-    assert "has no column 'text'; choose one of its fields with `field`: body, n" in refusal(path)
+    assert "has no column 'text'; choose one of its fields with `field=`: body, n" in refusal(path)
     assert "holds int64, not text" in refusal(path, field="n")
     path.write_bytes(path.read_bytes()[:-9])
     assert "is not a whole parquet file" in refusal(path)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.core.errors import RefusalError
-from attnscope.engine.crew import WorkerOptions, one
+from attnscope.engine.crew import Workers, answer
 from attnscope.engine.processes import Processes, cores, environment
 from tests.engine.toy import Squares
 
@@ -21,7 +21,7 @@ def test_every_task_is_done_once_and_cores_are_divided(tmp_path: Path) -> None:
     with Processes(Squares(str(tmp_path)), 2) as crew:
         assert crew.hello in crew.processes
         found = dict(crew.each(range(7)))
-        assert one(crew, 9)[0] == 81
+        assert answer(crew, 9)[0] == 81
         workers = crew.processes
     assert {task: square for task, (square, _, _) in found.items()} == {n: n * n for n in range(7)}
     assert {threads for _, _, threads in found.values()} == {str(max(1, min(cores() // 2, _set_threads())))}
@@ -86,15 +86,15 @@ def test_workers_end_when_their_driver_is_killed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ({"workers": 0}, "0 workers do nothing"),
+        ({"workers": 0}, "`workers=` cannot be 0"),
         ({"engine": "rya"}, "Did you mean 'ray'"),
         ({"address": "a:1"}, "add `engine='ray'`"),
         ({"engine": "ray", "gpus_per_worker": -1.0}, "cannot be"),
     ],
 )
-def test_hands_that_cannot_be(asked: dict[str, object], sentence: str) -> None:
+def test_impossible_workers_are_refused(asked: dict[str, object], sentence: str) -> None:
     with pytest.raises(RefusalError, match=sentence):
-        WorkerOptions(**asked)  # type: ignore[arg-type]
+        Workers(**asked)  # type: ignore[arg-type]
 
 
 def _set_threads() -> int:

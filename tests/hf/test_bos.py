@@ -83,7 +83,7 @@ def test_a_token_that_the_vocabulary_lacks_is_none() -> None:
 def test_yes_without_a_token_is_refused() -> None:
     with pytest.raises(RefusalError, match="has no BOS token"):
         beginning_of(in_memory(tiny_t5()), "yes")
-    with pytest.raises(RefusalError, match="BOS cannot be 'ja': choose one of auto, yes, no"):
+    with pytest.raises(RefusalError, match="`bos=` cannot be 'ja': choose one of auto, yes, no"):
         beginning_of(in_memory(tiny_llama()), "ja")
 
 

@@ -187,8 +187,8 @@ def test_training_mode_stays_as_it_was() -> None:
     ("name", "head", "where", "sentence"),
     [
         ("GPT-2", compiled(width=9), (0, 0), "the heads of GPT2LMHeadModel are 8: compile the pattern with `width=8`"),
-        ("GPT-2", compiled(causal=False), (0, 0), "compile it with `causal`"),
-        ("BERT", compiled(), (0, 0), "compile the pattern without `causal`"),
+        ("GPT-2", compiled(causal=False), (0, 0), "compile it with `causal=True`"),
+        ("BERT", compiled(), (0, 0), "compile the pattern without `causal=`"),
         ("GPT-2", compiled(), (2, 0), "attends in blocks 0-1, not in block 2"),
         ("GPT-2", compiled(), (0, 4), "has heads 0 to 3, not 4"),
         ("Qwen3", compiled(), (0, 0), "norms queries and keys after projecting"),

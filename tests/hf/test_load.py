@@ -152,7 +152,7 @@ def test_a_bare_configuration(llama: Path, tmp_path: Path) -> None:
     shutil.copy(llama / "config.json", file)
     loaded = load(file, random_init=True)
     assert (loaded.name, loaded.class_name) == ("wide (random weights, seed 0)", "LlamaForCausalLM")
-    assert "pass `random_init`" in refusal(file)
+    assert "pass `random_init=True`" in refusal(file)
     edit_config(llama, lambda config: config.pop("architectures"))
     assert load(llama / "config.json", random_init=True).class_name == "LlamaForCausalLM"
 
@@ -262,7 +262,7 @@ def test_folders_without_a_configuration(llama: Path) -> None:
 
 def test_a_configuration_without_weights(llama: Path) -> None:
     (llama / "model.safetensors").unlink()
-    assert "pass `random_init`" in refusal(llama)
+    assert "pass `random_init=True`" in refusal(llama)
     assert load(llama, random_init=True).class_name == "LlamaForCausalLM"
 
 
@@ -297,7 +297,7 @@ def pickled(llama: Path) -> Path:
 
 
 def test_pickles_only_when_allowed(pickled: Path) -> None:
-    assert "`allow_pickle`" in refusal(pickled)
+    assert "`allow_pickle=True`" in refusal(pickled)
     loaded = load(pickled, allow_pickle=True)
     assert loaded.provenance["weights"] == "pickle"
     assert loaded.provenance["files_sha256"] == hashlib.sha256((pickled / "pytorch_model.bin").read_bytes()).hexdigest()
@@ -351,7 +351,7 @@ def test_remote_code_only_when_trusted(llama: Path, tmp_path: Path, monkeypatch:
         llama,
         lambda config: config.update(model_type="mine", auto_map=code, architectures=["MineForCausalLM"]),
     )
-    assert "`trust_remote_code`" in refusal(llama)
+    assert "`trust_remote_code=True`" in refusal(llama)
     assert load(llama, trust_remote_code=True).class_name == "MineForCausalLM"
     assert load(llama, trust_remote_code=True, random_init=True).class_name == "MineForCausalLM"
 

@@ -129,7 +129,7 @@ def test_the_plants_would_run_if_they_were_trusted(
 ) -> None:
     """Without this, the tests above might plant duds."""
     model = _planted(good, tmp_path, mark, plant)
-    with pytest.raises(RefusalError, match="`trust_remote_code`"):
+    with pytest.raises(RefusalError, match="`trust_remote_code=True`"):
         load(model)
     load(model, trust_remote_code=True)
     assert mark.read_text() == "ran"
@@ -151,7 +151,7 @@ def test_no_question_is_asked_even_where_permission_was_forgotten() -> None:
         def from_pretrained(folder: Path, **options: Any) -> None:
             transformers.dynamic_module_utils.resolve_trust_remote_code(None, str(folder), False, True)
 
-    with pytest.raises(RefusalError, match="`trust_remote_code`"):
+    with pytest.raises(RefusalError, match="`trust_remote_code=True`"):
         pretrained(Asks, Path("folder"), trust_remote_code=False)
     assert transformers.dynamic_module_utils.TIME_OUT_REMOTE_CODE > 0
 

@@ -128,7 +128,7 @@ def test_a_file_of_pairs(tmp_path: Path) -> None:
     assert read(tmp_path / "pairs.jsonl", field="target").documents == found.targets
     survey = scan(tiny_t5(), tmp_path / "pairs.jsonl", tokenizer=byte_tokenizer())
     assert survey.provenance["corpus"]["sequences"] == 3
-    with pytest.raises(RefusalError, match="`field` source"):
+    with pytest.raises(RefusalError, match="`field='source'`"):
         scan(tiny_llama(), tmp_path / "pairs.jsonl", tokenizer=byte_tokenizer())
     (tmp_path / "mixed.jsonl").write_text(lines[0] + '\n{"text": "alone"}')
     with pytest.raises(RefusalError, match="pairs and single texts"):

@@ -100,7 +100,7 @@ def test_changed_part_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "checkpoint" / "a.json"
     seal = json.loads(path.read_text())["sha256"]
     path.write_text(content.replace("SEAL", seal))
-    with pytest.raises(RefusalError, match="leave out `resume` to begin anew"):
+    with pytest.raises(RefusalError, match="leave out `resume=` to begin anew"):
         session(tmp_path, resume=True).part("a", never)
 
 

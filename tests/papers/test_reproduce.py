@@ -110,9 +110,9 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     for seeds in (0, (), (1, 1), (-1,)):
         with pytest.raises(RefusalError, match="seed"):
             reproduce("stand_in", seeds=seeds)
-    with pytest.raises(RefusalError, match="`out`"):
+    with pytest.raises(RefusalError, match="`out=`"):
         reproduce("stand_in", resume=True)
-    with pytest.raises(RefusalError, match="`resume`"):
+    with pytest.raises(RefusalError, match="`resume=`"):
         reproduce("stand_in", out=tmp_path, resume=True)
 
 

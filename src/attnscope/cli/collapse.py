@@ -18,7 +18,7 @@ from attnscope.cli.options import (
     with_requests,
 )
 from attnscope.cli.runner import Output, running
-from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.errors import RefusalError, one_of
 from attnscope.hf.loading.options import CorpusOptions, Loading, Sampling
 
 
@@ -63,8 +63,7 @@ def collapse(
             raise RefusalError("The published curves are in the paper's norm: leave --norm out, or --published.")
         published_curves(published)
     for name in listed(variants):
-        if name not in VARIANTS:
-            raise RefusalError(f"There is no variant called '{name}'.{nearest(name, VARIANTS)}")
+        one_of(name, VARIANTS, "variants")
     check_corpus(corpus)
     check_model(model, loading, shapes=True)
     with running(output, output.out or model_folder(model, loading.random_init), "the measurement") as run:

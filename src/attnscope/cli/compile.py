@@ -165,7 +165,7 @@ def _check_source(pattern: str | None, n: int | None, model: str | None, text: s
 
 
 def _pattern(source: str, n: int | None, k: int | None, seed: int, causal: bool, normalise: bool) -> Pattern:
-    """Generate the pattern if there is a generator of that name (no file without a suffix can be read); else read it."""
+    """Generate the pattern if a generator has that name (a file needs a suffix to be read); else read it."""
     from attnscope.heads.generate import GENERATORS, generate
 
     path = named_path(source, "pattern")

@@ -1,4 +1,4 @@
-"""Files that commands read and write: what cannot be is refused before any work is done."""
+"""Paths and folders on the command line, checked before any work is done."""
 
 from __future__ import annotations
 
@@ -22,12 +22,9 @@ from attnscope.data.formats import LONGEST_TEXT, TEXT_SUFFIXES, plain_text, text
 if TYPE_CHECKING:
     from attnscope.heads.pattern import Pattern
 
-# One place through which every path on the command line passes, before a command sees it.
-
 
 class PathCheckingCommand(TyperCommand):
-    """A command whose paths are such: not empty, without zero bytes, short enough, in folders that may be searched.
-    Its help ends with examples."""
+    """A command that checks its paths before it runs (not empty, no zero bytes, not too long), and shows examples."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         write_examples(str(self.name), formatter)
@@ -56,12 +53,10 @@ def _was_empty(typed: list[str], option: str | None) -> bool:
     return f"{option}=" in typed or any(pair == (option, "") for pair in pairwise(typed))
 
 
-# Where a command writes when nobody says where: `attnscope-NAME`, after the model, the pattern, or the question.
-#
-# Everything about one model goes into one folder. Two models may share a name (/a/model and /b/model): then the second
-# one gets `attnscope-model-2`, and that is said, so that nothing is replaced by what it is not.
+# Default folders: `attnscope-NAME`, after the model, the pattern, or the question. Everything about one model goes into
+# one folder. Of two models with one name (/a/model and /b/model) the second gets `attnscope-model-2`, with a message.
 
-LONGEST_STEM = 60  # of a name in that of a folder: with four bytes a letter, file systems still take it
+LONGEST_STEM = 60  # letters of a name: with four bytes each, file systems still accept it
 OF_MODELS = (
     "survey.json",
     "survey.partial.json",
@@ -75,13 +70,13 @@ HEAD = "head.safetensors"
 
 
 def named_folder(name: str, ending: str = "") -> Path:
-    """`attnscope-` and a name, in letters that every file system takes."""
+    """Return `attnscope-NAME`, with letters that every file system accepts."""
     stem = re.sub(r"[^\w.-]+", "-", name)[:LONGEST_STEM].strip("-.")
     return Path(f"attnscope-{stem or 'model'}{ending}")
 
 
 def model_folder(model: str, random_init: bool) -> Path:
-    """The folder of a model; of one that is drawn at random, a folder of its own."""
+    """Return the default folder of a model; random weights get a folder of their own."""
     path = named_path(model, "model")
     name = model
     if path.exists():
@@ -92,7 +87,7 @@ def model_folder(model: str, random_init: bool) -> Path:
 
 
 def pattern_folder(name: str, pattern: Pattern) -> Path:
-    """The folder of a pattern."""
+    """Return the default folder of a pattern."""
     return _first_free(named_folder(name), lambda folder: _holds_head_of(folder, pattern), "another pattern")
 
 
@@ -109,7 +104,7 @@ def _first_free(usual: Path, may_be_used: Callable[[Path], bool], what: str) -> 
 
 
 def _is_about(folder: Path, model: str) -> bool:
-    """Whether nothing in the folder is about another model. What cannot be read is nobody's."""
+    """Return whether nothing in the folder is about another model; unreadable files are ignored."""
     for name in OF_MODELS:
         with contextlib.suppress(RefusalError, KeyError, TypeError, AttributeError):
             data = read_document(folder / name)
@@ -120,7 +115,7 @@ def _is_about(folder: Path, model: str) -> bool:
 
 
 def _place(model: str) -> str:
-    """A path as the file system knows it, and a configuration by its folder; else the name itself."""
+    """Return the resolved path of a model (of a configuration, its folder), or its name if it is not a path."""
     try:
         path = named_path(model, "model")
         if not path.exists():
@@ -132,7 +127,7 @@ def _place(model: str) -> str:
 
 
 def _holds_head_of(folder: Path, pattern: Pattern) -> bool:
-    """Whether the head in the folder, if there is one, is of the same pattern, entry for entry."""
+    """Return whether the folder holds no head, or a head of an equal pattern."""
     import numpy as np
 
     from attnscope.commands.compile.record import Compiled
@@ -140,7 +135,7 @@ def _holds_head_of(folder: Path, pattern: Pattern) -> bool:
     try:
         kept = Compiled.load(folder / HEAD).target
     except RefusalError:
-        return True  # none, or one that nobody can use
+        return True  # missing or unreadable
     same_size = (kept.n, kept.n_keys, kept.causal) == (pattern.n, pattern.n_keys, pattern.causal)
     return same_size and all(
         np.array_equal(one, other)
@@ -156,7 +151,7 @@ LONGEST_PATH = 1024
 
 
 def checked_file(path: Path, option: str, suffixes: tuple[str, ...]) -> None:
-    """Refuse a place that cannot be written, or a kind of file that is not made, before any work is done."""
+    """Refuse a file that cannot be written, or whose suffix is unknown."""
     if path.suffix.lower() not in suffixes:
         raise RefusalError(f"{option} makes {' or '.join(suffixes)} files, not '{path.name}': give it such a name.")
     if path.is_dir():
@@ -170,7 +165,7 @@ def checked_file(path: Path, option: str, suffixes: tuple[str, ...]) -> None:
 
 
 def _is(kind: Callable[[Path], bool], path: Path) -> bool:
-    """A line of text is tried as a name, and most texts cannot be one: too long, or with letters that no name has."""
+    """Ask the file system about a text that may be a path; most texts are too long or hold impossible letters."""
     try:
         return kind(path)
     except PermissionError as error:
@@ -180,15 +175,15 @@ def _is(kind: Callable[[Path], bool], path: Path) -> bool:
 
 
 def text_or_medium(text: str) -> str | Path:
-    """The path of a picture or a sound, where the text is the name of one; else what `text_or_file` gives."""
+    """Return the path of a picture or a sound, if the text names one; else as `text_or_file`."""
     from attnscope.data.medium import names_medium
 
     return Path(text) if names_medium(text) else text_or_file(text)
 
 
 def text_or_file(text: str) -> str:
-    """The text itself, what is in the file that it names, or standard input for `-`; a folder, or a file that is not
-    there, is refused."""
+    """Return the text, the content of the file that it names, or standard input for `-`; refuse folders and missing
+    files."""
     if text == "-":
         said = "Standard input"
         if sys.stdin is None:

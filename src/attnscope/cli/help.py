@@ -1,11 +1,11 @@
-"""Help that says everything: whole descriptions, and examples that can be typed as they stand.
+"""Help with whole descriptions and examples, and error messages without terminal escapes.
 
-The library under this cuts descriptions to one line with "...", and repeats in its complaints what was typed as it was
-typed, escapes and all.
+typer cuts descriptions to one line, and repeats what was typed in its error messages, escapes included.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,10 +13,12 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from attnscope.core.errors import speaking_in_flags
+from attnscope.core.errors import RefusalError
 from attnscope.core.words import clean
 
-UsageError: Any = typer.BadParameter.__base__  # which typer does not give a name of its own
+_PARAMETER = re.compile(r"`([a-z_]+)=([^`]*)`")
+_RENAMED = {"survey": "from", "methods": "method", "settings": "set"}
+UsageError: Any = typer.BadParameter.__base__  # typer has no public name for it
 
 # Two for each command. In this order they all work in an empty folder, without a network; those of timeline
 # need a run, which a training writes (docs/watch.md).
@@ -77,7 +79,7 @@ WHAT_IS_WRITTEN = (
 
 
 class WholeHelpGroup(TyperGroup):
-    """All commands with whole descriptions, complaints in which nothing can command the terminal, refusals in flags."""
+    """All commands with whole descriptions, complaints without escapes for the terminal, and refusals in flags."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -88,9 +90,24 @@ class WholeHelpGroup(TyperGroup):
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        # Complaints of the commands as well, whose words are read in here; and refusals name flags in here.
-        with _clean_complaints(), speaking_in_flags():
-            return super().invoke(ctx)
+        with _clean_complaints():  # of the commands as well
+            try:
+                return super().invoke(ctx)
+            except RefusalError as refusal:
+                raise RefusalError(in_flags(refusal.sentence), refusal.parameter) from refusal
+
+
+def in_flags(sentence: str) -> str:
+    """Return a refusal with flags: --max-tokens 64 for `max_tokens=64`, --against for `against=`."""
+    return _PARAMETER.sub(_flag, sentence)
+
+
+def _flag(parameter: re.Match[str]) -> str:
+    name, value = parameter[1], parameter[2].strip("'")
+    if value == "False":
+        return "--no-text" if name == "keep_text" else f"--no-{name}"
+    flag = f"--{_RENAMED.get(name, name).replace('_', '-')}"
+    return flag if value in ("", "True") else f"{flag} {value}"
 
 
 @contextmanager
@@ -104,12 +121,12 @@ def _clean_complaints() -> Iterator[None]:
 
 
 def _is_help(complaint: Any) -> bool:
-    """`attnscope` alone is answered with the whole help, as if it were a complaint: its lines stay lines."""
+    """Return whether typer answers `attnscope` alone with the help, which keeps its lines."""
     return type(complaint).__name__ == "NoArgsIsHelpError"
 
 
 def write_examples(name: str, formatter: Any) -> None:
-    """Never wrapped, because they are there to be copied."""
+    """Write the examples of a command without wrapping, so that they can be copied."""
     with formatter.section("Examples"):
         for example in EXAMPLES[name]:
             formatter.write(f"{'':>{formatter.current_indent}}{example}\n")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from attnscope.cli.capacity import capacity
-from attnscope.cli.cite import cite
+from attnscope.cli.catalog import cite, measures, variants
 from attnscope.cli.collapse import collapse
 from attnscope.cli.compare import compare
 from attnscope.cli.compile import compile
@@ -18,7 +18,6 @@ from attnscope.cli.explain import explain
 from attnscope.cli.export import export
 from attnscope.cli.files import PathCheckingCommand
 from attnscope.cli.help import WHAT_IS_WRITTEN, WholeHelpGroup
-from attnscope.cli.measures import measures
 from attnscope.cli.merge import merge
 from attnscope.cli.output import (
     NOBODY_READS,
@@ -37,7 +36,6 @@ from attnscope.cli.runner import INTERRUPTED
 from attnscope.cli.scan import scan
 from attnscope.cli.timeline import timeline
 from attnscope.cli.treat import treat
-from attnscope.cli.variants import variants
 from attnscope.cli.view import view
 from attnscope.core.errors import RefusalError, asking_for_torch
 from attnscope.core.progress import exit_code, leave_in_peace, stoppable
@@ -55,24 +53,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 for command in (
-    scan,
-    report,
-    compare,
-    export,
-    merge,
-    measures,
-    collapse,
-    paths,
-    explain,
-    view,
-    compile,
-    capacity,
-    variants,
-    treat,
-    timeline,
-    reproduce,
-    cite,
-    doctor,
+    *(scan, report, compare, export, merge, measures, collapse, paths, explain, view, compile, capacity, variants),
+    *(treat, timeline, reproduce, cite, doctor),
 ):
     app.command(cls=PathCheckingCommand)(command)
 
@@ -89,7 +71,7 @@ def options(
 
 
 def run() -> None:
-    """Console entry point. Here and nowhere earlier signals are taken over: who imports attnscope keeps their own."""
+    """Run the console entry point. Signal handlers are set here only: importing attnscope sets none."""
     open_closed_streams()
     with stoppable():
         code = None
@@ -97,7 +79,7 @@ def run() -> None:
             code = _code()
         if code is None:
             code = exit_code()
-        if code == exit_code():  # stopped: inside, so that no signal finds the handlers of before
+        if code == exit_code():  # still inside, so that no signal finds the old handlers
             leave_in_peace()
     sys.exit(code_after_flush(code))
 
@@ -106,7 +88,7 @@ def _code() -> int:
     try:
         with asking_for_torch():
             app()
-    except SystemExit as leaving:  # how typer ends, well or not; commands say 130 for both kinds of stop
+    except SystemExit as leaving:  # how typer always ends; commands exit with 130 for both signals
         if nobody_read(leaving):
             return NOBODY_READS
         return exit_code() if leaving.code == INTERRUPTED else int(leaving.code or 0)

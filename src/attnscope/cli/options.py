@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_type_hints
 import typer
 
 from attnscope.cli.runner import interruptible
-from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.errors import RefusalError, one_of
 from attnscope.hf.loading.options import Loading, expanded
 
 # Checks that run before torch is imported: that takes seconds, and a typo should not.
@@ -61,9 +61,7 @@ def check_measures(measures: str) -> None:
 def check_construction(method: str) -> None:
     from attnscope.core.card import names
 
-    known = ("auto", *names("attnscope.constructions"))
-    if method not in known:
-        raise RefusalError(f"There is no construction called '{method}'.{nearest(method, known)}")
+    one_of(method, ("auto", *names("attnscope.constructions")), "method")
 
 
 # What is measured

@@ -1,4 +1,4 @@
-"""What commands share: where files go, and how plain data is printed."""
+"""Standard streams, output folders and JSON."""
 
 from __future__ import annotations
 
@@ -18,15 +18,12 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.files import refusal_words
 from attnscope.core.words import clean
 
-# Standard input, output and error that are closed, full, or read by nobody: an exit code and a sentence, no crash.
-
 REFUSED = 2
-NOBODY_READS = 141  # what a shell says of a program that SIGPIPE ended; 1 is a gate that failed
+NOBODY_READS = 141  # what a shell reports after SIGPIPE; 1 is a gate that failed
 
 
 def open_closed_streams() -> None:
-    """A program may be started without standard streams. Their numbers must not go to the files that it writes, and
-    nobody who prints should have to ask whether there is an output."""
+    """Open standard streams that were closed, so that no file gets their numbers and printing always works."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(number)
@@ -37,7 +34,7 @@ def open_closed_streams() -> None:
 
 
 class Forgiving:
-    """Standard error: what cannot be said there (the disk is full, the reader is gone) is no reason to stop working."""
+    """Standard error that ignores failures to write: a full disk or a closed reader must not stop the work."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -56,23 +53,23 @@ class Forgiving:
 
 
 def nobody_read(leaving: SystemExit) -> bool:
-    """Whether the program is left because its output went nowhere: typer and rich both make that an exit code of 1."""
+    """Return whether the program ends because its output was closed: typer and rich make that exit code 1."""
     return isinstance(leaving.__context__, BrokenPipeError)
 
 
 def code_after_flush(code: int) -> int:
-    """What is still on its way to standard output goes now, while something can be said about it."""
+    """Flush standard output while a failure can still be reported; return the exit code."""
     try:
         sys.stdout.flush()
     except OSError as error:
         return code or code_of(error)
-    except ValueError:  # closed by somebody already
+    except ValueError:  # closed already
         pass
     return code
 
 
 def code_of(error: OSError) -> int:
-    """Say what an operating system refused, and which code to leave with."""
+    """Report what the operating system refused, and return the exit code."""
     of_output = error.filename is None
     if of_output:
         _forget_output()
@@ -86,18 +83,18 @@ def code_of(error: OSError) -> int:
 
 
 def of_a_stream(error: OSError) -> bool:
-    """Errors without a file name come from what is open already: a full disk, a reader that is gone."""
+    """Return whether an error without a file name is of an open stream: a full disk, or a closed reader."""
     return error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT, errno.EFBIG)
 
 
 def say(sentence: str) -> None:
-    """One sentence on standard error. Names in it come from files, and a terminal would obey their escapes."""
+    """Print one sentence on standard error, without escapes: names in it may come from files."""
     sys.stderr.write(f"attnscope: {clean(sentence)}\n")
     sys.stderr.flush()
 
 
 def _forget_output() -> None:
-    """Python would try once more to write what is left, and complain."""
+    """Redirect standard output to nowhere: Python would try to flush it again, and complain."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -115,10 +112,7 @@ WRITTEN = (
 
 @contextmanager
 def output_folder(folder: Path) -> Iterator[Path]:
-    """Make the output folder now, so that an unwritable one is refused before any work is done.
-
-    If the work is refused, a folder that was made for it and is still empty goes away again.
-    """
+    """Make the output folder before any work is done; remove it again if it was new and is still empty."""
     for name in WRITTEN:
         if (folder / name).exists() and not (folder / name).is_file():
             raise RefusalError(f"'{folder / name}' is no file, and one must go there: name another folder with --out.")
@@ -139,14 +133,14 @@ def output_folder(folder: Path) -> Iterator[Path]:
 
 
 def page_path(out: Path) -> Path:
-    """Where a page goes: a file, not a folder and not nothing."""
+    """Refuse an --out that is not the name of a file."""
     if not out.name or (out.exists() and not out.is_file()):
         raise RefusalError(f"'{out}' is not a file name: give --out a name like report.html.")
     return out
 
 
 def print_json(data: Any) -> None:
-    """Strict JSON: numbers that JSON cannot hold become null."""
+    """Print strict JSON: NaN and infinities become null."""
     from attnscope.core.decoding import plain
 
     typer.echo(json.dumps(plain(data), indent=2))

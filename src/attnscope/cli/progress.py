@@ -24,10 +24,10 @@ _EVERY = 10.0  # seconds between plain lines about steps: a search says somethin
 
 @contextmanager
 def showing(counted: str = "") -> Iterator[Listener]:
-    """Yields `advance(stage, done, total, tokens)`; `tokens` may be left out, and a total of 0 is not known.
+    """Yield `advance(stage, done, total, tokens)`; `tokens` is optional, and a total of 0 is unknown.
 
-    `counted` names what is counted where that is one thing from beginning to end ("sequences"): then speed and time
-    left can be told. Without it, stages count steps of their own kinds.
+    `counted` names what is counted if that is one thing from beginning to end ("sequences"): then speed and the time
+    left are shown. Without it, every stage counts steps of its own.
     """
     if not sys.stderr.isatty():
         yield _plain_count(counted) if counted else _plain_steps()
@@ -65,7 +65,7 @@ def _count_columns() -> tuple[ProgressColumn, ...]:
 
 
 def _step_columns() -> tuple[ProgressColumn, ...]:
-    """Steps have labels, which may be long: they have all the room there is, and more lines if need be."""
+    """Give labels of steps all the room, since they may be long."""
     from rich.progress import BarColumn, TextColumn
     from rich.table import Column
 
@@ -83,7 +83,7 @@ def _times() -> ProgressColumn:
     from rich.text import Text
 
     class Times(ProgressColumn):
-        """`0:05 elapsed, 0:12 left`; nothing is said to be left where nobody knows."""
+        """Show `0:05 elapsed, 0:12 left`, without the second half if it is unknown."""
 
         def render(self, task: Task) -> Text:
             return Text(times_words(task.elapsed or 0.0, task.fields["left"]))
@@ -104,7 +104,7 @@ def _clock(seconds: float) -> str:
 
 @dataclass
 class _Pace:
-    """How fast a stage is going: what was there when it began (in a resumed scan, say) does not count."""
+    """The speed of a stage; work from before it began, as in a resumed scan, is not counted."""
 
     stage: str = ""
     start: float = 0.0
@@ -112,7 +112,7 @@ class _Pace:
     tokens: int = 0
 
     def speed(self, stage: str, done: int, tokens: int | None) -> str:
-        """In words, as soon as something has been read."""
+        """Return the speed in words, or nothing before the first tokens."""
         read = tokens or 0
         if stage != self.stage:
             self.stage, self.start, self.done, self.tokens = stage, time.monotonic(), done, read
@@ -120,7 +120,7 @@ class _Pace:
         return f"{new / (time.monotonic() - self.start):,.0f} tokens/s" if new > 0 else ""
 
     def seconds_left(self, done: int, total: int) -> float | None:
-        """None until something of this stage is done."""
+        """Return the seconds left, or None before the first step of this stage."""
         new = done - self.done
         return (time.monotonic() - self.start) * (total - done) / new if new > 0 else None
 

@@ -10,7 +10,7 @@ import typer
 from attnscope.cli.options import json_option, out_option, resume_option, with_requests
 from attnscope.cli.output import print_json, say
 from attnscope.cli.runner import Output, running
-from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.errors import one_of
 from attnscope.core.experiment import PRESETS
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ def reproduce(
         _list(known.values(), output)
         return
     name = card_named(paper, known).name  # an unknown name is refused before anything is loaded
-    if preset not in PRESETS:
-        raise RefusalError(f"There is no preset called '{preset}'.{nearest(preset, PRESETS)}")
+    one_of(preset, PRESETS, "preset")
     folder = output.out or named_folder(name if preset == "quick" else f"{name}-{preset}")
 
     def kept() -> str:

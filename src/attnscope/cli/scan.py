@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnscope.cli.help import in_flags
 from attnscope.cli.options import (
     KeepText,
     Model,
@@ -25,6 +26,7 @@ from attnscope.cli.runner import Output, Run, running
 from attnscope.core.errors import RefusalError
 from attnscope.core.finding import Severity
 from attnscope.core.words import clean
+from attnscope.engine.crew import Workers
 from attnscope.hf.loading.options import Loading, Sampling, ScanOptions
 
 if TYPE_CHECKING:
@@ -42,6 +44,10 @@ Gate = Annotated[
     ScanOptions,
     max_tokens=max_tokens_option("256, or what the model takes"),
     seed=seed_option("random weights and for drawing sequences"),
+    workers=typer.Option(help="Processes that share the work, each with the model; or tasks of --engine ray."),
+    engine=typer.Option(help="local, or ray for a cluster."),
+    address=typer.Option(help="Of the Ray cluster. Default: a new one here."),
+    gpus_per_worker=typer.Option(help="GPUs of each Ray task, such as 0.5."),
     out=out_option("survey.json and report.html", "MODEL"),
     as_json=json_option("the findings"),
 )
@@ -61,9 +67,7 @@ def scan(
     threshold: Threshold = None,
     fail_on: Gate = None,
     resume: Annotated[bool, resume_option("an interrupted scan in --out")] = False,
-    workers: Annotated[
-        int | None, typer.Option(help="Processes that share the work, each with the model; or tasks of --engine ray.")
-    ] = None,
+    team: Workers = Workers(),
     store: Annotated[
         str | None,
         typer.Option(
@@ -74,9 +78,6 @@ def scan(
         str | None,
         typer.Option(help="Do part i of n (3/64, or env: from the environment) into --store.", metavar="I/N"),
     ] = None,
-    engine: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Of the Ray cluster. Default: a new one here.")] = None,
-    gpus_per_worker: Annotated[float, typer.Option(help="GPUs of each Ray task, such as 0.5.")] = 0.0,
     output: Output = Output(),
 ) -> None:
     """Look at every head of MODEL as it reads CORPUS, and say what is wrong; write a survey and its page."""
@@ -117,12 +118,9 @@ def scan(
             keep_text=keep_text,
             checkpoint=folder / PARTIAL if shard is None else None,
             resume=resume,
-            workers=workers,
+            team=team,
             store=store,
             shard=shard,
-            engine=engine,
-            address=address,
-            gpus_per_worker=gpus_per_worker,
             progress=run.progress,
         )
         if shard is not None:
@@ -202,7 +200,7 @@ def _views(run: Run, model: str, survey: Survey, thresholds: Thresholds, loading
             view(loaded, survey=survey, sample=sample).write_page(run.folder / view_name(sample))
             made.append(sample)
         except RefusalError as refusal:
-            say(f"sample {sample} has no view: {refusal}")
+            say(f"sample {sample} has no view: {in_flags(refusal.sentence)}")
     return tuple(made)
 
 

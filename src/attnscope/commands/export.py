@@ -54,7 +54,7 @@ def format_of(out: Path | None, format: str | None) -> str:
         what = f"There is no format '{chosen}'" if format else f"The name '{out}' does not say the format"
         raise RefusalError(f"{what}: choose one of {', '.join(FORMATS)}.{meant(chosen, FORMATS)}")
     if ending in FORMATS and ending != chosen:
-        raise RefusalError(f"The file '{out}' would hold {chosen}: let its name end in .{chosen}, or change --format.")
+        raise RefusalError(f"The file '{out}' would hold {chosen}: let its name end in .{chosen}, or change `format=`.")
     return chosen
 
 

@@ -31,7 +31,7 @@ def numbered_seeds(seeds: int | Sequence[int], each: str) -> Sequence[int]:
     if count > MOST_SEEDS:
         raise RefusalError(
             f"{count:,} seeds are {count:,} times {each}, and means hardly change after {MOST_SEEDS:,}: ask for "
-            f"--seeds {MOST_SEEDS} or fewer."
+            f"`seeds={MOST_SEEDS}` or fewer."
         )
     return range(seeds) if isinstance(seeds, int) else seeds
 

@@ -62,7 +62,7 @@ class Batch:
         if len(self) < 2:
             raise RefusalError(
                 f"A single sequence of {self.tokens} tokens does not fit into memory: pass a smaller "
-                "--max-tokens, or --dtype bfloat16."
+                "`max_tokens=`, or `dtype='bfloat16'`."
             )
         if self.undivided:
             raise RefusalError(
@@ -162,7 +162,7 @@ def batches(
     takes them.
     """
     if batch_size < 1:
-        raise RefusalError(f"A batch of {batch_size} sequences is empty: pass --batch-size 1 or more.")
+        raise RefusalError(f"A batch of {batch_size} sequences is empty: pass `batch_size=1` or more.")
     windows = sequences.sequences
     written = sequences.targets or tuple(window.ids for window in windows)
     shifted = None if decoder_start is None else [(decoder_start, *ids[:-1]) for ids in written]

@@ -84,7 +84,7 @@ def json_record(line: str, place: str, field: str) -> Document:
     else:
         raise RefusalError(f"{place} has no field '{field}'; {_pick(record)}.")
     if not isinstance(texts[0], str):
-        raise RefusalError(f"{place} has no text in the field '{field}': choose a field of strings with --field.")
+        raise RefusalError(f"{place} has no text in the field '{field}': choose a field of strings with `field=`.")
     for text in texts:
         refuse_half_characters(text, place)
     return texts[0] if len(texts) == 1 else (texts[0], texts[1])
@@ -103,7 +103,7 @@ def refuse_half_characters(text: str, place: str) -> None:
 
 def _pick(fields: Any) -> str:
     names = ", ".join(map(str, fields))
-    return f"choose one of its fields with --field: {names}" if names else "it has no field at all"
+    return f"choose one of its fields with `field=`: {names}" if names else "it has no field at all"
 
 
 def _parquet(data: bytes, name: str, field: str) -> list[Document]:
@@ -129,7 +129,7 @@ def opened_parquet(source: Any, name: str, field: str) -> Any:
             raise RefusalError(f"{name} has several columns called '{field}': rename all but one of them.")
         kind = columns.field(field).type
         if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
-            raise RefusalError(f"The column '{field}' of {name} holds {kind}, not text: choose another with --field.")
+            raise RefusalError(f"The column '{field}' of {name} holds {kind}, not text: choose another with `field=`.")
         return file
 
 

@@ -152,7 +152,7 @@ def _of_file(path: Path, label: str) -> tuple[Class, ...]:
     if path.is_dir() or not set(written_as) & set(JSON_LINES):
         raise RefusalError(
             f"{path} has no labels: give a .jsonl file with lines such as "
-            f'{{"text": "...", "{label}": "positive"}}, or leave --labels out to follow what the model itself says.'
+            f'{{"text": "...", "{label}": "positive"}}, or leave `labels=` out to follow what the model itself says.'
         )
     with path.open("rb") as stream:
         data = read_all(stream, str(path))
@@ -167,7 +167,7 @@ def _class(line: str, place: str, label: str) -> Class:
     found = record.get(label) if isinstance(record, dict) else None
     if isinstance(found, bool) or not isinstance(found, str | int):
         raise RefusalError(
-            f"{place} has no class in the field '{label}': give every text one, or leave --labels out to follow what "
+            f"{place} has no class in the field '{label}': give every text one, or leave `labels=` out to follow what "
             "the model itself says."
         )
     return found

@@ -62,7 +62,7 @@ def pair_windows(
     if not fitting:
         raise RefusalError(
             f"None of the {count(len(corpus.documents), 'pair')} of {corpus.name} has {_FEWEST} to {limit} tokens on "
-            "either side: give shorter pairs, or a larger --max-tokens."
+            "either side: give shorter pairs, or a larger `max_tokens=`."
         )
     sequences, targets = (tuple(side) for side in zip(*(fitting[n] for n in sorted(fitting)), strict=True))
     refuse_unknown_tokens([*(window.ids for window in sequences), *targets], vocab_size)
@@ -107,7 +107,7 @@ def repeated_windows(
     if half < 2 or len(vocabulary) < 2:
         raise RefusalError(
             f"Random tokens twice over need two tokens and two places for each, and there are {len(vocabulary)} tokens"
-            f" and {limit} places: pass --max-tokens {4 + len(opening)} or more."
+            f" and {limit} places: pass `max_tokens={4 + len(opening)}` or more."
         )
     refuse_too_many_random(samples, limit)
     draw = random.Random(seed)

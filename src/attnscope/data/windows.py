@@ -120,7 +120,7 @@ def windows(
     if room < _FEWEST:
         raise RefusalError(
             f"Sequences of {limit} tokens leave no room for text beside {surround.length} special tokens: "
-            f"ask for at least {surround.length + _FEWEST} with --max-tokens."
+            f"ask for at least {surround.length + _FEWEST} with `max_tokens=`."
         )
     order = list(range(len(stretches)))
     if samples is not None:
@@ -143,7 +143,7 @@ def windows(
     if max_tokens is not None and not short and len(cut) == len(stretches) and seen < room:
         raise RefusalError(
             f"The corpus ({corpus.name}) has {seen + surround.length} tokens, fewer than one window of "
-            f"{max_tokens}: give it more text, or pass --max-tokens {seen + surround.length} or less."
+            f"{max_tokens}: give it more text, or pass `max_tokens={seen + surround.length}` or less."
         )
     if samples is not None and samples < len(places):
         places = [places[i] for i in sorted(random.Random(seed).sample(range(len(places)), samples))]
@@ -178,7 +178,7 @@ def refuse_too_many_random(samples: int, limit: int) -> None:
     if samples * limit > _MOST_RANDOM:
         raise RefusalError(
             f"{samples:,} sequences of {limit:,} random tokens are {samples * limit:,} to draw and keep: ask for "
-            f"--samples {max(1, _MOST_RANDOM // limit)} or fewer, or for shorter ones with --max-tokens."
+            f"`samples={max(1, _MOST_RANDOM // limit)}` or fewer, or for shorter ones with `max_tokens=`."
         )
 
 
@@ -187,18 +187,18 @@ def window_length(max_tokens: int | None, positions: int | None) -> int:
     if max_tokens is None:
         return DEFAULT_TOKENS if positions is None else min(DEFAULT_TOKENS, positions)
     if max_tokens < _FEWEST:
-        raise RefusalError(f"A sequence of {max_tokens} tokens has no attention: pass --max-tokens {_FEWEST} or more.")
+        raise RefusalError(f"A sequence of {max_tokens} tokens has no attention: pass `max_tokens={_FEWEST}` or more.")
     if positions is not None and max_tokens > positions:
         raise RefusalError(
             f"Sequences of {max_tokens} tokens are longer than the {positions} positions of this model: "
-            f"pass --max-tokens {positions} or less."
+            f"pass `max_tokens={positions}` or less."
         )
     return max_tokens
 
 
 def refuse_fewer_than_one(samples: int | None) -> None:
     if samples is not None and samples < 1:
-        raise RefusalError(f"{samples} samples leave nothing to measure: pass --samples 1 or more.")
+        raise RefusalError(f"{samples} samples leave nothing to measure: pass `samples=1` or more.")
 
 
 def refuse_unknown_tokens(sequences: Sequence[tuple[int, ...]], vocab_size: int | None) -> None:

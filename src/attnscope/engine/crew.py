@@ -1,12 +1,12 @@
-"""A crew: workers that each open a job once and then do tasks of it, in any order, again where one was lost.
+"""A crew: workers that open a job once and then do its tasks in any order, repeating tasks of workers that died.
 
     with Processes(job, workers=4) as crew:
-        crew.hello                                what the first worker said when it had opened the job
-        for task, result in crew.each(tasks):     as they come
+        crew.hello                                the answer of the first worker that opened the job
+        for task, result in crew.each(tasks):     in the order in which they finish
 
-A job is plain data that can be pickled. What it opens says `agreed`, a text that must be the same in every worker
-(otherwise they would not be doing the same work), and a `hello`, and does tasks. Workers keep nothing that a restart
-would lose: what a task makes, it puts into a file before it answers, and answers are small.
+A job is plain data that can be pickled. An opened job has `agreed`, a text that must be equal in every worker (or they
+would not do the same work), a `hello`, and does tasks. Workers keep nothing that a restart would lose: a task writes
+its results into a file before it answers, and answers are small.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol, runtime_checkable
 
-from attnscope.core.errors import RefusalError, meant
-
-# Messages between a driver and its workers: pickles with their length in front, through pipes.
+from attnscope.core.errors import RefusalError, at_least, one_of
 
 _LENGTH = struct.Struct(">Q")
 
 
 def send(stream: BinaryIO, message: Any) -> None:
+    """Write a message: a pickle with its length in front."""
     data = pickle.dumps(message)
     stream.write(_LENGTH.pack(len(data)) + data)
     stream.flush()
 
 
 def receive(stream: BinaryIO) -> Any:
-    """The next message; `EOFError` where there is none any more."""
+    """Read the next message; raise EOFError at the end."""
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         raise EOFError
@@ -44,17 +43,8 @@ def receive(stream: BinaryIO) -> Any:
     return pickle.loads(data)  # both ends are this program
 
 
-# Which part of the shards is mine: `3/64` on the command line, or what a batch system says in the environment.
-#
-#     --shard 3/64        the third of 64 parts
-#     --shard env         RANK and WORLD_SIZE (torchrun), SLURM_ARRAY_TASK_ID and _COUNT, or SLURM_PROCID and
-# SLURM_NTASKS
-#
-# Shards are dealt out like cards: part i of n has shards i-1, i-1+n, i-1+2n, ... Which shard is which does not depend
-# on n, so that work begun in 64 parts can be finished in 8.
-
 FROM_ENVIRONMENT = "env"
-# which variables: the number, how many there are, and the first number
+# Variables of torchrun and SLURM: the number of this part, how many parts there are, and the first number.
 _SYSTEMS = (
     ("RANK", "WORLD_SIZE", None),
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"),
@@ -64,7 +54,11 @@ _SYSTEMS = (
 
 @dataclass(frozen=True)
 class ArrayPart:
-    """The `number`-th (from 1) of `of` parts."""
+    """The `number`-th (from 1) of `of` parts.
+
+    Part i of n has shards i-1, i-1+n, i-1+2n, ... The numbers of shards do not depend on n, so work that was begun in
+    64 parts can be finished in 8.
+    """
 
     number: int
     of: int
@@ -77,12 +71,12 @@ class ArrayPart:
 
 
 def part(text: str, environment: Mapping[str, str] | None = None) -> ArrayPart:
-    """What the text means, or a refusal."""
+    """Read `3/64`, or `env` for what a batch system says in the environment."""
     if text == FROM_ENVIRONMENT:
         return _of(os.environ if environment is None else environment)
     found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text.strip())
     if found is None:
-        raise RefusalError(f"'{text}' is not a part: write --shard 3/64 for the third of 64, or --shard env.")
+        raise RefusalError(f"'{text}' is not a part: write `shard='3/64'` for the third of 64, or `shard='env'`.")
     return _sound(int(found[1]), int(found[2]))
 
 
@@ -95,24 +89,24 @@ def _of(environment: Mapping[str, str]) -> ArrayPart:
             except ValueError:
                 raise RefusalError(
                     f"{name} and {count} are '{environment[name]}' and '{environment[count]}', which are no numbers: "
-                    "write --shard 3/64 instead."
+                    "write `shard='3/64'` instead."
                 ) from None
     raise RefusalError(
-        "--shard env finds neither RANK and WORLD_SIZE nor SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT in the "
-        "environment: start it under torchrun or in a job array, or write --shard 3/64."
+        "`shard='env'` finds neither RANK and WORLD_SIZE nor SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT in the "
+        "environment: start it under torchrun or in a job array, or write `shard='3/64'`."
     )
 
 
 def _sound(number: int, of: int) -> ArrayPart:
     if not 1 <= number <= of:
         raise RefusalError(
-            f"There is no part {number} of {of}: parts are counted from 1, so write --shard 1/{max(of, 1)} to "
-            f"{max(of, 1)}/{max(of, 1)}."
+            f"There is no part {number} of {of}: parts are counted from 1, so write `shard='1/{max(of, 1)}'` to "
+            f"'{max(of, 1)}/{max(of, 1)}'."
         )
     return ArrayPart(number, of)
 
 
-RETRIES = 3  # how often a task is given to another worker after the death of one
+RETRIES = 3  # how often a task is given to another worker after its worker died
 
 
 @runtime_checkable
@@ -128,7 +122,7 @@ class Job(Protocol):
     def open(self) -> AbstractContextManager[Any]: ...
 
     def called(self, task: Any) -> str:
-        """`shard 3`, for people."""
+        """Return the name of a task for users: `shard 3`."""
         ...
 
 
@@ -140,8 +134,8 @@ class Crew(Protocol):
     def each(self, tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]: ...
 
 
-def one(crew: Crew, task: Any) -> Any:
-    """The answer to a single task."""
+def answer(crew: Crew, task: Any) -> Any:
+    """Return the answer to a single task."""
     return next(result for _, result in crew.each([task]))
 
 
@@ -160,14 +154,14 @@ def refused(called: str | None, sentence: str) -> RefusalError:
 def failed(called: str | None, reason: str) -> RefusalError:
     return RefusalError(
         f"{'A worker' if called is None else _first_upper(called)} failed ({reason}): run it in one process, without "
-        "--workers, to see where; what is done is kept."
+        "`workers=`, to see where; what is done is kept."
     )
 
 
 def lost(called: str, ending: str) -> RefusalError:
     return RefusalError(
         f"{_first_upper(called)} cost {RETRIES + 1} workers their life ({ending}): look at memory, use fewer "
-        "workers or a smaller --batch-size, and start again; what is done is kept."
+        "workers or a smaller `batch_size=`, and start again; what is done is kept."
     )
 
 
@@ -175,14 +169,12 @@ def _first_upper(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}"
 
 
-# Whose hands do the work: so many processes here, or a cluster.
-
 ENGINES = ("local", "ray")
 
 
 @dataclass(frozen=True)
-class WorkerOptions:
-    """`workers` None leaves it to the engine: one process here, all cores of a cluster."""
+class Workers:
+    """Who does the work. `workers=None` means one process here, or all cores of a cluster."""
 
     workers: int | None = None
     engine: str = "local"
@@ -190,16 +182,12 @@ class WorkerOptions:
     gpus_per_worker: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise RefusalError(
-                f"There is no engine '{self.engine}': choose one of {', '.join(ENGINES)}.{meant(self.engine, ENGINES)}"
-            )
+        one_of(self.engine, ENGINES, "engine")
         if self.engine == "local" and (self.address is not None or self.gpus_per_worker):
-            raise RefusalError("An address and GPUs for each worker belong to a cluster: add --engine ray.")
-        if self.workers is not None and self.workers < 1:
-            raise RefusalError(f"{self.workers} workers do nothing: pass --workers 1 or more.")
-        if self.gpus_per_worker < 0:
-            raise RefusalError(f"{self.gpus_per_worker:g} GPUs for each worker cannot be: pass 0 or more.")
+            raise RefusalError("An address and GPUs for each worker belong to a cluster: add `engine='ray'`.")
+        if self.workers is not None:
+            at_least(self.workers, 1, "workers")
+        at_least(self.gpus_per_worker, 0, "gpus_per_worker")
 
     def crew(self, job: Job) -> AbstractContextManager[Crew]:
         if self.engine == "ray":

@@ -1,8 +1,8 @@
 """A crew on a Ray cluster: tasks with retries, and nothing in a worker that a restart would lose.
 
-A worker process opens the job when its first task comes and keeps it open for the next ones: that is a cache, and a new
-process fills its own. Results are small, since shards are files in the store, and only a few tasks are under way at a
-time, so that the driver holds next to nothing. Ray gives a task whose worker or node died to another one by itself.
+A worker process opens the job with its first task and keeps it open: that is a cache, and a new process fills its own.
+Results are small, since shards are files in the store, and only a few tasks are under way at a time, so the driver
+needs little memory. Ray itself repeats a task whose worker or node died.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _opened: dict[bytes, tuple[ExitStack, Any]] = {}  # in a worker: the job that is
 
 
 def _do(pickled: bytes, task: Any) -> tuple[str, Any, str]:
-    """In a worker: what came of a task, and with which version."""
+    """Do a task in a worker; return its outcome and the version of attnscope there."""
     version = attnscope.__version__
     try:
         if pickled not in _opened:
@@ -46,7 +46,7 @@ def _do(pickled: bytes, task: Any) -> tuple[str, Any, str]:
 
 
 class OnRay:
-    """Mutable while the work runs. A cluster that was started here ends with it; any other goes on."""
+    """A context manager, mutable while the work runs. A cluster that was started here is stopped on exit."""
 
     def __init__(self, job: Job, workers: int | None, address: str | None, gpus: float) -> None:
         self._job, self._workers, self._address, self._gpus = job, workers, address, gpus
@@ -65,7 +65,7 @@ class OnRay:
                 self.__exit__()
                 raise RefusalError(
                     f"The cluster has {resources.get('GPU', 0):g} GPUs and each worker wants {self._gpus:g}: give "
-                    "--gpus-per-worker less, or leave it out."
+                    "`gpus_per_worker=` less, or leave it out."
                 )
             slots = int(resources["GPU"] / self._gpus)
         self._most = max(1, slots + 1 if self._workers is None or self._workers >= slots else self._workers)
@@ -116,7 +116,7 @@ class OnRay:
             raise RefusalError(
                 f"A worker has attnscope {version} and this is {attnscope.__version__}: install the same on every node."
             )
-        if kind in ("refused", "not opened"):  # what cannot be opened is no shard's fault
+        if kind in ("refused", "not opened"):  # no shard is to blame if the job cannot be opened
             raise refused(called if kind == "refused" else None, said)
         if kind == "failed":
             raise failed(called, said)
@@ -127,7 +127,7 @@ class OnRay:
         return result
 
     def _begin(self) -> None:
-        """Start a cluster here, or join the one at the address."""
+        """Start a cluster here, or connect to the one at the address."""
         quietly: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "include_dashboard": False}
         self._begun = True
         try:
@@ -140,7 +140,7 @@ class OnRay:
                 self._ray.init(address=self._address, **quietly)
         except RefusalError:
             raise
-        except Exception as error:  # Ray raises whatever it likes, a bare Exception where a node is slow to start
+        except Exception as error:  # Ray raises many types, a bare Exception if a node is slow to start
             self._ray.shutdown()
             where = f" at {self._address}" if self._address else ""
             raise RefusalError(
@@ -156,12 +156,12 @@ def _ray() -> Any:
         import ray
         import ray.exceptions
     except ImportError as error:
-        raise RefusalError("--engine ray needs Ray: pip install 'attnscope[ray]', or use --workers.") from error
+        raise RefusalError("`engine='ray'` needs Ray: pip install 'attnscope[ray]', or use `workers=`.") from error
     return ray
 
 
 def _refuse_silence(address: str) -> None:
-    """An address that nobody answers is refused at once: Ray itself would wait for minutes."""
+    """Refuse an address that does not answer: Ray itself would wait for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if address in ("auto", "local"):
         return

@@ -1,8 +1,7 @@
-"""`python -m attnscope.engine.worker`: one worker. It opens a job and does tasks until its driver is gone.
+"""`python -m attnscope.engine.worker`: one worker. It opens a job and does tasks until its driver ends.
 
-Messages go through the standard input and output it was started with; whatever else prints there goes to standard
-error. A thread listens: when the driver dies, the worker ends at once, in the middle of what it does, since nobody
-waits for it and the next driver wants its cores.
+Messages go through standard input and output; other output is redirected to standard error. A thread listens: when the
+driver dies, the worker exits at once, since nobody waits for its result and the next driver needs its cores.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def main() -> None:
 
 
 def _take_streams() -> tuple[BinaryIO, BinaryIO]:
-    """Private copies of standard input and output; the numbers themselves become harmless."""
+    """Return private copies of standard input and output, and redirect the originals."""
     inbox, outbox = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

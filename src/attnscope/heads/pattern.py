@@ -153,7 +153,7 @@ class Pattern:
         worst = int(np.argmax(np.abs(sums - 1)))
         if not normalise and abs(sums[worst] - 1) > ROW_SUM_SLACK:
             raise RefusalError(
-                f"Row {worst} sums to {sums[worst]:.6g}, not to 1: normalise the rows, or ask for it with --normalise."
+                f"Row {worst} sums to {sums[worst]:.6g}, not to 1: normalise the rows, or pass `normalise=True`."
             )
         weights = weights / sums[rows]
         if not weights.all():
@@ -173,7 +173,7 @@ def _check_entries(rows: Indices, columns: Indices, weights: np.ndarray, n: int,
         (outside, f"lies outside a pattern of {n} x {n_keys}: check the size."),
         (~np.isfinite(weights), "is not a finite number: attention weights are shares between 0 and 1."),
         (weights < 0, "is negative: attention weights are shares between 0 and 1."),
-        (future, "looks into the future, which a causal mask hides: drop it, or leave --causal out."),
+        (future, "looks into the future, which a causal mask hides: drop it, or leave `causal=` out."),
     ):
         if bad.any():
             at = int(np.argmax(bad))

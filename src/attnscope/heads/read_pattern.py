@@ -57,7 +57,7 @@ def _pattern(entries: Entries, causal: bool, normalise: bool, name: str) -> Patt
     if causal and n != n_keys:
         raise RefusalError(
             f"The pattern is {n} x {n_keys}, and a causal one must be square, because query i sees the keys 0 to i: "
-            "give a square one, or leave --causal out."
+            "give a square one, or leave `causal=` out."
         )
     weights = (entries.weights != 0).astype(np.float64) if entries.uniform else entries.weights
     where, normalise = (entries.rows, entries.columns), normalise or entries.uniform

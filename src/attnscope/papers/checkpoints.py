@@ -55,18 +55,18 @@ class SavedSession:
             return
         if resume:
             done = " (a finished run leaves its results and no checkpoint)" if any(where.glob("*")) else ""
-            raise RefusalError(f"There is nothing to resume in '{where}'{done}: leave out --resume.")
+            raise RefusalError(f"There is nothing to resume in '{where}'{done}: leave out `resume=`.")
         if self.folder.is_dir() and not plan.exists() and any(self.folder.iterdir()):
             raise RefusalError(
                 f"The folder '{self.folder}' exists and is not of an experiment, so it is not emptied: choose another "
-                "one with --out."
+                "one with `out=`."
             )
         self.clear()
         try:
             self.folder.mkdir(parents=True)
         except OSError as error:
             raise RefusalError(
-                f"The folder '{self.folder}' cannot be made ({error.strerror}): choose another one with --out."
+                f"The folder '{self.folder}' cannot be made ({error.strerror}): choose another one with `out=`."
             ) from None
         write_atomically(plan, _json(self.plan))
 

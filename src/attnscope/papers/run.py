@@ -62,7 +62,7 @@ def reproduce(
     which = seeds_of(chosen.seeds[preset] if seeds is None else seeds)
     folder = None if out is None else named_path(out, "folder")
     if resume and folder is None:
-        raise RefusalError("Only a run with a folder can be resumed: name the folder with --out.")
+        raise RefusalError("Only a run with a folder can be resumed: name the folder with `out=`.")
     params = chosen.presets[preset]
     plan = {
         "experiment": chosen.name,
@@ -133,7 +133,7 @@ def seeds_of(seeds: int | Sequence[int]) -> tuple[int, ...]:
     except TypeError:
         raise RefusalError("Every seed is a whole number: say how many, or which in a list.") from None
     if not which or len(set(which)) < len(which) or min(which) < 0:
-        raise RefusalError("An experiment needs at least one seed, each once and not negative: try --seeds 3.")
+        raise RefusalError("An experiment needs at least one seed, each once and not negative: try `seeds=3`.")
     return which
 
 

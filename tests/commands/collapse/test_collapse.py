@@ -307,13 +307,13 @@ def test_nan_weights_and_infinite_inputs_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"variants": "sann"}, "no variant called 'sann'"),
-        ({"norm": "2"}, "no norm '2'"),
+        ({"variants": "sann"}, "`variants=` cannot be 'sann'"),
+        ({"norm": "2"}, "`norm=` cannot be '2'"),
         ({"seeds": ()}, "at least one"),
         ({"seeds": (0, 1)}, "Weights that are not drawn"),
         ({"random_init": True}, "function from seed"),
         ({"stack": "decoder"}, "no stack 'decoder'"),
-        ({"dtype": "float65"}, "no dtype"),
+        ({"dtype": "float65"}, "`dtype=` cannot be 'float65'"),
     ],
 )
 def test_refusals(changes: dict[str, Any], words: str) -> None:

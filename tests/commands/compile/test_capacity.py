@@ -201,7 +201,7 @@ def test_the_chart_has_both_panels_with_bounds_dashed(meter: Meter, tmp_path: Pa
 
 
 def test_nothing_measured_is_no_chart(meter: Meter, tmp_path: Path) -> None:
-    with pytest.raises(RefusalError, match="`budget`"):
+    with pytest.raises(RefusalError, match="`budget=`"):
         ask(tmp_path, budget=0.0).chart()
 
 

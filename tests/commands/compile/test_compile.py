@@ -282,11 +282,11 @@ def test_refusals(small: Pattern) -> None:
         run(small, dtype="float31")
     with pytest.raises(RefusalError, match="depend on the pattern"):
         run(small, method="joint", universal=True)
-    with pytest.raises(RefusalError, match="width of at least 1"):
+    with pytest.raises(RefusalError, match="`width=` cannot be 0"):
         run(small, width=0)
     with pytest.raises(RefusalError, match="A seed of -1"):
         run(small, seed=-1)
-    with pytest.raises(RefusalError, match="A budget of -1"):
+    with pytest.raises(RefusalError, match="`budget=` cannot be -1"):
         run(small, budget=-1.0)
     with pytest.raises(RefusalError, match="leak"):
         run(small, leak=0.0)

@@ -100,5 +100,5 @@ def test_cramped_and_idle_follow_from_the_widest_text() -> None:
 
 
 def test_what_cannot_be_asked_is_refused() -> None:
-    with pytest.raises(RefusalError, match="k of 1 or more"):
+    with pytest.raises(RefusalError, match="`k=` cannot be 0"):
         attnscope.head_widths("pocket", k=0)

@@ -155,8 +155,8 @@ def test_a_pair_of_source_and_target() -> None:
         (TEXT, {"position": 99}, "position 99 is not among them"),
         (TEXT, {"methods": "relevence"}, "Did you mean 'relevance'"),
         (TEXT, {"methods": ""}, "No explanation was chosen"),
-        (TEXT, {"bos": "maybe"}, "BOS cannot be 'maybe'"),
-        (TEXT, {"dtype": "int8"}, "no dtype 'int8'"),
+        (TEXT, {"bos": "maybe"}, "`bos=` cannot be 'maybe'"),
+        (TEXT, {"dtype": "int8"}, "`dtype=` cannot be 'int8'"),
         ("", {}, "The text is empty"),
         ("a" * 100, {}, "reads 64 at most"),
         ({"pixel_values": torch.zeros(1, 3, 8, 8)}, {}, "does not run on this input"),
@@ -171,9 +171,9 @@ def test_bad_input_is_refused_in_one_sentence(llama: Any, text: Any, options: di
 
 def test_a_target_beside_states_is_refused(encoder: Any) -> None:
     for options, says in (
-        ({"target": "a"}, "gives states and no logits: leave `target` out"),
-        ({"position": 2}, "leave `position` out"),
-        ({"against": 5}, "`against` is another text"),
+        ({"target": "a"}, "gives states and no logits: leave `target=` out"),
+        ({"position": 2}, "leave `position=` out"),
+        ({"against": 5}, "`against=` is another text"),
     ):
         with pytest.raises(attnscope.RefusalError, match=says):
             explain(encoder, **options)

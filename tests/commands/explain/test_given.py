@@ -71,7 +71,7 @@ CASES = [
     (attnscope.explain, {"methods": ["relevance", 3]}, "Methods are names"),
     (attnscope.explain, {"seed": "a"}, "A seed is a whole number, not 'a'"),
     (attnscope.explain, {"seed": np.int64(-(2**63)), "target": True}, "The target is one"),
-    (attnscope.explain, {"dtype": torch.float64}, "There is no dtype 'torch.float64'"),
+    (attnscope.explain, {"dtype": torch.float64}, "`dtype=` cannot be 'torch.float64'"),
     (attnscope.explain, {"target": True}, "The target is one token or class, not a bool"),
     (attnscope.explain, {"position": True}, "The position is the number of a token"),
     (attnscope.explain, {"model": None}, "A NoneType is no model"),

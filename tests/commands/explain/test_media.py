@@ -252,7 +252,7 @@ def test_generated_continuation_is_explained() -> None:
         (classifier, (PIXELS, "a text"), {}, "reads pictures alone: leave the text out"),
         (classifier, "nowhere.png", {}, "There is no file 'nowhere.png'"),
         (classifier, PIXELS, {"target": "fish"}, "There is no class 'fish': choose one of 0 .cat., 1 .dog., 2 .bird."),
-        (classifier, PIXELS, {"generate": 3}, "writes no text: leave `generate` out"),
+        (classifier, PIXELS, {"generate": 3}, "writes no text: leave `generate=` out"),
         (backbone, PIXELS, {"head": torch.zeros(2, 5)}, "The head reads 5 numbers and the state of .CLS. .* has 32"),
         (backbone, PIXELS, {"head": "nowhere.safetensors"}, "There is no file 'nowhere.safetensors'"),
         (backbone, PIXELS, {"head": {"weight": torch.zeros(2, 32), "labels": ["a"]}}, "2 classes and 1 labels"),
@@ -260,7 +260,7 @@ def test_generated_continuation_is_explained() -> None:
         (clip, "a text", {"dtype": "float64"}, "reads pictures and text: give the file of a picture and a text"),
         (whisper, np.zeros(90000), {"processor": Ears()}, "lasts 11.2 seconds and .* hears 0.8: cut a piece of it"),
         (whisper, PIXELS, {}, "reads sounds and no pictures: give a WAV file"),
-        (tiny_llama, "which", {"generate": 0}, "`generate` takes 1 to 256 tokens, not 0"),
+        (tiny_llama, "which", {"generate": 0}, "`generate=` takes 1 to 256 tokens, not 0"),
         (tiny_llama, "which", {"generate": 3, "target": "a"}, "leave one out"),
         (tiny_llama, "which", {"generate": 80}, "shorten the text, or ask for fewer"),
         (

@@ -53,12 +53,12 @@ def test_of_two_stacks_each_has_an_operator() -> None:
 @pytest.mark.parametrize(
     ("text", "options", "said"),
     [
-        ("a dog", {"dtype": "float16"}, "exact in float64 or float32"),
+        ("a dog", {"dtype": "float16"}, "`dtype=` cannot be 'float16': choose one of float64, float32"),
         ("a dog", {"stack": "encodr"}, "no stack called 'encodr'"),
         ("", {}, "The text is empty"),
         ({"input_ids": torch.ones(2, 4, dtype=torch.long)}, {}, "Operators are those of one sequence"),
         ("a dog " * 40, {}, "shorten the text"),
-        ("a dog", {"bos": "perhaps"}, "BOS cannot be 'perhaps'"),
+        ("a dog", {"bos": "perhaps"}, "`bos=` cannot be 'perhaps'"),
     ],
 )
 def test_bad_input_of_an_operator_is_refused(text: Any, options: dict[str, Any], said: str) -> None:

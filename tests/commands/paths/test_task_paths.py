@@ -178,9 +178,9 @@ def test_bad_prompt_is_refused_before_any_work(prompt: Any, said: str) -> None:
 def test_other_refusals() -> None:
     with pytest.raises(RefusalError, match="one token: choose two that differ"):
         run([{"text": "a", "target": "s", "against": "s"}])
-    with pytest.raises(RefusalError, match="removed by zero, mean, none"):
+    with pytest.raises(RefusalError, match="choose one of zero, mean, none"):
         run(removal="half")
-    with pytest.raises(RefusalError, match="float64 or float32"):
+    with pytest.raises(RefusalError, match="choose one of float64, float32"):
         run(dtype="bfloat16")
     with pytest.raises(RefusalError, match="no stack called 'decodr'"):
         run(stack="decodr")

@@ -123,5 +123,5 @@ def test_it_is_cheap() -> None:
 
 
 def test_an_unknown_answer_is_refused_before_anything_is_loaded() -> None:
-    with pytest.raises(RefusalError, match="BOS cannot be 'maybe'"):
+    with pytest.raises(RefusalError, match="`bos=` cannot be 'maybe'"):
         scan("no such model", bos="maybe")

@@ -170,7 +170,7 @@ def test_one_sequence_too_large_for_memory_is_refused(monkeypatch: pytest.Monkey
         raise torch.OutOfMemoryError("no memory")
 
     monkeypatch.setattr(subject_module, "tap", no_memory)
-    with pytest.raises(RefusalError, match="`max_tokens`"):
+    with pytest.raises(RefusalError, match="`max_tokens=`"):
         _scan(batch_size=1)
 
 

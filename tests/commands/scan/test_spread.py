@@ -131,7 +131,7 @@ def test_names_stay_as_they_were_given_where_workers_are_here(tmp_path: Path, mo
     [
         ({"workers": 2, "shard": "1/2"}, "not both"),
         ({"workers": 2, "each": lambda *_: None}, "workers= or each="),
-        ({"shard": "1/2"}, "name its folder with `store`"),
+        ({"shard": "1/2"}, "name its folder with `store=`"),
         ({"shard": "3/2", "store": "x"}, "There is no part 3 of 2"),
     ],
 )

@@ -74,5 +74,5 @@ def test_a_model_whose_loss_is_not_finite_is_refused(monkeypatch: pytest.MonkeyP
 
 def test_options_of_a_training_that_auto_does_not_need_are_said() -> None:
     asked = Asked(remedy="auto", steps=5, rate=1e-4)
-    assert unused(asked, "temperature") == ("temperature trains nothing: --steps, --rate had no meaning.",)
+    assert unused(asked, "temperature") == ("temperature trains nothing: `steps=`, `rate=` had no meaning.",)
     assert unused(Asked(remedy="auto"), "temperature") == ()

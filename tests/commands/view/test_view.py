@@ -150,7 +150,7 @@ def test_the_sequence_behind_a_finding_has_the_tokens_that_the_survey_saw() -> N
     assert view.provenance["bos"]["why"] == survey.provenance["bos"]["why"] == "the tokenizer adds it"
     assert (view.opened.layer, view.opened.head) == finding.heads[0]
     assert view.notes == (f"Sample {sample} of a survey, token for token. {finding.sentence}",)
-    with pytest.raises(RefusalError, match=f"no sample {sample + 1}: choose with `sample` one of {sample}"):
+    with pytest.raises(RefusalError, match=f"no sample {sample + 1}: choose with `sample=` one of {sample}"):
         attnscope.view("pocket", survey=survey, sample=sample + 1)
     with pytest.raises(RefusalError, match="holds no sequences"):
         attnscope.view("pocket", survey=replace(survey, sequences={}))

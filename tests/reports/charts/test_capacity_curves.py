@@ -59,7 +59,7 @@ def test_without_bounds_with_one_panel_and_without_a_title() -> None:
 
 
 def test_nothing_measured_is_refused() -> None:
-    with pytest.raises(RefusalError, match="`budget`"):
+    with pytest.raises(RefusalError, match="`budget=`"):
         capacity_curves(replace(sample_capacity(), against_n=(), against_k=()), title="t")
 
 

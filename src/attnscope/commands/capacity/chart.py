@@ -32,7 +32,7 @@ def capacity_curves(
     """
     measured, proved = pd.DataFrame(need_rows(found)), pd.DataFrame(floor_rows(found))
     if measured.empty:
-        raise RefusalError("Nothing was measured, so there is no curve to draw: give it time with --budget.")
+        raise RefusalError("Nothing was measured, so there is no curve to draw: give it time with `budget=`.")
     widths = [float(d) for rows in (measured, proved) if len(rows) for d in rows["d"]]
     fixed = {"n": f"k = {found.k}", "k": f"n = {found.against_k[0].n:,}" if found.against_k else ""}
     scale = alt.Scale(type="log", base=2, domain=[max(min(widths) / 1.3, 0.8), max(widths) * 1.3], nice=False)

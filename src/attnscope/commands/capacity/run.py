@@ -19,7 +19,7 @@ from attnscope.commands.capacity.record import Capacity, Floor
 from attnscope.commands.capacity.widths import Shelf
 from attnscope.commands.capacity.worklist import Worklist
 from attnscope.core.card import names as leaf_names
-from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.errors import RefusalError, at_least, one_of
 from attnscope.core.progress import Advance, silent
 from attnscope.core.stamp import numbered_seeds, refuse_unusable_seed
 from attnscope.heads.accuracy import Accuracy, checked_accuracy
@@ -51,7 +51,7 @@ def capacity(
     cache_folder: Path | None = None,
     progress: Advance = silent,
 ) -> Capacity:
-    """The bounds at (n, k), what each construction needs there, and (with `curves`) along n and along k.
+    """Return the bounds at (n, k), what each construction needs there, and (with `curves`) along n and along k.
 
     `seeds` is how many, or which. Without a `budget` a question that the table inside the package answers is not
     searched for at all, and any other for two minutes.
@@ -63,7 +63,7 @@ def capacity(
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: for n tokens and k keys a row, at an accuracy, on the patterns of some seeds, of some methods."""
+    """A question: n tokens, k keys a row, the accuracy, the seeds of the patterns, and the methods."""
 
     n: int
     k: int
@@ -82,7 +82,7 @@ class Question:
         seeds: int | Sequence[int],
         methods: Iterable[str] | None = None,
     ) -> Question:
-        """As people ask; what cannot be asked is refused."""
+        """Build a question from the parameters of `capacity`; refuse impossible ones."""
         accuracy = checked_accuracy(ratio_error, leak, dtype)
         n, k = _whole(n, "-n"), _whole(k, "-k")
         seeds = tuple(int(seed) for seed in numbered_seeds(seeds, "a search with every construction"))
@@ -90,8 +90,9 @@ class Question:
         return cls(n, k, accuracy, seeds, _names(None if methods is None else tuple(methods)))
 
     def in_table(self, shelf: Shelf) -> bool:
-        """Whether the table inside the package has the answer: what the narrowest construction needs, for one seed at
-        least. Who asks for more seeds than are usual wants them measured."""
+        """Return whether the shipped table has the width of the narrowest construction, for at least one seed.
+
+        Questions with more seeds than the default are always measured."""
         worklist = Worklist(shelf, self.accuracy, self.seeds, 0.0, silent)
         usual = NARROWEST in self.methods and set(self.seeds) <= set(range(SEEDS))
         return usual and worklist.shipped(NARROWEST, self.n, self.k)
@@ -105,10 +106,10 @@ def answered(
     curves: bool = True,
     progress: Advance = silent,
 ) -> Capacity:
-    """`capacity`, with what is known and what is kept on a shelf of the caller's."""
+    """Answer a question with the measurements that a shelf holds and collects."""
     start = time.process_time()
-    if budget is not None and not budget >= 0:
-        raise RefusalError(f"A budget of {budget:g} seconds cannot be kept: give a number of seconds, like 120.")
+    if budget is not None:
+        at_least(budget, 0, "budget")
     n, k, accuracy, names = question.n, question.k, question.accuracy, question.methods
     deadline = start + (BUDGET if budget is None else budget)
     worklist = Worklist(shelf, accuracy, question.seeds, deadline, progress)
@@ -148,13 +149,12 @@ def answered(
 def _names(methods: tuple[str, ...] | None) -> tuple[str, ...]:
     known = known_constructions()
     for name in methods or ():
-        if name not in known:
-            raise RefusalError(f"There is no construction called '{name}'.{nearest(name, known)}")
+        one_of(name, known, "methods")
     return known if methods is None else methods
 
 
 def known_constructions() -> tuple[str, ...]:
-    """By name, so that none is imported (and torch with it) where nothing has to be built."""
+    """Return the names of constructions without importing them (and torch)."""
     return leaf_names("attnscope.constructions")
 
 
@@ -165,7 +165,7 @@ def _theorem(n: int, k: int, accuracy: Accuracy) -> int:
 
 
 def _floors(places: Sequence[tuple[int, int]], accuracy: Accuracy) -> tuple[Floor, ...]:
-    """The bounds along the curves, for the chart."""
+    """Return the bounds along the curves, for the chart."""
     found = {(n, k): bounds_for(n, k, accuracy) for n, k in dict.fromkeys(places)}
     return tuple(Floor(n, k, bounds["universal"].width, bounds["typical"].width) for (n, k), bounds in found.items())
 
@@ -193,7 +193,7 @@ def _curve_sizes(n: int) -> tuple[int, ...]:
 
 
 def _curve_counts(n: int, k: int, worklist: Worklist, names: Sequence[str]) -> tuple[int, tuple[int, ...]]:
-    """At the size asked for if other counts are known there or it is small; else at a size that can be measured."""
+    """Choose the question's size if it is small or measured there already, else a size that can be measured."""
     known = any(worklist.kept(name, n, count) for name in names for count in COUNTS if count != k)
     at = n if n <= CURVE_SIZE or known else CURVE_SIZE
     most = max(k, 8)

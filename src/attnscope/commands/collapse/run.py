@@ -1,12 +1,12 @@
-"""collapse(model, corpus) -> Collapse: what is left of the differences between tokens, layer after layer.
+"""collapse(model, corpus) -> Collapse: what is left of the differences between tokens, block after block.
 
     found = attnscope.collapse("pocket")
     found = attnscope.collapse("bert-base", random_init=True, seeds=(0, 1, 2), samples=8)
     found.curves["san"].mean, found.sentences(), found.chart()
 
 Figure 2 of arXiv:2103.03404 for any model: attention alone, with MLPs, with skips, and whole, each a cut of the same
-weights (`hf.editing.surgery` says what the cuts mean), with norms kept. The theorem's bounds and tighter ones stand
-beside the truth. Numbers are float64, since the collapse is below what float32 can tell after two or three layers.
+weights (`hf.editing.surgery` defines the cuts), with norms kept. The theorem's bounds and tighter ones are computed
+too. Numbers are float64: after two or three blocks the collapse is below the resolution of float32.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from attnscope.commands.collapse.bound_tables import bounds_by_layer, end_to_end
 from attnscope.commands.collapse.notes import noted, provenance_of
 from attnscope.commands.collapse.record import Collapse, EndToEnd
 from attnscope.commands.collapse.running import Bounded, Measured, bounded, curve_of, measured
-from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.errors import RefusalError, one_of
 from attnscope.core.progress import Advance, silent
 from attnscope.core.stamp import numbered_seeds, refuse_unusable_seed
 from attnscope.core.words import ranges
@@ -47,9 +47,7 @@ from attnscope.hf.loading.running import (
 from attnscope.matrix.residual import YARDSTICKS
 
 TOKENS = 128  # as in the paper
-SAMPLES = (
-    8  # a quarter of the paper's: models of an ordinary size take seconds a sequence, in float64 and four variants
-)
+SAMPLES = 8  # a quarter of the paper's: one sequence takes seconds, in float64 and four variants
 
 
 @with_options(CorpusOptions)
@@ -82,8 +80,7 @@ def collapse(
     it, "yes" or "no".
     """
     chosen = _variants(variants, mlp_skip)
-    if norm not in YARDSTICKS:
-        raise RefusalError(f"There is no norm '{norm}': choose one of {', '.join(YARDSTICKS)}.")
+    one_of(norm, YARDSTICKS, "norm")
     seeds = numbered_seeds(seeds, "a model that is built and measured")
     drawn = loading.random_init or (callable(model) and not isinstance(model, nn.Module))
     _check_seeds(seeds, drawn)
@@ -182,15 +179,14 @@ def _collapse(
 def _variants(variants: str | Sequence[str], mlp_skip: bool) -> dict[str, Cut]:
     names = [word.strip() for word in variants.split(",")] if isinstance(variants, str) else list(variants)
     for name in names:
-        if name not in CUTS:
-            raise RefusalError(f"There is no variant called '{name}'.{nearest(name, list(CUTS))}")
+        one_of(name, CUTS, "variants")
     if not names:
         raise RefusalError(f"No variant was chosen: choose from {', '.join(CUTS)}.")
     return {name: CUTS[name] if CUTS[name].skip else replace(CUTS[name], mlp_skip=mlp_skip) for name in names}
 
 
 def _weights(loading: Mapping[str, Any]) -> str:
-    """What is known of weights that were not drawn here: a model in memory may hold any."""
+    """Return whether weights are random, trained, or as given: a model in memory may hold any."""
     stored = loading.get("weights")
     return "random" if stored == "random" else "as given" if stored == "memory" else "trained"
 
@@ -200,7 +196,7 @@ def _check_seeds(seeds: Sequence[int], drawn: bool) -> None:
         raise RefusalError("No seed was given: give at least one.")
     if len(seeds) > 1 and not drawn:
         raise RefusalError(
-            "Weights that are not drawn are the same for every seed: give one, or ask for --random-init."
+            "Weights that are not drawn are the same for every seed: give one, or ask for `random_init=True`."
         )
     for seed in seeds:
         refuse_unusable_seed(seed)
@@ -216,7 +212,7 @@ def _why_not_in_float64(loaded: Loaded, prepared: Batches) -> str | None:
 
 
 def _coarse_when_widened(loaded: Loaded, first: Batch) -> tuple[str, ...] | None:
-    """Modules that round all the same; None where the model's code needs its own casts to float32 to run."""
+    """Return modules that still round, or None if the model only runs with its own casts to float32."""
     try:
         with widened():
             return coarse_modules(loaded.model, first.shortened(16).inputs)
@@ -228,14 +224,14 @@ def _coarse_when_widened(loaded: Loaded, first: Batch) -> tuple[str, ...] | None
 
 @contextmanager
 def _fitting() -> Iterator[None]:
-    """Bounds look at whole patterns, in float64: they can be too large where the curves were not."""
+    """Refuse bounds that do not fit into memory: they need whole patterns in float64, the curves do not."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
         raise RefusalError(
-            "The bounds do not fit into memory: leave them out with --no-bounds, or pass a smaller --max-tokens."
+            "The bounds do not fit into memory: leave them out with `bounds=False`, or pass a smaller `max_tokens=`."
         ) from error
 
 

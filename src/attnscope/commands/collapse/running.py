@@ -165,7 +165,7 @@ def _refuse_nothing(name: str, values: Values, loaded: Loaded) -> None:
         depth = int(np.flatnonzero(~np.isfinite(values).all(0))[0])
         raise RefusalError(
             f"The stream of {loaded.name} holds NaN or infinite numbers from depth {depth} on: check its weights and "
-            "its input, or pass a wider --dtype."
+            "its input, or pass a wider `dtype=`."
         )
 
 

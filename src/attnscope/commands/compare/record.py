@@ -267,7 +267,7 @@ def _nothing_in_common(first: Survey, second: Survey, place: int) -> str:
         told = [", ".join(names[:_MOST_NAMES]) + (", ..." if names[_MOST_NAMES:] else "") for names in measures]
         return (
             f"These surveys cannot be compared, because they share no measure (the first has {told[0]}; the {other}"
-            f" {told[1]}): scan both models with the same --measures."
+            f" {told[1]}): scan both models with the same `measures=`."
         )
     if set(first.stacks).isdisjoint(second.stacks):
         parts = [" and ".join(f"the {stack}" for stack in survey.stacks) for _, survey in sides]
@@ -277,5 +277,5 @@ def _nothing_in_common(first: Survey, second: Survey, place: int) -> str:
         )
     return (
         "These surveys cannot be compared, because no measure was taken at the same layer in both:"
-        " scan both models with the same --measures."
+        " scan both models with the same `measures=`."
     )

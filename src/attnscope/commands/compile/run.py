@@ -29,7 +29,7 @@ from attnscope.commands.compile.search import (
 )
 from attnscope.core.construction import Construction
 from attnscope.core.decoding import plain
-from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.errors import RefusalError, at_least, one_of
 from attnscope.core.progress import Advance, silent
 from attnscope.core.registry import ceilings, constructions, for_auto
 from attnscope.core.stamp import refuse_unusable_seed
@@ -70,11 +70,10 @@ def compile(
     start = time.process_time()
     accuracy = checked_accuracy(ratio_error, leak, dtype)
     chosen = _chosen(method, universal)
-    if width is not None and width < 1:
-        raise RefusalError(f"A head of width {width} cannot be built: give a width of at least 1.")
+    if width is not None:
+        at_least(width, 1, "width")
     refuse_unusable_seed(seed, lowest=0)
-    if not budget >= 0:
-        raise RefusalError(f"A budget of {budget:g} seconds cannot be kept: give a number of seconds, like 300.")
+    at_least(budget, 0, "budget")
     pattern = read_pattern(pattern, causal=causal, normalise=normalise)
     if width is not None:
         refuse_too_wide(width, pattern)
@@ -128,10 +127,9 @@ def _chosen(method: str, universal: bool) -> Construction:
     if method == AUTO:
         taken = for_auto("any pattern" if universal else "one pattern")
         if taken is None:
-            raise RefusalError(f"No construction offers itself to auto: name one with --method, of {', '.join(known)}.")
+            raise RefusalError(f"No construction offers itself to auto: name a `method=`, one of {', '.join(known)}.")
         return taken
-    if method not in known:
-        raise RefusalError(f"There is no construction called '{method}'.{nearest(method, [*known, AUTO])}")
+    one_of(method, (AUTO, *known), "method")
     if universal and not known[method].universal:
         able = ", ".join(name for name, one in known.items() if one.universal)
         raise RefusalError(

@@ -284,7 +284,7 @@ def refuse_too_wide(width: int, pattern: Pattern) -> None:
     if width > largest:
         size = 8 * width * tokens / 1e9
         raise RefusalError(
-            f"Queries and keys of width {width:,} for {pattern.n:,} rows would take {size:,.1f} GB: give a --width of "
+            f"Queries and keys of width {width:,} for {pattern.n:,} rows would take {size:,.1f} GB: give a `width=` of "
             f"{largest:,} or less."
         )
 

@@ -156,12 +156,12 @@ def _run(
     known: tuple[Anatomy, tuple[Entrance, ...]] | None,
     truth: Class | None,
 ) -> Run:
-    """One text; where things are in the model is found on the first of them."""
+    """Run the model on one text; the anatomy of the first text is reused."""
     read, said = _hiding_one(loaded, reading_of(loaded, inputs), seed)
 
     def aimed_at(output: torch.Tensor) -> Aim:
         if truth is not None and entries(loaded, output).output != "classes":
-            raise RefusalError(f"{loaded.class_name} has no classes to compare with labels: leave --labels out.")
+            raise RefusalError(f"{loaded.class_name} has no classes to compare with labels: leave `labels=` out.")
         goal = aim(loaded, read, output, Question(truth))
         return replace(goal, notes=(*goal.notes, *said))
 
@@ -169,7 +169,7 @@ def _run(
 
 
 def _hiding_one(loaded: Loaded, read: Reading, seed: int) -> tuple[Reading, tuple[str, ...]]:
-    """The same text with one token masked, where a masked language model reads one that has no mask."""
+    """Mask one token if a masked language model reads a text without a mask."""
     mask = mask_token_of(loaded.tokenizer)
     if mask is None or read.ids is None or not fills_masks(loaded) or bool((read.ids == mask).any()):
         return read, ()
@@ -187,7 +187,7 @@ def _hiding_one(loaded: Loaded, read: Reading, seed: int) -> tuple[Reading, tupl
 
 
 def _says(one: Run) -> bool:
-    """Whether the answer that is followed is the one that the model gives."""
+    """Return whether the followed answer is the one that the model gives."""
     return one.aim.goal.kind != "logit" or bool(one.aim.number(one.captured.output)[0] >= one.captured.output.max())
 
 
@@ -198,7 +198,7 @@ def _followed(one: Run, true_class: bool) -> str:
 
 
 def _documents(ready: Batches) -> tuple[int, ...]:
-    """Where each text was cut from; texts that were cut from nothing stand for themselves."""
+    """Return the document of each text; ready texts are documents of their own."""
     numbers = [batch.samples[0] for batch in ready]
     return tuple(ready.documents[n] for n in numbers) if ready.documents else tuple(range(len(numbers)))
 

@@ -60,7 +60,7 @@ def aim(loaded: Loaded, read: Reading, output: Float[Tensor, " batch *shape"], q
     found = entries(loaded, output)
     if question.head is not None and found.output != "states":
         raise RefusalError(
-            f"{loaded.class_name} has a head of its own ({found.size} {found.output}): leave --head out, or give the "
+            f"{loaded.class_name} has a head of its own ({found.size} {found.output}): leave `head=` out, or give the "
             "encoder without it."
         )
     if found.output == "states":
@@ -80,7 +80,7 @@ def aim(loaded: Loaded, read: Reading, output: Float[Tensor, " batch *shape"], q
     if against is not None:
         other = found.number(against)
         if other == entry:
-            raise RefusalError(f"The target and --against are both '{found.word(entry)}': choose two that differ.")
+            raise RefusalError(f"The target and `against=` are both '{found.word(entry)}': choose two that differ.")
         terms.append((place, other, -1.0))
         goal = replace(goal, kind="difference", other=found.word(other))
     if found.size == 1 and target is None and against is None and bool(row[0] < 0):
@@ -121,7 +121,7 @@ def _continuation(output: Tensor, read: Reading, found: Entries, question: Quest
     if question.against is not None or question.position is not None:
         several = f"'{question.target}' is {len(read.continued)} tokens here, and a" if question.target else "A"
         raise RefusalError(
-            f"{several} continuation is explained as a whole: leave --against and --position out, or name one token."
+            f"{several} continuation is explained as a whole: leave `against=` and `position=` out, or name one token."
         )
     first = int(output.shape[1]) - len(read.continued)
     terms = tuple((first + step, token, 1.0) for step, token in enumerate(read.continued))

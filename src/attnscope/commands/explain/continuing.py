@@ -51,7 +51,7 @@ def of_both(
 ) -> Explanation:
     """Explain both sides of the likeness of two inputs: a token of either may be what they share."""
     if question.against is not None:
-        raise RefusalError("Two inputs are compared with each other: leave --against out, or give one input.")
+        raise RefusalError("Two inputs are compared with each other: leave `against=` out, or give one input.")
     try:
         sides = [explain(mine, replace(question, against=other)) for mine, other in (given, (given[1], given[0]))]
     except RefusalError as refusal:
@@ -86,7 +86,7 @@ def of_both(
 def refuse_unusable(question: Question) -> None:
     """Refuse what is wrong whatever the model."""
     if _count(question) is not None and question.target is not None:
-        raise RefusalError("A continuation is either given (--target) or written (--generate): leave one out.")
+        raise RefusalError("A continuation is either given (`target=`) or written (`generate=`): leave one out.")
 
 
 def continued(loaded: Loaded, read: Reading, question: Question) -> Reading:
@@ -134,7 +134,7 @@ def _count(question: Question) -> int | None:
     if number is None:
         return None
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST:
-        raise RefusalError(f"--generate takes 1 to {MOST} tokens, not {number}: choose such a number.")
+        raise RefusalError(f"`generate=` takes 1 to {MOST} tokens, not {number}: choose such a number.")
     return number
 
 
@@ -177,7 +177,7 @@ def _behind(loaded: Loaded, read: Reading, ids: tuple[int, ...]) -> Reading:
 def _written(loaded: Loaded, read: Reading, count: int) -> tuple[int, ...]:
     """Return the tokens that the model writes next, greedily."""
     if "input_ids" not in read.batch:
-        raise RefusalError(f"{loaded.name} ({loaded.class_name}) writes no text of this: leave --generate out.")
+        raise RefusalError(f"{loaded.name} ({loaded.class_name}) writes no text of this: leave `generate=` out.")
     model: Any = loaded.model
     ids: Tensor = read.batch["input_ids"]
     made: list[int] = []
@@ -203,7 +203,7 @@ def _of_decoder(loaded: Loaded, read: Reading, count: int) -> Reading:
     ids = read.batch.get("decoder_input_ids")
     if not isinstance(ids, Tensor):
         raise RefusalError(
-            f"{loaded.name} ({loaded.class_name}) writes no text: leave --generate out, or choose a language model."
+            f"{loaded.name} ({loaded.class_name}) writes no text: leave `generate=` out, or choose a language model."
         )
     first = read.opening
     row = tuple(int(token) for token in ids[0, first : first + count])

@@ -67,7 +67,7 @@ def _of_file(path: Path) -> tuple[Tensor, Tensor | None, tuple[str, ...]]:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
-        raise RefusalError(f"There is no file '{path}': give a .safetensors file with weight and bias to --head.")
+        raise RefusalError(f"There is no file '{path}': give a .safetensors file with weight and bias to `head=`.")
     try:
         with safe_open(str(path), framework="pt") as stored:
             named = {name: stored.get_tensor(name) for name in stored.keys() if name in ("weight", "bias")}  # noqa: SIM118
@@ -105,8 +105,8 @@ def two_towers(read: Reading, output: Tensor) -> bool:
 def of_two_towers(loaded: Loaded, output: Tensor, question: Question) -> Aim:
     if any(one is not None for one in (question.target, question.against, question.position, question.head)):
         raise RefusalError(
-            f"{loaded.class_name} says how alike a picture and a text are: leave --target, --against, --position and "
-            "--head out."
+            f"{loaded.class_name} says how alike a picture and a text are: leave out `target=`, `against=`, "
+            "`position=` and `head=`."
         )
 
     # scale * cosine + bias: the scale is stored as its logarithm (arXiv:2103.00020), the bias is optional
@@ -127,7 +127,7 @@ def of_two_towers(loaded: Loaded, output: Tensor, question: Question) -> Aim:
 def of_states(loaded: Loaded, read: Reading, output: Tensor, question: Question) -> Aim:
     """Aim at a number of an embedding: for sentence encoders, and for backbones of pictures."""
     if question.position is not None:
-        raise RefusalError(f"{loaded.class_name} gives states, of which the mean is taken: leave --position out.")
+        raise RefusalError(f"{loaded.class_name} gives states, of which the mean is taken: leave `position=` out.")
     pooled, spread, what = _pooling(read, output)
     if question.head is not None:
         return _of_head(linear_head(question.head), loaded, output, question, (pooled, spread, what))
@@ -135,16 +135,16 @@ def of_states(loaded: Loaded, read: Reading, output: Tensor, question: Question)
     own = pooled(output)[0]
     if target is not None and against is not None:
         raise RefusalError(
-            f"{loaded.class_name} gives states and no logits: a number of them (--target) and how alike two inputs are "
-            "(--against, or a second input) are two questions: leave one out."
+            f"{loaded.class_name} gives states and no logits: a number of them (`target=`) and how alike two inputs "
+            "are (`against=`, or a second input) are two questions: leave one out."
         )
     if isinstance(target, int) or (target is not None and target.isdecimal()):
         return _of_entry(int(target), pooled, spread, what, own)
     if target not in (None, NORM):
         raise RefusalError(
-            f"{loaded.class_name} gives states and no logits: leave --target out (the norm of the {what} is "
-            "explained), give the number of an entry of it, --against another of its kind to explain how alike they "
-            "are, or a linear --head."
+            f"{loaded.class_name} gives states and no logits: leave `target=` out (the norm of the {what} is "
+            "explained), give the number of an entry of it, `against=` another of its kind to explain how alike they "
+            "are, or a linear `head=`."
         )
     if against is None:
         states = "one state for the whole input" if output.ndim == 2 else "states"
@@ -158,7 +158,7 @@ def of_states(loaded: Loaded, read: Reading, output: Tensor, question: Question)
         return Aim(size, spread(unit), Asked("norm", of=what), None, size, (note,))
     if medium(against) is None and not isinstance(against, str):
         raise RefusalError(
-            f"{loaded.class_name} gives states and no logits: --against is another text or picture, not of "
+            f"{loaded.class_name} gives states and no logits: `against=` is another text or picture, not of "
             f"type {type(against).__name__}."
         )
     other, name = _embedding(loaded, against, question)
@@ -210,7 +210,7 @@ def _of_head(
     if against is not None:
         other = found.number(against)
         if other == entry:
-            raise RefusalError(f"The target and --against are both '{found.word(entry)}': choose two that differ.")
+            raise RefusalError(f"The target and `against=` are both '{found.word(entry)}': choose two that differ.")
         weights[other] = -1.0
         goal = replace(goal, kind="difference", other=found.word(other))
     if len(weight) == 1 and target is None and bool(row[0] < 0):

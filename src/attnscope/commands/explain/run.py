@@ -101,7 +101,7 @@ def explain(
 
 @dataclass(frozen=True)
 class Chosen:
-    """Methods to ask, and those that were asked for by name."""
+    """The methods to run, and those that were named by the caller."""
 
     methods: tuple[Method, ...]
     named: frozenset[str]
@@ -145,7 +145,7 @@ def _explained(
 def first_look(
     loaded: Loaded, read: Reading, known: tuple[Anatomy, tuple[Entrance, ...]] | None = None
 ) -> tuple[Anatomy, tuple[Entrance, ...], Tensor]:
-    """Where things are in the model, where tokens enter it (unless this is `known`), and what it says."""
+    """Return the anatomy, where tokens enter (both unless `known`), and the output of the model."""
     with refusing_what_does_not_run(loaded, "this input"), without_gradients():
         if known is None:
             found = anatomy(loaded.model, read.batch)
@@ -154,7 +154,7 @@ def first_look(
         with evaluating(loaded.model), without_cache(loaded.model):
             output = first_output(run(loaded.model, read.batch))
     if not bool(output.isfinite().all()):
-        raise RefusalError(f"{loaded.class_name} computes what is not a number on this input: try --dtype float64.")
+        raise RefusalError(f"{loaded.class_name} computes what is not a number on this input: try `dtype='float64'`.")
     return found, places, output
 
 
@@ -165,8 +165,10 @@ def run_on(
     seed: int,
     known: tuple[Anatomy, tuple[Entrance, ...]] | None = None,
 ) -> Run:
-    """One run of the model on one input, towards the number that `aimed_at` makes of its output: for `explain` and for
-    `evaluate`, so that what is judged is what is explained."""
+    """Run the model once and capture what explains the number that `aimed_at` picks from its output.
+
+    `explain` and `evaluate` share this, so that what is judged is what is explained.
+    """
     found, places, output = first_look(loaded, read, known)
     goal = aimed_at(output)
     captured = in_streams(capture(loaded.model, read.batch, found, places, goal.number), places)
@@ -174,7 +176,7 @@ def run_on(
 
 
 def _scored(one: Run, chosen: Chosen, progress: Advance) -> tuple[tuple[Scored, ...], tuple[str, ...]]:
-    """What every method says, and why some say nothing."""
+    """Return the scores of every method, and notes on methods that were skipped."""
     scored, notes = [], []
     count = len(chosen.methods)
     for number, method in enumerate(chosen.methods):
@@ -205,13 +207,13 @@ def _refuse_nothing_said(one: Run, name: str, found: Mapping[str, Tensor]) -> No
 
 
 def _lengths(one: Run, name: str) -> ByLength:
-    """The numbers of `path_contribution`, which are of the last input, split by how many heads paths pass."""
+    """Split the numbers of `path_contribution` (of the last input) by how many heads paths pass."""
     tokens, constants = one.lengths()
     return ByLength(name, tuple(map(tuple, tokens.tolist())), tuple(constants.tolist()))
 
 
 def _text_of(given: Any, read: Reading) -> str:
-    """What was read, as a record keeps it: the text, or the name of the file."""
+    """Return the text, or the name of the file, for the record."""
     if read.scenes:
         return read.scenes[0].name
     if isinstance(given, tuple):
@@ -234,14 +236,14 @@ def _notes(found: Anatomy, read: Reading) -> tuple[str, ...]:
 
 
 def _unfollowed(one: Run, chosen: tuple[Method, ...]) -> tuple[str, ...]:
-    """Stacks that take part in the answer beside the one that reads the tokens: another tower, layers of their own."""
+    """Note stacks that take part in the answer but are not followed, such as another tower."""
     names = [method.card.title.lower() for method in chosen if "start" in method.reads]
     if not names:
         return ()
     try:
         ends = tuple(start_of(one.captured, one.found))
     except RefusalError:
-        return ()  # said where a method was left out
+        return ()  # noted where the method was skipped
     calls = one.captured.calls
     followed = {*ends, *(call.keys_from for call in calls if call.stack in ends)}
     others = dict.fromkeys(c.stack for c in calls if c.stack not in followed and bool(c.gradient.any()))
@@ -256,7 +258,7 @@ def _unfollowed(one: Run, chosen: tuple[Method, ...]) -> tuple[str, ...]:
 
 @contextmanager
 def _fitting(tokens: int) -> Iterator[None]:
-    """Says how many tokens to try where memory runs out."""
+    """Refuse with a smaller number of tokens if memory runs out."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

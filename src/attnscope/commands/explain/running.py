@@ -206,7 +206,7 @@ def _refuse_noise(captured: Captured, found: Anatomy) -> None:
     if most <= ROUNDINGS * torch.finfo(captured.output.dtype).eps * abs(captured.value):
         raise RefusalError(
             f"The answer of {found.model_class} depends on its attention by less than rounding, and relevance would be "
-            "noise: ask for another number, or try --dtype float64."
+            "noise: ask for another number, or try `dtype='float64'`."
         )
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from attnscope.commands.compile.run import compile
 from attnscope.commands.head_widths.record import HeadWidth, HeadWidths
-from attnscope.core.errors import RefusalError
+from attnscope.core.errors import RefusalError, at_least
 from attnscope.core.progress import Advance, silent
 from attnscope.data.frame import AttentionFrame
 from attnscope.heads.accuracy import checked_accuracy
@@ -67,10 +67,8 @@ def head_widths(
     """Compile what every head attends to. `budget` seconds are for all heads together: the first text goes first."""
     start = time.process_time()
     checked_accuracy(ratio_error, leak, dtype)
-    if k < 1:
-        raise RefusalError(f"A pattern with {k} keys for each query is empty: ask for k of 1 or more.")
-    if not budget >= 0:
-        raise RefusalError(f"A budget of {budget:g} seconds cannot be kept: give a number of seconds, like 300.")
+    at_least(k, 1, "k")
+    at_least(budget, 0, "budget")
     progress("reading the texts", 0, 0)
     name, tokens, seen = _patterns(model, corpus, k, texts, max_tokens, seed)
     widths: dict[Place, list[int | None]] = {place: [] for place in seen[0]}
@@ -111,7 +109,7 @@ def head_widths(
 def _patterns(
     model: Given, corpus: Any, k: int, texts: int, max_tokens: int, seed: int
 ) -> tuple[str, tuple[int, ...], list[dict[Place, _Seen]]]:
-    """What every self-attention head attends to, text by text."""
+    """Return the pattern of every self-attention head, text by text."""
     loaded = load(model)
     prepared = batches_for(loaded, corpus, Sampling(texts, max_tokens, batch_size=1, seed=seed))
     place = precision_and_place(loaded.model)[1]
@@ -142,7 +140,7 @@ def _patterns(
 
 
 def strongest(attention: Tensor, k: int, causal: bool) -> tuple[Pattern, float]:
-    """The k strongest keys of every query as a pattern, and the share of attention that they hold."""
+    """Return the k strongest keys of every query as a pattern, and their share of the attention."""
     shares, keys = attention.double().topk(min(k, attention.shape[-1]), dim=-1)
     rows = np.repeat(np.arange(len(attention)), shares.shape[1])
     weights, columns = shares.flatten().cpu().numpy(), keys.flatten().cpu().numpy()

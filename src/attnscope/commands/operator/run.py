@@ -19,7 +19,7 @@ from torch import nn
 
 from attnscope.commands.operator.operator import About, Operator
 from attnscope.commands.paths.reading import PathSizes, fitting, refuse_too_many_tokens, refusing_what_is_not_followed
-from attnscope.core.errors import RefusalError
+from attnscope.core.errors import RefusalError, one_of
 from attnscope.core.progress import Advance, silent
 from attnscope.data.medium import medium, readable
 from attnscope.data.windows import Tokenizer
@@ -57,10 +57,7 @@ def operator(
     A model in memory is copied into `dtype` and stays as it is. The operator runs the model's own code whenever it is
     asked for something: it holds the model, and what each block was called with.
     """
-    if loading.dtype not in PRECISIONS:
-        raise RefusalError(
-            f"An operator is exact in float64 or float32, not in '{loading.dtype}': choose one of these."
-        )
+    one_of(loading.dtype, PRECISIONS, "dtype")
     text = readable(text)
     if any(medium(side) is not None for side in (text if isinstance(text, tuple) else (text,))):
         raise RefusalError(

@@ -73,7 +73,7 @@ def aim(
     place = place_of(output, read, found, position)
     if target in NORMS or (target is None and found.output == "states"):
         if against is not None:
-            raise RefusalError("--against is a second token or class: it has no meaning beside a norm.")
+            raise RefusalError("`against=` is a second token or class: it has no meaning beside a norm.")
         kind: Any = target or "residual_norm"
         norm = NORMS[kind](network)
         note = "" if target else f"{loaded.class_name} gives states and no logits, so the target is {norm.name}."
@@ -90,7 +90,7 @@ def aim(
     if against is not None:
         other = found.number(against)
         if other == entry:
-            raise RefusalError(f"The target and --against are both '{found.word(entry)}': choose two that differ.")
+            raise RefusalError(f"The target and `against=` are both '{found.word(entry)}': choose two that differ.")
         weights, goal = (*weights, (other, -1.0)), replace(goal, kind="difference", other=found.word(other))
     notes = (*spaced(found, target, row), *unmasked(loaded, found, read, position))
     taken = "" if goal.other is None else f" minus that of '{goal.other}'"
@@ -129,8 +129,8 @@ def fitting(tokens: int) -> Iterator[None]:
             raise
         tokens = max(tokens, 2)
         raise RefusalError(
-            f"Paths of {tokens} tokens do not fit into memory: give a text of {tokens // 2} tokens, or pass --dtype "
-            "float32."
+            f"Paths of {tokens} tokens do not fit into memory: give a text of {tokens // 2} tokens, or pass "
+            "`dtype='float32'`."
         ) from error
 
 
@@ -185,7 +185,7 @@ def refuse_too_many_tokens(sizes: PathSizes, place: torch.device) -> None:
         return
     fitting = sizes.tokens_that_fit(free)
     shorter = f"give a text of {fitting:,} tokens or fewer" if fitting > 1 else "give a smaller model"
-    halved = ", or pass --dtype float32 for half of that" if sizes.itemsize == 8 else ""
+    halved = ", or pass `dtype='float32'` for half of that" if sizes.itemsize == 8 else ""
     raise RefusalError(
         f"Paths of {sizes.tokens:,} tokens take about {sizes.bytes / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB of memory "
         f"are free: {shorter}{halved}."

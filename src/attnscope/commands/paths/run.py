@@ -35,7 +35,7 @@ from attnscope.commands.paths.reading import (
 from attnscope.commands.paths.record import Chain, LengthRow, PathReport, Players
 from attnscope.commands.paths.removals import Predicting, predictions
 from attnscope.core.decoding import Count
-from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.errors import RefusalError, at_least, nearest, one_of
 from attnscope.core.progress import Advance, silent
 from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
@@ -160,22 +160,20 @@ def paths(
 
 
 def _check(top: int, draws: int, dtype: str) -> None:
-    if top < 1:
-        raise RefusalError(f"{top} paths are none: ask for --top 1 or more.")
+    at_least(top, 1, "top")
     if draws == 1 or draws < 0:
         raise RefusalError(f"Energies need two draws or more (or 0 to leave them out), not {draws}.")
     if draws > MOST_DRAWS:
         raise RefusalError(
             f"{draws:,} draws would run the model {draws:,} times, and {MOST_DRAWS:,} know energies to half a percent: "
-            f"ask for --draws {MOST_DRAWS} or fewer."
+            f"ask for `draws={MOST_DRAWS}` or fewer."
         )
     if top > MOST_PATHS:
         raise RefusalError(
-            f"A list of {top:,} paths is a search that keeps {top:,} streams in memory: ask for --top {MOST_PATHS} or "
+            f"A list of {top:,} paths is a search that keeps {top:,} streams in memory: ask for `top={MOST_PATHS}` or "
             "fewer."
         )
-    if dtype not in PRECISIONS:
-        raise RefusalError(f"Paths are exact in float64 or float32, not in '{dtype}': choose one of these.")
+    one_of(dtype, PRECISIONS, "dtype")
 
 
 def _anatomy(loaded: Loaded, read: Reading, stack: str | None) -> Anatomy:

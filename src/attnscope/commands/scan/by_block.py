@@ -81,8 +81,8 @@ def refuse_without_chain(subject: Subject, batch: Batch) -> None:
         why = _why_unequal(subject, few.shortened(_TRIED_TOKENS))
     if why is not None:
         raise RefusalError(
-            f"{subject.anatomy.model_class} cannot be scanned block by block ({why}): leave --stream-weights out, and "
-            "pass --device-map auto if the model does not fit into memory."
+            f"{subject.anatomy.model_class} cannot be scanned block by block ({why}): leave `stream_weights=` out, and "
+            "pass `device_map='auto'` if the model does not fit into memory."
         )
 
 
@@ -129,7 +129,7 @@ def _through(
         if relay.stream is not None and not same_numbers(stream, relay.stream):
             raise RefusalError(
                 f"The stream that enters block {block.layer} of {part.model_class} differs from the one that left the "
-                "block before it: leave --stream-weights out."
+                "block before it: leave `stream_weights=` out."
             )
 
     def leaves(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:

@@ -37,7 +37,7 @@ from attnscope.data.batches import Batches
 from attnscope.data.corpus import Corpus
 from attnscope.data.shards import Cut
 from attnscope.data.windows import Tokenizer
-from attnscope.engine.crew import WorkerOptions, part
+from attnscope.engine.crew import Workers, part
 from attnscope.hf.exchanging.call import gated
 from attnscope.hf.intercepting.restoring import keeping_its_modules, looking_at, without_gradients
 from attnscope.hf.loading.batches import Ready, Text, cut_for, files_of, text_or_stream
@@ -62,12 +62,9 @@ def scan(
     resume: bool = False,
     keep_text: bool = True,
     each: Each | None = None,
-    workers: int | None = None,
+    team: Workers = Workers(),
     store: str | Path | None = None,
     shard: str | None = None,
-    engine: str = "local",
-    address: str | None = None,
-    gpus_per_worker: float = 0.0,
     progress: AdvanceReading | None = None,
     **kwargs: Unpack[ScanOptions],
 ) -> Survey:
@@ -93,18 +90,17 @@ def scan(
     choose(words)
     request = ScanRequest(model, corpus, tokenizer, tuple(words), loading, sampling, accumulate)
     path = None if checkpoint is None else named_path(checkpoint, "checkpoint")
-    worker_options = WorkerOptions(workers, engine, address, gpus_per_worker)
-    if workers is not None or engine != "local":
+    if team != Workers():
         from attnscope.commands.scan.workers import spread
 
         if shard is not None:
-            raise RefusalError("One part of a job array is done by one process: give --shard or --workers, not both.")
+            raise RefusalError("One part of a job array is done by one process: give `shard=` or `workers=`, not both.")
         if each is not None:
             raise RefusalError("Workers do not hand out the numbers of every sequence: leave workers= or each= out.")
-        return spread(request, worker_options, store, path, resume=resume, keep_text=keep_text, tell=tell)
+        return spread(request, team, store, path, resume=resume, keep_text=keep_text, tell=tell)
     mine = None if shard is None else part(shard)
     if mine is not None and store is None:
-        raise RefusalError("The parts of a job array meet in a store: name its folder with --store.")
+        raise RefusalError("The parts of a job array meet in a store: name its folder with `store=`.")
     with drafted(request, tell) as draft:
         plan = draft.plan
         keeper = Checkpoint(path if store is None else None, plan)

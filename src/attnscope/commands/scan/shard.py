@@ -68,10 +68,10 @@ class Checkpoint:
         except (FieldError, KeyError) as error:
             raise RefusalError(
                 f"'{self.path}' is not an interrupted scan of this version ({error}): remove it, or scan without "
-                "--resume."
+                "`resume=True`."
             ) from error
         if not whole or any("tokens" not in stack for stack in stacks):
-            raise RefusalError(f"'{self.path}' does not say what was read: remove it, or scan without --resume.")
+            raise RefusalError(f"'{self.path}' does not say what was read: remove it, or scan without `resume=`.")
         changed = self.plan.differences(plan)
         if changed:
             # These follow from other settings: name them only if nothing else differs.
@@ -79,7 +79,7 @@ class Checkpoint:
             changed = tuple(name for name in changed if name not in follows) or ("choice of sequences",)
             raise RefusalError(
                 f"The interrupted scan in '{self.path}' had another {', '.join(changed).replace('_', ' ')}: "
-                "give the same options again, or scan without --resume."
+                "give the same options again, or scan without `resume=`."
             )
         return partial
 

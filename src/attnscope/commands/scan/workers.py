@@ -29,7 +29,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.progress import AdvanceReading
 from attnscope.data.batches import Batches
 from attnscope.data.read import repeated
-from attnscope.engine.crew import WorkerOptions, one
+from attnscope.engine.crew import Workers, answer
 from attnscope.hf.loading.load import Loaded
 
 Task = tuple[str, Any]  # ("shard", 3) or ("texts", samples)
@@ -80,7 +80,7 @@ class _WorkerScan:
 
 def spread(
     request: ScanRequest,
-    options: WorkerOptions,
+    workers: Workers,
     store: str | Path | None,
     checkpoint: Path | None,
     *,
@@ -88,10 +88,10 @@ def spread(
     keep_text: bool,
     tell: AdvanceReading,
 ) -> Survey:
-    """Return the survey of a request, run by workers."""
-    request = _portable(request, here=options.engine == "local")
+    """Scan a request with several workers."""
+    request = _portable(request, here=workers.engine == "local")
     tell("starting workers", 0, 0, 0)
-    with _folder(store, checkpoint) as where, options.crew(ScanJob(request, str(where))) as crew:
+    with _folder(store, checkpoint) as where, workers.crew(ScanJob(request, str(where))) as crew:
         plan, sizes = crew.hello
         if store is None and not resume:  # only after a worker has model and corpus: a typo must cost nothing
             Checkpoint(checkpoint, plan).clear()
@@ -111,7 +111,7 @@ def _with_texts(survey: Survey, crew: Any) -> Survey:
     wanted = wanted_samples(survey)
     if not wanted:
         return survey
-    found: tuple[Excerpts, Sequences] = one(crew, ("texts", wanted))
+    found: tuple[Excerpts, Sequences] = answer(crew, ("texts", wanted))
     return replace(survey, excerpts=found[0], sequences=found[1]) if found[0] else survey
 
 
@@ -137,7 +137,7 @@ def _portable(request: ScanRequest, here: bool) -> ScanRequest:
     corpus = request.corpus
     if corpus == "-":
         raise RefusalError(
-            "Standard input can be read by one process only: write it to a file, or leave --workers out."
+            "Standard input can be read by one process only: write it to a file, or leave `workers=` out."
         )
     if repeated(corpus) is not None:
         pass  # a keyword, not a path

@@ -53,7 +53,7 @@ class Ledger:
                     os.fsync(stream.fileno())
             except OSError as error:
                 raise RefusalError(
-                    f"'{self.path}' cannot be written ({error.strerror}): make room there, and go on with --resume."
+                    f"'{self.path}' cannot be written ({error.strerror}): make room there; continue with `resume=True`."
                 ) from None
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Ledger:
         try:
             content = path.read_bytes().decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise RefusalError(f"'{path}' cannot be read ({error}): leave out --resume to begin anew.") from None
+            raise RefusalError(f"'{path}' cannot be read ({error}): leave out `resume=` to begin anew.") from None
         first, *lines = content.split("\n")[:-1] or [""]  # drops an incomplete last line
         try:
             head = json.loads(first)
@@ -77,19 +77,19 @@ class Ledger:
         except (ValueError, KeyError, TypeError):
             settings = None
         if not isinstance(settings, dict):
-            raise RefusalError(f"'{path}' is not an interrupted run over prompts: leave out --resume to begin anew.")
+            raise RefusalError(f"'{path}' is not an interrupted run over prompts: leave out `resume=` to begin anew.")
         other = [name for name in self.settings if settings.get(name) != self.settings[name]]
         if "dtype" in other:  # weights in another precision have another hash
             other = [name for name in other if name != "model"]
         if other:
             raise RefusalError(
                 f"The interrupted run in '{path}' had another {', '.join(other)}: give the same options again, or leave"
-                " out --resume to begin anew."
+                " out `resume=` to begin anew."
             )
         try:
             return [decode(PromptRow, json.loads(line)) for line in lines]
         except (ValueError, FieldError, RecursionError):
-            raise RefusalError(f"'{path}' is not as it was written: leave out --resume to begin anew.") from None
+            raise RefusalError(f"'{path}' is not as it was written: leave out `resume=` to begin anew.") from None
 
 
 def _line(row: PromptRow) -> str:

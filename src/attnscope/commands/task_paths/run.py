@@ -23,7 +23,7 @@ from attnscope.commands.paths.reading import aim, fitting, refusing_what_is_not_
 from attnscope.commands.paths.removals import removals, surprise
 from attnscope.commands.task_paths.ledger import Ledger
 from attnscope.commands.task_paths.record import PromptRow, TaskPaths, Values
-from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.errors import RefusalError, nearest, one_of
 from attnscope.core.progress import Advance, silent
 from attnscope.data.prompts import Prompt, Prompts
 from attnscope.data.prompts import prompts as read_prompts
@@ -68,7 +68,8 @@ def task_paths(
     or "none" to leave this check out (it runs the model once for every block). With a `checkpoint` every finished
     prompt is kept in that file, and `resume` goes on from it.
     """
-    _check(removal, loading.dtype)
+    one_of(removal, REMOVALS, "removal")
+    one_of(loading.dtype, PRECISIONS, "dtype")
     drawn = {"seed": loading.seed} if loading.random_init else {}
     task = read_prompts(prompts)
     progress("loading", 0, 0)
@@ -104,13 +105,6 @@ def task_paths(
         notes=tuple(work.notes),
         provenance=loaded.stamped(prompts={"name": task.name, "count": len(task), "sha256": task.sha256}, **drawn),
     )
-
-
-def _check(removal: str, dtype: str) -> None:
-    if removal not in REMOVALS:
-        raise RefusalError(f"A head is removed by {', '.join(REMOVALS)}, not '{removal}'.{nearest(removal, REMOVALS)}")
-    if dtype not in PRECISIONS:
-        raise RefusalError(f"Paths are exact in float64 or float32, not in '{dtype}': choose one of these.")
 
 
 class _Work:

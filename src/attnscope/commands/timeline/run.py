@@ -26,14 +26,12 @@ from attnscope.commands.timeline.read import is_run, read_run
 from attnscope.commands.timeline.record import Timeline
 from attnscope.commands.watch.alarm_judge import AlarmJudge
 from attnscope.commands.watch.look import Look, RunHeader, RunStack, Values
-from attnscope.core.errors import RefusalError, asking_for_torch
+from attnscope.core.errors import RefusalError, refuse_without_torch
 from attnscope.core.files import named_path, neighbour_meant
 
-# Checkpoints of one training as a timeline: each is scanned on the same text, in the order of steps.
-#
-# The step is that of `trainer_state.json`, which transformers' Trainer leaves beside the weights, else the last
-# number in the folder's name. The loss is the one that the same file logged last up to that step; without it nobody
-# told one. Time and tokens are not known. Rules judge these looks like those of a watch.
+# Checkpoints are scanned on the same text, in the order of steps. The step comes from `trainer_state.json`, which
+# transformers' Trainer writes beside the weights, else from the last number in the folder's name. The loss is the last
+# one in that file up to the step, if any. Time and tokens are unknown. Rules judge these looks like those of a watch.
 
 STATE = "trainer_state.json"
 
@@ -41,7 +39,7 @@ STATE = "trainer_state.json"
 def from_checkpoints(
     folders: Sequence[Path], progress: Callable[[str, int, int], None] | None = None, **scan: Any
 ) -> Timeline:
-    """One timeline of all folders. A folder whose step nobody knows, and two of one step, are refused."""
+    """Return one timeline of all folders; refuse unknown steps, and two folders of one step."""
     ordered = _in_order(folders)
     from attnscope.commands.scan.run import scan as run_scan
 
@@ -78,7 +76,7 @@ def from_checkpoints(
 
 
 def step_of(folder: Path) -> int | None:
-    """Which step a checkpoint is of; None where nothing says."""
+    """Return the step of a checkpoint, or None if it is unknown."""
     told = _state(folder).get("global_step")
     if isinstance(told, int) and not isinstance(told, bool) and told >= 0:
         return told
@@ -135,8 +133,6 @@ def _values(survey: Survey) -> list[Values]:
 
 
 Told = Callable[[str, int, int], None]
-
-
 SAMPLES = 16  # sequences that each checkpoint reads
 
 
@@ -149,7 +145,7 @@ def timeline(
     progress: Told | None = None,
     **scan: Any,
 ) -> Timeline:
-    """The first run, with the others beside it. All other words are of `attnscope.scan`, and for checkpoints."""
+    """Return the first run with the others beside it. Other keywords are those of `attnscope.scan`, for checkpoints."""
     words = {"measures": measures, "samples": samples, "max_tokens": max_tokens, "corpus": corpus}
     scan |= {name: value for name, value in words.items() if value is not None}
     if not runs:
@@ -172,9 +168,7 @@ def timeline(
             "Runs and checkpoints do not go into one timeline: name runs, or checkpoints of one training."
         )
     if checkpoints:
-        with asking_for_torch():
-            pass
-
+        refuse_without_torch()
         return from_checkpoints(checkpoints, progress, **{"samples": SAMPLES, **scan})
     if scan:
         raise RefusalError(f"{', '.join(scan)}: words of a scan, and a run is read and not scanned: leave them out.")
@@ -183,19 +177,19 @@ def timeline(
 
 
 def needs_torch(*runs: str | Path) -> bool:
-    """Whether any of these is a checkpoint that would have to be scanned; what is neither is refused."""
+    """Return whether any of these is a checkpoint, which has to be scanned; refuse unknown folders."""
     paths = [named_path(one, "run") for one in runs]
     scanned = [_checkpoints(path) for path in paths if not is_run(path) and not is_saved(path)]
     return bool(scanned)
 
 
 def is_saved(path: Path) -> bool:
-    """Whether it is a timeline.json, or a folder that holds one."""
+    """Return whether the path is a timeline.json, or a folder that holds one."""
     return path.is_file() or (path / "timeline.json").is_file()
 
 
 def _checkpoints(path: Path) -> list[Path]:
-    """The folder of a model, or those in a folder that a trainer filled."""
+    """Return the folder of a model, or the checkpoints in the output folder of a trainer."""
     if not path.is_dir():
         raise RefusalError(
             f"There is no run {path}: give a run folder that `attnscope.watch` wrote, or checkpoints."

@@ -109,7 +109,7 @@ def _refuse_few(held_out: int, name: str) -> None:
     if held_out < FEWEST:
         raise RefusalError(
             f"The corpus {name} is too small: {count(held_out, 'sequence')} can be held out of training, and {FEWEST} "
-            "are needed to tell a difference from chance. Give more text, or a smaller --max-tokens."
+            "are needed to tell a difference from chance. Give more text, or a smaller `max_tokens=`."
         )
 
 

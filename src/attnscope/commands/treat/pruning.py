@@ -114,7 +114,7 @@ def refuse_odd_settings(settings: Mapping[str, Any]) -> None:
         raise RefusalError(f"Heads cannot be ordered by '{asked}'.{nearest(str(asked), ORDERS)}")
     wanted = settings.get("prompts", PROMPTS)
     if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
-        raise RefusalError(f"Heads cannot be valued on {wanted} prompts: give --set prompts=8, or another number.")
+        raise RefusalError(f"Heads cannot be valued on {wanted} prompts: give `settings=` prompts=8, or another count.")
 
 
 def _by_value(
@@ -192,6 +192,6 @@ def _allowed(counts: Sequence[int], losses: Sequence[float], keep_loss: float) -
     if not allowed:
         raise RefusalError(
             f"Taking out the {count(counts[1], 'head')} of least value already costs "
-            f"{losses[1] - losses[0]:.3g} nats a token: allow more with --keep-loss, or name a number of heads."
+            f"{losses[1] - losses[0]:.3g} nats a token: allow more with `keep_loss=`, or name a number of heads."
         )
     return allowed

@@ -47,7 +47,7 @@ def chosen_for(asked: str, found: Sequence[Finding], training: bool = True) -> C
         answered = ", ".join(row.finding for row in TABLE)
         raise RefusalError(
             f"No finding has a remedy{'' if training else ' without training'} (findings with one: {answered}): name one "
-            "with --remedy to try it anyway."
+            "with `remedy=` to try it anyway."
         )
     keeping = (pair for pair in offered if pair[1] in WITHOUT_VARIANT or variant_cards()[pair[1]].keeps is not None)
     row, name = next(keeping, offered[0])
@@ -153,22 +153,24 @@ def _refuse_what_nobody_reads(asked: Asked) -> None:
     for option, given in (("heads", asked.heads), ("keep_loss", asked.keep_loss)):
         if given is not None and name != PRUNE:
             raise RefusalError(
-                f"{_option(option)} is about taking heads out, which {name} does not: leave it out, or choose --remedy "
-                "prune."
+                f"{_option(option)} is about taking heads out, which {name} does not: leave it out, or choose "
+                "`remedy='prune'`."
             )
     if asked.layers is not None and name in (PRUNE, BOS):
-        raise RefusalError(f"{name} does not change blocks, so --blocks says nothing to it: leave it out.")
+        raise RefusalError(f"{name} does not change blocks, so `blocks=` says nothing to it: leave it out.")
     if asked.settings and name in (AUTO, BOS):
         which = "A remedy that is yet to be chosen" if name == AUTO else name
-        raise RefusalError(f"{which} has no setting '{next(iter(asked.settings))}': leave --set out, or name a remedy.")
+        raise RefusalError(
+            f"{which} has no setting '{next(iter(asked.settings))}': leave `settings=` out, or name a remedy."
+        )
     if asked.training and (name == AUTO or needs_training(name)):
         return
-    why = f"{name} trains nothing" if asked.training else "nothing is trained with --no-training"
+    why = f"{name} trains nothing" if asked.training else "nothing is trained with `training=False`"
     for option in ("steps", "rate", "train"):
         if getattr(asked, option) is not None:
             raise RefusalError(f"{why[0].upper()}{why[1:]}, so {_option(option)} has no meaning: leave it out.")
     if asked.resume:
-        raise RefusalError(f"{why[0].upper()}{why[1:]}, so there is nothing to resume: leave --resume out.")
+        raise RefusalError(f"{why[0].upper()}{why[1:]}, so there is nothing to resume: leave `resume=` out.")
 
 
 def unused(asked: Asked, chosen: str) -> tuple[str, ...]:
@@ -178,4 +180,4 @@ def unused(asked: Asked, chosen: str) -> tuple[str, ...]:
 
 
 def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return f"`{name}=`"

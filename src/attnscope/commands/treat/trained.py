@@ -147,7 +147,7 @@ def bos_first(trial: Trial) -> TrialResult:
         raise RefusalError(f"{loaded.name} has no BOS token that could be put before a text: choose another remedy.")
     if beginning.begins:
         raise RefusalError(
-            f"Sequences of {loaded.name} begin with BOS already: choose another remedy, or pass --bos no."
+            f"Sequences of {loaded.name} begin with BOS already: choose another remedy, or pass `bos='no'`."
         )
     text, before = trial.text.held_out, None
     longest = max(batch.inputs["input_ids"].shape[1] for batch in text)

@@ -63,7 +63,7 @@ def layer_maps(frame: AttentionFrame, *, causal: bool, heads: Sequence[int]) -> 
     if not disagreement <= LOOSE.get(frame.mixed.dtype, 3e-2):
         raise RefusalError(
             f"Maps of block {frame.layer} cannot be shown honestly: weights times values differ from what the model "
-            f"mixed by {disagreement:.1e} of the largest. Choose other blocks with --block."
+            f"mixed by {disagreement:.1e} of the largest. Choose other blocks with `block=`."
         )
     if causal and any(head.ahead for head in kept.values()):
         raise RefusalError(
@@ -100,7 +100,7 @@ def _off(frame: AttentionFrame, block: np.ndarray, first_head: int, first_row: i
     difference = (mine.transpose(0, 1) - theirs)[real].abs()
     if not bool(difference.isfinite().all()):
         raise RefusalError(
-            f"Block {frame.layer} computes what is not a number on this text: try --dtype float64, or look at the "
+            f"Block {frame.layer} computes what is not a number on this text: try `dtype='float64'`, or look at the "
             "weights."
         )
     return float(difference.max()) if difference.numel() else 0.0
@@ -223,14 +223,14 @@ class Gathered:
             size = f"{count(layers, 'block')} x {count(heads, 'head')} x {shape.queries:,} tokens"
             raise RefusalError(
                 f"The page would have about {numeral(estimate, 2)} MB ({size}) and {self.max_mb:g} are allowed: "
-                "shorten the text, choose blocks or heads (--block 0-3), or allow more with --max-mb."
+                "shorten the text, choose blocks or heads (`block='0-3'`), or allow more with `max_mb=`."
             )
 
 
 def parts_of(gathered: Gathered, found: Anatomy) -> tuple[Part, ...]:
     """Return the maps by name: `decoder` looks at itself, `decoder cross` at the encoder."""
     if not gathered.maps:
-        raise RefusalError(f"{found.model_class} has no such head in those blocks: choose with --block and --head.")
+        raise RefusalError(f"{found.model_class} has no such head in those blocks: choose with `block=` and `head=`.")
     names = [shape.stack if shape.site == "self" else f"{shape.stack} {shape.site}" for shape in gathered.maps]
     inputs = _names(gathered)
     parts = []

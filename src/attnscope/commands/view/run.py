@@ -128,15 +128,15 @@ def view(
 def _refuse_no_size(max_mb: float) -> None:
     if isinstance(max_mb, bool) or not isinstance(max_mb, int | float) or not max_mb > 0:
         raise RefusalError(
-            f"The size of a page is a number of megabytes above 0, not {max_mb!r}: give --max-mb such a one."
+            f"The size of a page is a number of megabytes above 0, not {max_mb!r}: give `max_mb=` such a one."
         )
 
 
 def _asked(text: Text | None, survey: Survey | str | Path | None, sample: int | None) -> tuple[Text, Behind | None]:
-    """The text itself, or the tokens of the sequence that a survey kept."""
+    """Return the text, or the tokens of the sequence that a survey kept."""
     if survey is None:
         if text is None or sample is not None:
-            raise RefusalError("Give a text to view, or a survey and a sample of it (--from SURVEY, --sample N).")
+            raise RefusalError("Give a text to view, or a survey and a sample of it (`survey=SURVEY`, `sample=N`).")
         return text, None
     if text is not None:
         raise RefusalError("A text and a survey are two things to view: give one of them.")
@@ -146,7 +146,7 @@ def _asked(text: Text | None, survey: Survey | str | Path | None, sample: int | 
 
 
 def _begun(read: Reading, survey: Survey | str | Path | None) -> dict[str, Any]:
-    """Whether the text begins with BOS and why; a sequence that a survey kept begins as it did there."""
+    """Return a note on BOS: of the survey for a sequence that it kept, else of the reading."""
     told = None if survey is None else opened(survey, Survey).provenance.get("bos")
     if told is not None:
         return {"bos": told}
@@ -154,21 +154,21 @@ def _begun(read: Reading, survey: Survey | str | Path | None) -> dict[str, Any]:
 
 
 def _said(given: Any, read: Reading) -> str:
-    """What a record keeps of the input: the text, or the name of the file."""
+    """Return the text, or the name of the file, for the record."""
     if read.scenes:
         return read.scenes[0].name
     return given if isinstance(given, str) else given[0] if isinstance(given, tuple) else ""
 
 
 def _refuse_single(read: Reading) -> None:
-    """One token looks at itself and at nothing else."""
+    """Refuse a single token, which can only attend to itself."""
     rows = [t for name, t in read.batch.items() if name.endswith("input_ids") and isinstance(t, torch.Tensor)]
     if rows and all(row.shape[-1] < 2 for row in rows):
         raise RefusalError("The text is a single token, which has only itself to look at: give two tokens at least.")
 
 
 def _verified(loaded: Loaded, found: Anatomy, read: Reading) -> Verification:
-    """The verifier's word on this text, or on its beginning where that is long; a refusal where it does not agree."""
+    """Verify on this text, or on the beginning of a long one; refuse if numbers disagree."""
     short = len(read.words) <= VERIFIED_TOKENS
     with evaluating(loaded.model), without_cache(loaded.model):
         try:
@@ -213,12 +213,12 @@ def _opened(parts: tuple[Part, ...], blocks: Choice, heads: Choice) -> Opened:
         there = [one.head for one in part.heads if one.layer == layer]
         if there and (heads.opens is None or heads.opens in there):
             return Opened(part.name, layer, there[0] if heads.opens is None else heads.opens)
-    raise RefusalError(f"Block {blocks.opens} has no head {heads.opens}: choose with --block and --head.")
+    raise RefusalError(f"Block {blocks.opens} has no head {heads.opens}: choose with `block=` and `head=`.")
 
 
 @contextmanager
 def _fitting(tokens: int) -> Iterator[None]:
-    """Says how many tokens to try where memory runs out."""
+    """Refuse with a smaller number of tokens if memory runs out."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -226,5 +226,5 @@ def _fitting(tokens: int) -> Iterator[None]:
             raise
         raise RefusalError(
             f"A view of {tokens} tokens does not fit into memory: give one of {max(tokens // 2, 2)} tokens, or fewer "
-            "blocks with --block 0-3."
+            "blocks with `block='0-3'`."
         ) from error

@@ -61,7 +61,7 @@ def freeze(model: nn.Module, batch: Batch, found: Anatomy | None = None, stack: 
     batch = _without_cache(model, batch)
     dtype = _precision(model, batch)
     if dtype not in ALLOWED:
-        raise RefusalError(f"Paths need float64 or float32, and the model is in {dtype}: load it with --dtype float64.")
+        raise RefusalError(f"Paths need float64 or float32, and the model is in {dtype}: load it as `dtype='float64'`.")
     with torch.no_grad(), _plainly(model, found), without_cache(model):
         calls, output = _recorded(model, chosen, batch)
     network = _network(model, found, chosen, batch, calls, output)
@@ -115,7 +115,7 @@ def _refuse_not_finite(model: nn.Module, network: Network) -> None:
             raise RefusalError(f"{network.name} has weights that are not numbers, in {name}: mend or reload them.")
     first = next((i for i, stream in enumerate(network.streams) if not stream.isfinite().all()), network.layers)
     where = "before its first block" if first == 0 else f"in block {first - 1}"
-    wider = "look at the input" if network.output.dtype == torch.float64 else "try --dtype float64"
+    wider = "look at the input" if network.output.dtype == torch.float64 else "try `dtype='float64'`"
     raise RefusalError(f"{network.name} computes what is not a number {where} on this input: {wider}.")
 
 

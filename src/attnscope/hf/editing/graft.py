@@ -161,17 +161,17 @@ def _refuse_what_cannot_fit(model: nn.Module, head: Head, site: Site) -> None:
         )
     if head.width > site.dim:
         raise RefusalError(
-            f"The head is {head.width} wide and the heads of {name} are {site.dim}: compile the pattern with --width "
-            f"{site.dim} or less."
+            f"The head is {head.width} wide and the heads of {name} are {site.dim}: compile the pattern with "
+            f"`width={site.dim}` or less."
         )
     if site.causal and not head.causal:
         raise RefusalError(
-            f"{name} is causal in this layer and would hide half of a bidirectional pattern: compile it with --causal."
+            f"{name} is causal in this layer and would hide half of a two-way pattern: compile it with `causal=True`."
         )
     if head.causal and not site.causal:
         raise RefusalError(
             f"{name} looks both ways in this layer, and a causal head says nothing about later keys: compile the "
-            "pattern without --causal."
+            "pattern without `causal=`."
         )
     if not site.rebuilt:
         raise RefusalError(

@@ -119,7 +119,7 @@ def one_head_removed(model: nn.Module, site: Site, heads: Sequence[int], by: Rep
         if not isinstance(mixed, Tensor) or len(mixed) != len(heads) or mixed.shape[-1] % site.heads:
             raise RefusalError(
                 f"Heads of block {site.layer} cannot be told apart where its output is projected: leave removal out "
-                "(--removal none)."
+                "(`removal='none'`)."
             )
         apart = mixed.reshape(*mixed.shape[:-1], site.heads, -1).clone()
         for row, head in enumerate(heads):

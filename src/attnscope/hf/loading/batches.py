@@ -26,7 +26,7 @@ Ready = Batches | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
 
 def text_of(corpus: Text | Ready | None, sampling: Sampling) -> Corpus | Gallery | Text | Ready | None:
-    """The corpus that a path names, of texts, pictures or sounds, or `repeated`; anything else as it is."""
+    """Return the corpus that a path names, or `repeated`; anything else unchanged."""
     drawn = repeated(corpus) or gallery(corpus)
     if drawn is not None:
         return drawn
@@ -34,7 +34,7 @@ def text_of(corpus: Text | Ready | None, sampling: Sampling) -> Corpus | Gallery
 
 
 def text_or_stream(corpus: Text | Ready | None, sampling: Sampling) -> Corpus | Gallery | Stream | Text | Ready | None:
-    """What `text_of` gives; texts too large for that as a stream of which a block at a time is in memory."""
+    """Return as `text_of`, but large texts as a stream that keeps one block in memory."""
     if isinstance(corpus, str | Path) and str(corpus) != "-" and not (repeated(corpus) or gallery(corpus)):
         here = corpus if is_address(corpus) else corpus_path(str(corpus))
         if stored_bytes(here) > stream_module.LARGE:
@@ -45,14 +45,14 @@ def text_or_stream(corpus: Text | Ready | None, sampling: Sampling) -> Corpus | 
 
 
 def files_of(corpus: object) -> dict[str, int]:
-    """How many files a folder gave and how many were left out because they are not text; nothing for other corpora."""
+    """Return how many files of a folder were read and skipped; nothing for other corpora."""
     if not isinstance(corpus, Corpus | Stream) or not corpus.folder:
         return {}
     return {"files_read": len(corpus.files), "files_skipped": len(getattr(corpus, "skipped", ()))}
 
 
 def batches_for(loaded: Loaded, corpus: Corpus | Gallery | Text | Ready | None, sampling: Sampling) -> Batches:
-    """Ready batches as they are; text read, and cut as `sampling` says; pictures and sounds each for itself."""
+    """Return ready batches unchanged; cut text as `sampling` says; read pictures and sounds one by one."""
     if isinstance(corpus, Gallery):
         return shown(loaded, corpus, sampling)
     if corpus is None or isinstance(corpus, Corpus):
@@ -69,7 +69,7 @@ def batches_for(loaded: Loaded, corpus: Corpus | Gallery | Text | Ready | None, 
 
 
 def cut_for(loaded: Loaded, corpus: Corpus | Gallery | Stream | Text | Ready | None, sampling: Sampling) -> Cut:
-    """The same batches, in shards."""
+    """Return the same batches in shards."""
     if isinstance(corpus, Stream):
         return Streamed(loaded, corpus, sampling)
     return InMemory(batches_for(loaded, corpus, sampling))

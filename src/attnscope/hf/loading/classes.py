@@ -18,7 +18,7 @@ Kind = Literal["causal", "masked", "encoder-decoder", "vision", "audio", "multim
 
 
 def candidates(config: Any) -> list[Any]:
-    """Classes to try, the wished-for one first. The last is the body without any head."""
+    """Return classes to try, the best first; the last is the body without a head."""
     named = [getattr(transformers, name, None) for name in config.architectures or ()]
     found = [cls for cls in named if inspect.isclass(cls) and issubclass(cls, transformers.PreTrainedModel)]
     if not found:
@@ -38,7 +38,7 @@ def _heads(config: Any) -> list[Any]:
 
 
 def remote_class(config: dict[str, Any]) -> Any:
-    """The Auto class through which a model's own code is loaded."""
+    """Return the Auto class that loads a model's own code."""
     offered = config.get("auto_map", {})
     wished = ("AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM", "AutoModel")
     return getattr(transformers, next((name for name in wished if name in offered), "AutoModel"))
@@ -62,7 +62,7 @@ def kind_of(model: nn.Module) -> Kind:
 
 
 def positions_of(model: nn.Module) -> int | None:
-    """The longest sequence of tokens, where the configuration sets one."""
+    """Return the longest sequence of tokens, or None if the configuration sets no limit."""
     config: Any = model.config
     text = config.get_text_config()
     limits = [getattr(text, name, None) for name in ("max_position_embeddings", "max_target_positions")]
@@ -87,7 +87,7 @@ def vocab_size_of(model: Any) -> int | None:
 
 
 def decoder_start_of(model: nn.Module) -> int | None:
-    """The token before the first one that a decoder writes; None where no decoder follows an encoder."""
+    """Return the first token that a decoder reads, or None for models that are no encoder-decoder."""
     config: Any = model.config
     if not config.is_encoder_decoder:
         return None
@@ -100,7 +100,7 @@ def accepted_by(model: nn.Module) -> frozenset[str]:
 
 
 def reads_text(model: Any) -> bool:
-    """Whether token ids alone are enough: for a language model with eyes they are, for CLIP they are not."""
+    """Return whether token ids are enough: yes for a vision-language model, no for CLIP."""
     kind = kind_of(model)
     return kind not in ("vision", "audio") and (kind != "multimodal" or model.can_generate())
 

@@ -10,21 +10,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnscope.core.errors import RefusalError
+from attnscope.core.errors import RefusalError, one_of
 from attnscope.hf.intercepting.restoring import Restoring
-from attnscope.hf.loading.options import refuse_unknown_dtype
+from attnscope.hf.loading.options import DTYPES
 
 
 def dtype_named(name: str) -> torch.dtype | None:
-    """None stands for `auto`: the format in which the weights are stored."""
-    refuse_unknown_dtype(name)
+    """Return the torch dtype, or None for `auto`: as the weights are stored."""
+    one_of(name, DTYPES, "dtype")
     found = None if name == "auto" else getattr(torch, name)
     assert found is None or isinstance(found, torch.dtype)
     return found
 
 
 def device_named(name: str) -> torch.device:
-    """`auto` is the first accelerator there is, else the processor."""
+    """Return the torch device; `auto` is the first accelerator, else the CPU."""
     if name == "auto":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:
@@ -37,18 +37,12 @@ def device_named(name: str) -> torch.device:
     count = torch.accelerator.device_count() if found is not None else 0
     if found is None or found.type != device.type or (device.index or 0) >= count:
         have = "only cpu" if found is None else f"cpu and {count} of type {found.type}"
-        raise RefusalError(f"The device '{name}' is not available here, which has {have}: pass --device cpu or auto.")
+        raise RefusalError(f"The device '{name}' is not available here, which has {have}: pass `device='cpu'` or auto.")
     return device
 
 
-# torch.autocast around a measurement changes both the model and what is computed from it.
-#
-# Inside it products are rounded to bfloat16 wherever they are taken in float32: in the model, in the check of what was
-# seen (which then fails, since two ways to the same number round differently) and in the measures themselves. So
-# nothing is measured there. A model that is meant to run in bfloat16 can be loaded so.
-
-
 def refuse_autocast() -> None:
+    """Refuse to measure inside torch.autocast: it rounds products of the model, of the verifier and of the measures."""
     accelerator = torch.accelerator.current_accelerator()
     kinds = ("cpu", *(() if accelerator is None else (accelerator.type,)))
     for kind in kinds:
@@ -60,12 +54,11 @@ def refuse_autocast() -> None:
             )
 
 
-# Mixtures of experts: their grouped product knows no float64 and shows no single expert; their plain loop computes the
-# same.
+# Mixtures of experts: their grouped product has no float64 and hides single experts; a plain loop computes the same.
 
 
 def with_plain_experts(model: Any) -> None:
-    """Lets a model that is not the caller's own run its experts one after the other."""
+    """Make a model run its experts in a loop, permanently: only for copies that attnscope owns."""
     choose = getattr(model, "set_experts_implementation", None)
     if callable(choose):
         with suppress(ValueError):  # transformers says so of models that have no choice
@@ -74,7 +67,7 @@ def with_plain_experts(model: Any) -> None:
 
 @contextmanager
 def one_after_another(module: nn.Module) -> Iterator[None]:
-    """Inside, experts run as a loop over those that tokens were sent to, of which every step is a plain product."""
+    """Run experts as a loop of plain products inside the context."""
     configs = {id(c): c for m in module.modules() if (c := getattr(m, "config", None)) is not None}
     with Restoring() as changes:
         for config in configs.values():
@@ -86,12 +79,9 @@ def one_after_another(module: nn.Module) -> Iterator[None]:
 
 
 def experts_in(model: nn.Module) -> str | None:
-    """The class that holds a model's experts, where it has any: what a refusal has to name."""
+    """Return the class that holds a model's experts, or None."""
     names = (type(module).__name__ for module in model.modules())
     return next((name for name in names if re.search(r"Experts$|SparseMoe|MoE$|Moe$|SparseMLP", name)), None)
-
-
-# One number format for all weights of a model, without a copy of what has it already.
 
 
 def cast(model: Any, precision: torch.dtype | None) -> None:

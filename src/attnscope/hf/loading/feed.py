@@ -1,4 +1,4 @@
-"""feed(loaded, corpus) -> Batches: what a loaded model reads, cut and padded the way it wants it."""
+"""feed(loaded, corpus) -> Batches: cut and pad a corpus for a loaded model."""
 
 from __future__ import annotations
 
@@ -27,24 +27,22 @@ from attnscope.hf.loading.one_input import reading_of
 from attnscope.hf.loading.options import Sampling
 from attnscope.hf.loading.targets import beginning_of, with_targets
 
-# Batches of pictures or sounds, from files: each read as `explain` reads it, those of one shape together.
-
 
 def shown(loaded: Loaded, files: Gallery, sampling: Sampling) -> Batches:
-    """As many of the files as are asked for. What they were made of is said once, however many files there are."""
+    """Return batches of pictures or sounds; files of one shape share a batch."""
     if sampling.batch_size < 1:
-        raise RefusalError(f"A batch of {sampling.batch_size} sequences is empty: pass --batch-size 1 or more.")
+        raise RefusalError(f"A batch of {sampling.batch_size} sequences is empty: pass `batch_size=1` or more.")
     read = [
         reading_of(loaded, file, sampling.bos, what="Corpora") for file in files.drawn(sampling.samples, sampling.seed)
     ]
-    # What a decoder wrote of each sound is a note of that sound; how files are read is one of all, and said once.
+    # Notes on what a decoder wrote belong to one sound each; notes on how files are read are the same for all.
     notes = () if loaded.decoder_start is not None else tuple(dict.fromkeys(note for one in read for note in one.notes))
     made = Batches.of(_together([dict(one.batch) for one in read], sampling.batch_size), files.name)
     return Batches(made.name, made.sha256, made.batches, notes=notes)
 
 
 def _together(inputs: list[dict[str, Tensor]], batch_size: int) -> Iterator[dict[str, Tensor]]:
-    """Neighbours of one shape, at most `batch_size` of them."""
+    """Group neighbours of one shape, at most `batch_size` in a group."""
     group: list[dict[str, Tensor]] = []
     for one in inputs:
         if group and (len(group) == batch_size or _shapes(one) != _shapes(group[0])):
@@ -131,7 +129,7 @@ def feed(loaded: Loaded, corpus: Corpus | None, sampling: Sampling) -> Batches:
 
 
 def _ordinary_tokens(loaded: Loaded) -> list[int]:
-    """What a text can be made of: tokens that model and tokenizer both know, without those that mark something."""
+    """Return the tokens that model and tokenizer both know, without special tokens."""
     known = [size for size in (loaded.vocab_size, _length(loaded.tokenizer)) if size]
     if not known:
         raise RefusalError(f"How many tokens {loaded.name} knows is not known: give ready batches in Python.")
@@ -147,16 +145,16 @@ def _refuse_pairs_without_a_decoder(loaded: Loaded, pairs: Corpus) -> None:
     if loaded.decoder_start is None:
         raise RefusalError(
             f"{pairs.name} holds pairs of source and target, and {loaded.name} ({loaded.class_name}) reads one text: "
-            "give texts, or choose one side of a .jsonl file with --field source."
+            "give texts, or choose one side of a .jsonl file with `field='source'`."
         )
 
 
 def _known(token: int | None, loaded: Loaded) -> int | None:
-    """A token of the tokenizer or configuration, if the model's vocabulary has it at all: shrunken ones may not."""
+    """Return a token if the model's vocabulary has it: shrunken vocabularies may not."""
     return token if token is None or loaded.vocab_size is None or token < loaded.vocab_size else None
 
 
-# The shards of a corpus that is larger than memory, each made when it is wanted and forgotten afterwards.
+# Shards of a corpus that is larger than memory: made when needed, and not kept.
 #
 # The N sequences that are asked for come from a systematic sample of blocks, by length. Let C be the characters of the
 # corpus, c(k) those of its first k blocks, and r a number below C that the seed draws. The first k blocks give
@@ -178,7 +176,7 @@ class Streamed:
 
     @cached_property
     def _pieces(self) -> tuple[tuple[int, int], ...]:
-        """First block of each piece and the one after its last, by the tokens they give."""
+        """Return the first block of each piece and the one after its last, by their tokens."""
         length = window_length(self.sampling.max_tokens, self.loaded.positions)
         enough = max(1, -(-SHARD_TOKENS // length))
         bounds: list[tuple[int, int]] = []
@@ -194,12 +192,12 @@ class Streamed:
 
     @cached_property
     def _firsts(self) -> tuple[int, ...]:
-        """The number of each piece's first sequence, as if every piece gave all that it may; at the end, of all."""
+        """Return the number of each piece's first sequence if every piece were full; the last entry is the total."""
         return tuple(map(self._given, (0, *(end for _, end in self._pieces))))
 
     @cached_property
     def _shards(self) -> tuple[range, ...]:
-        """Which pieces each shard has: one, and more only where there would be too many shards."""
+        """Return the pieces of each shard: one, or more if there would be too many shards."""
         together = -(-len(self._pieces) // MOST_SHARDS)
         whole = range(len(self._pieces))
         return tuple(whole[a : a + together] for a in range(0, len(whole), together))
@@ -209,7 +207,7 @@ class Streamed:
         return random.Random(self.sampling.seed).randrange(self.text.characters(len(self.text)))
 
     def _given(self, blocks: int) -> int:
-        """Sequences of so many blocks, the first ones."""
+        """Return how many sequences the first blocks give."""
         wanted, whole = self.sampling.samples or 0, self.text.characters(len(self.text))
         return (self.text.characters(blocks) * wanted + self._offset) // whole
 
@@ -225,12 +223,12 @@ class Streamed:
         return self._batches(0)
 
     def fingerprint(self) -> str:
-        """Of the tokens of the first piece, and of what decides all others."""
+        """Return a hash of the first piece and of everything that decides the others."""
         decides = [self.text.sha256, self.head.fingerprint(), self.sizes]
         return hashlib.sha256(json.dumps(decides).encode()).hexdigest()
 
     def shard(self, number: int) -> Iterator[Batch]:
-        """Of its pieces one is in memory at a time."""
+        """Yield batches; one piece is in memory at a time."""
         for piece in self._shards[number]:
             yield from self._numbered(piece)
 

@@ -114,13 +114,13 @@ def _open(found: Source) -> AbstractContextManager[Header]:
 
 @contextmanager
 def _refusing(found: Source) -> Iterator[None]:
-    """What transformers says about files it cannot use, in one sentence of ours with its own first line."""
+    """Turn errors of transformers into one sentence with the first line of its message."""
     try:
         yield
     except RefusalError:
         raise
     except torch.OutOfMemoryError as error:
-        raise RefusalError(f"{found.name} does not fit into memory: pass --dtype bfloat16.") from error
+        raise RefusalError(f"{found.name} does not fit into memory: pass `dtype='bfloat16'`.") from error
     except pickle.UnpicklingError as error:
         raise RefusalError(
             f"The pickle of {found.name} holds more than tensors and is not loaded: ask for safetensors."
@@ -156,7 +156,7 @@ def _config(found: Source, loading: Loading) -> Any:
     elif not loading.trust_remote_code:
         raise RefusalError(
             f"{found.name} ('{model_type}') needs code that comes with its weights: read that code, and pass "
-            "--trust-remote-code if you trust it."
+            "`trust_remote_code=True` if you trust it."
         )
     else:
         config = pretrained(transformers.AutoConfig, found.folder, trust_remote_code=True)
@@ -166,7 +166,7 @@ def _config(found: Source, loading: Loading) -> Any:
 
 
 def _unpacked(config: Any, quantised: Any, found: Source) -> Any:
-    """Packed weights need kernels of their own; the architecture alone does not depend on the packing."""
+    """Refuse packed weights; drop the packing if only the architecture is needed."""
     method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised.quant_method
     if found.form == "config":
         del config.quantization_config
@@ -276,5 +276,5 @@ def _placed(model: Any, place: torch.device, name: str) -> Any:
         return model.to(place)
     except torch.OutOfMemoryError as error:
         raise RefusalError(
-            f"{name} does not fit into the memory of {place}: pass --dtype bfloat16 or --device cpu."
+            f"{name} does not fit into the memory of {place}: pass `dtype='bfloat16'` or `device='cpu'`."
         ) from error

@@ -1,4 +1,8 @@
-"""Which model exactly: a hash of its weights, equal for two surveys of the same model."""
+"""Hashes that are equal for two surveys of the same model.
+
+Weights alone are not enough: with another base of rotary embeddings or another window, the same weights attend
+differently. So the configuration is hashed too, without what saving and loading change.
+"""
 
 from __future__ import annotations
 

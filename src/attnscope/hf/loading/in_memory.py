@@ -1,4 +1,4 @@
-"""A model that is already in memory, described as if it had been loaded, and left exactly as it is."""
+"""Describe a model in memory as if it had been loaded; the model is not changed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from attnscope.hf.loading import classes
 from attnscope.hf.loading.hashing import described, hash_of_json
 from attnscope.hf.loading.loaded import Loaded
 
-# Whether weights are numbers at all: not NaN, not infinite.
-#
-# A row of an embedding that no text uses shows in no activation, so the weights themselves are looked at.
+# Weights are searched for NaN and infinity themselves: an unused row of an embedding shows in no activation.
 
 _MOST_NAMED = 5
 
 
 def broken_weights(model: nn.Module) -> tuple[str, ...]:
-    """Names of the first parameters that hold NaN or infinite numbers."""
+    """Return the names of the first parameters that hold NaN or infinity."""
     found: list[str] = []
     with torch.no_grad():
         for name, parameter in in_reach(model).items():
@@ -38,7 +36,7 @@ def refuse_broken_weights(loaded: Loaded) -> None:
 
 
 def _finite(tensor: Tensor) -> bool:
-    """By sums: they are NaN or infinite where a number is, and need no second tensor; large sums are looked at."""
+    """Return whether all numbers are finite. A sum needs no second tensor; if it overflows, look at each number."""
     if tensor.is_meta or not tensor.is_floating_point():
         return True
     return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
@@ -86,7 +84,7 @@ def in_memory(model: nn.Module, tokenizer: Any | None = None, name: str | None =
 
 
 def refuse_quantised(model: nn.Module) -> None:
-    """Packed integers, or eight bits with a scale beside them, instead of weights: nothing here can read them."""
+    """Refuse packed integers and scaled 8-bit weights."""
     for path, module in model.named_modules():
         packed = "quantized" in type(module).__module__.split(".")
         own = [*module.parameters(recurse=False), *(b for b in module.buffers(recurse=False) if b.dtype.itemsize == 1)]
@@ -99,7 +97,7 @@ def refuse_quantised(model: nn.Module) -> None:
 
 
 def hash_of_parameters(model: nn.Module) -> str:
-    """SHA-256 of every named parameter and buffer that is saved with the model, in order of name."""
+    """Return the SHA-256 of all saved parameters and buffers, in order of name."""
     digest = hashlib.sha256()
     saved: dict[str, Any] = model.state_dict()
     reach = in_reach(model)

@@ -48,7 +48,7 @@ def load(
     refuse_autocast()
     if isinstance(model, str) and model in SHAPES and not Path(model).exists():
         if not loading.random_init:
-            raise RefusalError(f"'{model}' is a shape without weights: pass --random-init, or name a model.")
+            raise RefusalError(f"'{model}' is a shape without weights: pass `random_init=True`, or name a model.")
         return shaped(model, seed=loading.seed, dtype=loading.dtype, device=loading.device)
     if isinstance(model, str | Path):
         return from_files(str(model), loading)

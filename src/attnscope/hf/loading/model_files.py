@@ -1,8 +1,4 @@
-"""Which model exactly: a hash that two surveys of the same model share.
-
-Weights alone do not say it: with another base of its rotary embeddings, or another window, the same weights attend
-differently. So the configuration counts too, without what only says who saved it, where, when and how.
-"""
+"""Checks of model files: GGUF headers, number types in safetensors, and settings in config.json."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ from attnscope.core.errors import RefusalError
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says of BOS; None where it says nothing."""
+    """What a GGUF file says about BOS; None if it says nothing."""
 
     adds_bos: bool | None = None
     bos: int | None = None
@@ -35,7 +31,7 @@ class Header:
 
 @contextmanager
 def open_gguf(path: Path) -> Iterator[Header]:
-    """Inside, `gguf.GGUFReader(path)` is one shared reader; a file that is not whole is refused."""
+    """Share one `gguf.GGUFReader(path)` inside the context; refuse a truncated file."""
     with path.open("rb") as handle:
         if handle.read(4) != b"GGUF":
             raise RefusalError(f"{path} does not begin like a GGUF file: fetch it again.")
@@ -64,7 +60,7 @@ def open_gguf(path: Path) -> Iterator[Header]:
 
 
 def _header(reader: Any) -> Header:
-    """Fields of another type than these are none: nothing else is to be made of them."""
+    """Return a field; ignore fields of any other type."""
     adds, bos = (_value(reader, f"tokenizer.ggml.{name}") for name in ("add_bos_token", "bos_token_id"))
     whole = isinstance(bos, int) and not isinstance(bos, bool)
     return Header(adds if isinstance(adds, bool) else None, bos if whole else None)
@@ -105,7 +101,7 @@ _PRECISIONS = ("dtype", "torch_dtype")
 
 
 def refuse_impossible_settings(config: Mapping[str, Any], name: str) -> None:
-    """Sizes of zero or less, and number formats that torch does not have."""
+    """Refuse sizes below 1, and dtypes that torch does not have."""
     for place, key, value in _entries(config):
         if key in _PRECISIONS and not _is_precision(value):
             raise RefusalError(
@@ -121,7 +117,7 @@ def refuse_impossible_settings(config: Mapping[str, Any], name: str) -> None:
 
 
 def without_broken_packing(config: Mapping[str, Any], name: str, *, architecture_only: bool) -> dict[str, Any]:
-    """How weights are packed does not matter to an architecture; where they are read, it must at least say how."""
+    """Drop the packing if only the architecture is needed; else refuse one without a method."""
     settings = dict(config)
     packing = settings.get("quantization_config")
     named = isinstance(packing, Mapping) and isinstance(packing.get("quant_method"), str)
@@ -136,7 +132,7 @@ def without_broken_packing(config: Mapping[str, Any], name: str, *, architecture
 
 
 def _entries(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str, Any]]:
-    """Every setting with its place, those of configurations inside (`text_config`) too."""
+    """Yield every setting with its path, in nested configurations (`text_config`) too."""
     for key, value in config.items():
         place = f"{above}{key}"
         if isinstance(value, Mapping) and str(key).endswith("_config"):

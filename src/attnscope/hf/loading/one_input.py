@@ -30,7 +30,7 @@ from attnscope.hf.loading.quiet import quiet
 
 
 def before_patches(model: Any, count: int) -> tuple[str, ...]:
-    """Names for `count` tokens; registers come last, as many as the configuration says."""
+    """Return names for `count` tokens before the patches; registers come last."""
     config: Any = getattr(model, "config", None)
     vision = getattr(config, "vision_config", None) or config
     registers = getattr(vision, "num_register_tokens", 0) or 0
@@ -48,7 +48,7 @@ NOT_TIMED = "<|notimestamps|>"
 def reading_of(
     loaded: Loaded, given: Any, bos: str = "auto", *, processor: Any | None = None, what: str = "Explanations"
 ) -> Reading:
-    """What `given` is or names, as the model reads it."""
+    """Return the input that `given` is or names, as a batch of one sequence."""
     if isinstance(given, Tensor):
         given = given.detach().cpu().numpy()
     if isinstance(given, Mapping):
@@ -105,7 +105,7 @@ def _with_words(loaded: Loaded, read: Reading, ids: Tensor) -> Reading:
 
 
 def _with_scenes(loaded: Loaded, read: Reading) -> Reading:
-    """A ready batch with a picture or a sound in it: shown without the picture, since its colours are not known."""
+    """Read a ready batch with a picture or a sound; it is shown without the picture, whose colours are unknown."""
     scenes = []
     for name in (PIXELS, EMBEDDED, OBJECTS, *HEARD):
         tensor = read.batch.get(name)
@@ -119,7 +119,7 @@ def _with_scenes(loaded: Loaded, read: Reading) -> Reading:
 
 
 def _tokens(loaded: Loaded, text: str) -> Tensor:
-    """The text beside a picture, with the special tokens of its tokenizer."""
+    """Return the text beside a picture, with special tokens."""
     refuse_half_characters(text, "The text")
     if loaded.tokenizer is None:
         if not text.replace(",", " ").split() or not all(w.isdecimal() for w in text.replace(",", " ").split()):
@@ -145,7 +145,7 @@ def _tokens(loaded: Loaded, text: str) -> Tensor:
 
 
 def _heard(loaded: Loaded, batch: dict[str, Tensor], text: str | None) -> tuple[Tensor, str]:
-    """What the decoder reads beside a sound: the text that was given, or what the model writes of it, greedily."""
+    """Return what the decoder reads beside a sound: the given text, or what the model writes greedily."""
     begin = opening_of(loaded)
     device = next(loaded.model.parameters()).device
     if text is not None:
@@ -192,7 +192,7 @@ def opening_of(loaded: Loaded) -> list[int]:
 
 
 def _reads(loaded: Loaded) -> str:
-    """What a model reads, in words."""
+    """Return what kinds of input a model reads, in words."""
     senses = []
     if PIXELS in loaded.accepts:
         senses.append("pictures")

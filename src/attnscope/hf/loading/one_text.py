@@ -31,7 +31,7 @@ from attnscope.hf.loading.targets import LONGEST, beginning_of, beginning_of_rea
 
 @dataclass(frozen=True)
 class Reading:
-    """A batch of one sequence. `ids` are those that the chosen stack reads; none for images and sound."""
+    """A batch of one sequence. `ids` are what the chosen stack reads; None for images and sound."""
 
     batch: dict[str, Any]
     ids: Int[Tensor, " token"] | None
@@ -55,7 +55,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture or a sound that a model reads in the argument of that name, and how it is shown to people."""
+    """A picture or a sound: the argument of forward that takes it, and how it is shown."""
 
     argument: str
     kind: Literal["image", "sound"]
@@ -108,7 +108,7 @@ def reading(
 
 
 def on_its_device(loaded: Loaded, batch: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors of a batch where the model is, and floating ones in its precision."""
+    """Move a batch to the device of the model, and floating-point tensors to its precision."""
     place = next(loaded.model.parameters())
     return {
         name: outside_inference(value).to(place.device, place.dtype if value.is_floating_point() else None)
@@ -152,7 +152,7 @@ def _batch(
 
 
 def _written(loaded: Loaded, target: str | None) -> tuple[int, ...] | None:
-    """The tokens of a target; refused where there is no decoder to read them."""
+    """Return the tokens of a target; refuse it if there is no decoder."""
     if target is None:
         return None
     if loaded.decoder_start is None:
@@ -171,7 +171,7 @@ def _too_long(loaded: Loaded, tokens: int) -> str:
 
 
 def _numbers(loaded: Loaded, text: str) -> tuple[int, ...]:
-    """Without a tokenizer a text is the numbers of its tokens."""
+    """Read token numbers from a text, for models without a tokenizer."""
     words = text.replace(",", " ").split()
     if not all(word.isdecimal() for word in words):
         raise RefusalError(
@@ -181,7 +181,7 @@ def _numbers(loaded: Loaded, text: str) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
-# What is asked of an output: which entry, at which token, and what should be said about the choice.
+# Which entry of an output is asked for, at which token, and notes on the choice.
 
 
 def asked(name: str, given: Any) -> str | int | None:
@@ -196,7 +196,7 @@ def asked(name: str, given: Any) -> str | int | None:
 
 
 def whole_position(position: Any) -> int | None:
-    """The number of a token, or None for the usual one."""
+    """Return the number of a token, or None for the default."""
     try:
         return None if position is None else _number(position)
     except TypeError:
@@ -204,14 +204,14 @@ def whole_position(position: Any) -> int | None:
 
 
 def _number(given: Any) -> int:
-    """A whole number; True is one in Python and never meant as one here."""
+    """Return whether a value is a whole number; True is not."""
     if isinstance(given, bool):
         raise TypeError
     return index(given)
 
 
 def where_said(loaded: Loaded, read: Reading, place: int | None) -> str:
-    """Where the model says it, in words."""
+    """Return in words at which token the model answers."""
     if place is None:
         return ""
     if loaded.kind in ("causal", "encoder-decoder") or loaded.decoder_start is not None:
@@ -222,7 +222,7 @@ def where_said(loaded: Loaded, read: Reading, place: int | None) -> str:
 def place_of(output: Tensor, read: Reading, found: Entries, position: int | None) -> int | None:
     if not found.token_axis:
         if position is not None:
-            raise RefusalError("The model gives one answer for the whole text: leave --position out.")
+            raise RefusalError("The model gives one answer for the whole text: leave `position=` out.")
         return None
     count = int(output.shape[1])
     if position is None:
@@ -237,7 +237,7 @@ def place_of(output: Tensor, read: Reading, found: Entries, position: int | None
 
 
 def unmasked(loaded: Loaded, found: Entries, read: Reading, position: int | None) -> tuple[str, ...]:
-    """A masked model that is shown every token says little where nothing is hidden."""
+    """Note that a masked model says little about a token that it is shown."""
     mask = mask_token_of(found.tokenizer)
     if loaded.kind != "masked" or found.output != "tokens" or position is not None or mask is None or read.ids is None:
         return ()
@@ -250,7 +250,7 @@ def unmasked(loaded: Loaded, found: Entries, read: Reading, position: int | None
 
 
 def spaced(found: Entries, target: str | int | None, row: Tensor) -> tuple[str, ...]:
-    """A word typed without the space it has in running text is another token: say so where that one is likelier."""
+    """Note if the same word with a leading space, another token, is likelier."""
     if not isinstance(target, str) or found.output != "tokens":
         return ()
     other = also_with_space(found.tokenizer, target)

@@ -13,7 +13,7 @@ from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any, ParamSpec, TypedDict, TypeVar, get_type_hints
 
-from attnscope.core.errors import RefusalError, meant, nearest
+from attnscope.core.errors import RefusalError, nearest, one_of
 from attnscope.core.files import named_path, read_document
 from attnscope.core.stamp import refuse_unusable_seed
 
@@ -98,7 +98,7 @@ class Loading:
 
     def __post_init__(self) -> None:
         refuse_unusable_seed(self.seed)
-        refuse_unknown_dtype(self.dtype)
+        one_of(self.dtype, DTYPES, "dtype")
 
 
 @dataclass(frozen=True)
@@ -115,18 +115,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         refuse_unusable_seed(self.seed)
-        refuse_unknown_bos(self.bos)
-
-
-def refuse_unknown_dtype(name: str) -> None:
-    if name not in DTYPES:
-        near = meant(str(name), DTYPES)  # torch.float64 is not a name, but it is near one
-        raise RefusalError(f"There is no dtype '{name}': choose one of {', '.join(DTYPES)}.{near}")
-
-
-def refuse_unknown_bos(bos: str) -> None:
-    if bos not in BOS:
-        raise RefusalError(f"BOS cannot be '{bos}': choose one of {', '.join(BOS)}.{meant(bos, BOS)}")
+        one_of(self.bos, BOS, "bos")
 
 
 # Keywords that twins accept in place of `loading=Loading(...)` and `sampling=Sampling(...)`.
@@ -165,6 +154,10 @@ class SeededCorpusOptions(CorpusOptions, total=False):
 class ScanOptions(SeededCorpusOptions, total=False):
     device_map: DeviceMap | None
     stream_weights: bool
+    workers: int | None
+    engine: str
+    address: str | None
+    gpus_per_worker: float
 
 
 class LoadOptions(LoadingOptions, total=False):

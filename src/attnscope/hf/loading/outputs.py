@@ -1,4 +1,4 @@
-"""What a model's output is, and what its entries are called: tokens of a vocabulary, classes, or states."""
+"""What the last axis of an output means: tokens of a vocabulary, classes, or states."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPACES = ("▁", "Ġ")  # how SentencePiece and byte-level tokenizers write a s
 
 @dataclass(frozen=True)
 class Entries:
-    """The last axis of an output. `token_axis`: there is a row for every token."""
+    """The last axis of an output. `token_axis`: whether there is a row for every token."""
 
     output: Output
     size: int
@@ -32,7 +32,7 @@ class Entries:
         return self.names.get(entry, str(entry))
 
     def number(self, asked: str | int) -> int:
-        """The entry that a person means; refused where there is none, or where a word is several tokens."""
+        """Return the entry for a word or number; refuse unknown words, and words of several tokens."""
         if isinstance(asked, int):
             if not 0 <= asked < self.size:
                 raise RefusalError(f"The output has entries 0 to {self.size - 1}, not {asked}: choose one of them.")
@@ -79,7 +79,7 @@ class Entries:
 
 
 def entries(loaded: Loaded, output: Tensor) -> Entries:
-    """Told by the model itself: a head over its vocabulary, labels in its configuration, or neither."""
+    """Return the entries of an output: a vocabulary, the labels of the configuration, or states."""
     model: Any = loaded.model
     size, token_axis = int(output.shape[-1]), output.ndim == 3
     config = getattr(model, "config", None)
@@ -93,7 +93,7 @@ def entries(loaded: Loaded, output: Tensor) -> Entries:
 
 
 def fills_masks(loaded: Loaded) -> bool:
-    """Whether this is a masked language model with its head: what it says of a token that it is shown is little."""
+    """Return whether this is a masked language model with its head."""
     ask = getattr(loaded.model, "get_output_embeddings", None)
     return loaded.kind == "masked" and callable(ask) and ask() is not None
 
@@ -106,7 +106,7 @@ def _projects_to_vocabulary(model: nn.Module, size: int) -> bool:
 
 
 def word(tokenizer: Any | None, token: int) -> str:
-    """A token as a person reads it, with its leading space; its raw name where it is no whole character."""
+    """Return a token as text with its leading space, or its raw name if it is no whole character."""
     if tokenizer is None:
         return str(token)
     raw = tokenizer.convert_ids_to_tokens(int(token))
@@ -125,7 +125,7 @@ def _spelt(raw: str) -> str:
 
 
 def also_with_space(tokenizer: Any | None, asked: str) -> int | None:
-    """The token of the same word behind a space, where that is another one: most words come so."""
+    """Return the token of the same word after a space, if it differs."""
     if tokenizer is None or asked.startswith(" "):
         return None
     plain = list(tokenizer(asked, add_special_tokens=False)["input_ids"])
@@ -134,6 +134,6 @@ def also_with_space(tokenizer: Any | None, asked: str) -> int | None:
 
 
 def mask_token_of(tokenizer: Any | None) -> int | None:
-    """What stands for a hidden word, where there is such a token."""
+    """Return the mask token, or None."""
     token = getattr(tokenizer, "mask_token_id", None)
     return token if isinstance(token, int) else None

@@ -21,7 +21,7 @@ _IMPLEMENTATIONS = ("attn_implementation", "_attn_implementation", "experts_impl
 
 
 def pretrained(cls: Any, folder: Path, *, trust_remote_code: bool, **options: Any) -> Any:
-    """`cls.from_pretrained(folder)`: from files that are here, with code of theirs only if it is trusted."""
+    """Call `cls.from_pretrained(folder)` on local files; run their code only if it is trusted."""
     with _no_questions():
         try:
             return cls.from_pretrained(folder, trust_remote_code=trust_remote_code, local_files_only=True, **options)
@@ -30,25 +30,25 @@ def pretrained(cls: Any, folder: Path, *, trust_remote_code: bool, **options: An
                 raise
             raise RefusalError(
                 f"{cls.__name__.removeprefix('Auto')} of {folder} needs code that comes with its files: read that "
-                "code, and pass --trust-remote-code if you trust it."
+                "code, and pass `trust_remote_code=True` if you trust it."
             ) from error
 
 
 def refuse_foreign_kernels(config: Mapping[str, Any], name: str, *, trust_remote_code: bool) -> None:
-    """A configuration, or one inside it, whose attention is code from a repository ("owner/kernel")."""
+    """Refuse a configuration, or one nested in it, whose attention is code from a repository ("owner/kernel")."""
     for key, value in config.items():
         if isinstance(value, Mapping):
             refuse_foreign_kernels(value, name, trust_remote_code=trust_remote_code)
         elif key in _IMPLEMENTATIONS and "/" in str(value) and not trust_remote_code:
             raise RefusalError(
                 f"The configuration of {name} asks for attention code from the repository '{value}': take {key} out "
-                "of it, or pass --trust-remote-code if you trust that code."
+                "of it, or pass `trust_remote_code=True` if you trust that code."
             )
 
 
 @contextmanager
 def _no_questions() -> Iterator[None]:
-    """No time at all for transformers' y/N prompt, which makes it refuse instead of reading standard input."""
+    """Set the timeout of transformers' y/N prompt to 0, so that it refuses instead of reading standard input."""
     seconds = dynamic_module_utils.TIME_OUT_REMOTE_CODE
     dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
     try:

@@ -32,11 +32,9 @@ from attnscope.hf.loading.devices import device_named
 from attnscope.hf.loading.options import DISK, Loading, read_device_map, spread
 from attnscope.hf.loading.sources import Source
 
-# Whether a model fits into memory, known before it is built.
-#
-# A copy without numbers (on torch's meta device) says how many parameters there are, for any family. A configuration
-# of a million layers would take hours even so: of what is very deep two small copies are made, with two layers and
-# with three, and the rest is arithmetic.
+# Whether a model fits into memory is checked before it is built. A copy on torch's meta device tells the number of
+# parameters. For very deep configurations two small copies are made, with two blocks and with three, and the number is
+# extrapolated: a million blocks would take hours even without numbers.
 
 DEEP = 512  # layers that are still built one by one, which takes a second
 MOST_MODULES = 100_000  # the largest mixtures of experts have 60,000; their copy takes a minute
@@ -50,7 +48,7 @@ class _TooManyModulesError(Exception):
 
 
 def refuse_what_memory_cannot_hold(cls: Any, config: Any, precision: torch.dtype | None, name: str) -> None:
-    """`cls` is the class that will be built from `config`. Where a copy cannot be made, building says why itself."""
+    """Refuse a model that is too large; if no meta copy can be made, let building fail with its own error."""
     layers = sum(int(getattr(owner, key)) for owner, key in _deep(config))
     try:
         parameters = _parameters(cls, config)
@@ -70,7 +68,7 @@ def refuse_what_memory_cannot_hold(cls: Any, config: Any, precision: torch.dtype
     needed, free = parameters * width + layers * BYTES_OF_A_LAYER, memory_left()
     if needed > free:
         asked = f" in {layers:,} layers" if layers else ""
-        smaller = "" if width == 2 else ", or pass --dtype bfloat16 if half of that is enough"
+        smaller = "" if width == 2 else ", or pass `dtype='bfloat16'` if half of that is enough"
         raise RefusalError(
             f"{name} has {parameters:,} parameters{asked}, which take {needed / 1e9:,.0f} GB, and {free / 1e9:,.0f} GB "
             f"of memory are free: give a smaller model{smaller}."
@@ -83,7 +81,7 @@ def refuse_what_memory_cannot_hold(cls: Any, config: Any, precision: torch.dtype
 
 
 def memory_left() -> int:
-    """Bytes that can still be had: what the machine has free, or what is left of a container's share of it."""
+    """Return the free bytes of the machine or of its container, whichever is less."""
     left = [_available()]
     for limit, used in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -105,7 +103,7 @@ def _available() -> int:
 
 
 def _reclaimable() -> int:
-    """Files that a container keeps in memory count as used, and go when something else needs the room."""
+    """Subtract cached files from the memory in use: they are dropped when memory is needed."""
     try:
         lines = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
         return int(lines["inactive_file"])
@@ -130,7 +128,7 @@ def _parameters(cls: Any, config: Any) -> int:
 
 
 def _deep(config: Any) -> Iterator[tuple[Any, str]]:
-    """The settings that are very large numbers of layers, in a configuration and those inside it."""
+    """Return the settings that are very large numbers of layers, in nested configurations too."""
     for key, value in vars(config).items():
         if isinstance(value, transformers.PreTrainedConfig):
             yield from _deep(value)
@@ -156,7 +154,7 @@ def _count(cls: Any, config: Any) -> int:
 
 
 def skeleton(cls: Any, config: Any) -> nn.Module:
-    """The model without numbers: every part of it, with shapes."""
+    """Return the model on the meta device: all parts and shapes, without numbers."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"), no_init_weights():
         model: Any = cls._from_config(deepcopy(config))
         model.tie_weights()  # a table that is read at both ends counts once
@@ -172,14 +170,14 @@ def is_spread(loading: Loading) -> bool:
 
 
 def refuse_what_cannot_be_spread(found: Source, loading: Loading) -> None:
-    """One way at a time, and only weights that can be read in parts."""
+    """Refuse combinations of options, and weights that cannot be read in parts."""
     if loading.device_map is not None and loading.stream_weights:
         raise RefusalError(
-            "--stream-weights leaves every block on disk and --device-map says itself what lies there: give one."
+            "`stream_weights=True` leaves every block on disk and `device_map=` says itself what lies there: give one."
         )
     if loading.device_map is not None and loading.device not in ("cpu", "auto"):
-        raise RefusalError("--device-map says where everything goes: leave --device out, or give --device alone.")
-    way = "--stream-weights" if loading.stream_weights else "--device-map"
+        raise RefusalError("`device_map=` says where everything goes: leave `device=` out, or give `device=` alone.")
+    way = "`stream_weights=`" if loading.stream_weights else "`device_map=`"
     if find_spec("accelerate") is None:
         raise RefusalError(f"{way} needs the package accelerate: pip install 'attnscope[large]'.")
     if loading.random_init:
@@ -194,7 +192,7 @@ def refuse_what_cannot_be_spread(found: Source, loading: Loading) -> None:
 
 
 def spread_options(cls: Any, config: Any, precision: torch.dtype | None, loading: Loading, name: str) -> dict[str, Any]:
-    """What `from_pretrained` is told."""
+    """Return the options for `from_pretrained`."""
     folder = tempfile.mkdtemp(prefix="attnscope-offload-")
     try:
         return {"offload_folder": folder, **_device_map(cls, config, precision, loading, name)}
@@ -204,12 +202,12 @@ def spread_options(cls: Any, config: Any, precision: torch.dtype | None, loading
 
 
 def keep_while_used(model: nn.Module, folder: str) -> None:
-    """The folder of what had to be written anew goes when the model does."""
+    """Remove the offload folder when the model is deleted."""
     weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
 
 
 def placed_where(model: nn.Module) -> dict[str, int]:
-    """Parameters by place, for the provenance."""
+    """Return how many parameters are on each device, for the provenance."""
     count: Counter[str] = Counter()
     told: Mapping[str, Any] = getattr(model, "hf_device_map", {})
     for name, parameter in model.named_parameters():
@@ -224,7 +222,7 @@ def _device_map(cls: Any, config: Any, precision: torch.dtype | None, loading: L
         place = str(device_named(loading.device))
         asked: dict[str, str | int] = {"": place, **dict.fromkeys(_blocks(empty), DISK)}
         if len(asked) == 1:
-            raise RefusalError(f"{name} has no list of blocks for --stream-weights to stream: leave it out.")
+            raise RefusalError(f"{name} has no list of blocks for `stream_weights=True` to stream: leave it out.")
         _refuse_large_parts(empty, asked, precision, name)
         return {"device_map": spread(asked, _tree(empty), name)}
     assert loading.device_map is not None
@@ -247,7 +245,7 @@ def _device(asked: str | int) -> str | int:
 
 
 def _tree(model: nn.Module) -> dict[str, list[str]]:
-    """What is right below every module: modules, and parameters and buffers of its own."""
+    """Map every module to its children, parameters and buffers."""
     return {
         path: [
             f"{path}.{name}".lstrip(".")
@@ -262,7 +260,7 @@ def _tree(model: nn.Module) -> dict[str, list[str]]:
 
 
 def _blocks(model: nn.Module) -> Iterator[str]:
-    """Entries of the outermost lists of modules."""
+    """Return the entries of the outermost module lists."""
     lists = [path for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
     for path in lists:
         if not any(path.startswith(f"{other}.") for other in lists):
@@ -279,5 +277,5 @@ def _refuse_large_parts(model: nn.Module, asked: Mapping[str, Any], precision: t
     if needed > free:
         raise RefusalError(
             f"The largest block of {name} and what is outside its blocks take {needed / 1e9:,.0f} GB together, and "
-            f"{free / 1e9:,.0f} GB of memory are free: pass --dtype bfloat16, or use a larger machine."
+            f"{free / 1e9:,.0f} GB of memory are free: pass `dtype='bfloat16'`, or use a larger machine."
         )

@@ -36,7 +36,7 @@ _QUALITY = 85  # of the JPEG that pages show
 
 
 def picture_batch(loaded: Loaded, picture: Picture, processor: Any | None) -> tuple[dict[str, Tensor], Scene, str]:
-    """Pixels as the model takes them, what is shown of them, and a note where no processor said how."""
+    """Return the pixels for the model, how they are shown, and a note if there was no processor."""
     own = processor if processor is not None else _stored(loaded, transformers.AutoImageProcessor)
     note = ""
     if own is None:
@@ -61,7 +61,7 @@ def picture_batch(loaded: Loaded, picture: Picture, processor: Any | None) -> tu
 
 
 def sound_batch(loaded: Loaded, sound: Sound, processor: Any | None) -> tuple[dict[str, Tensor], Scene, str]:
-    """What the model hears of a sound; behind the end of a short one some models hear silence."""
+    """Return the features of a sound; some models pad short ones with silence."""
     own = processor if processor is not None else _stored(loaded, transformers.AutoFeatureExtractor)
     note = ""
     if own is None:
@@ -88,7 +88,7 @@ def sound_batch(loaded: Loaded, sound: Sound, processor: Any | None) -> tuple[di
 
 
 def grid_of(loaded: Loaded, pixels: Tensor) -> tuple[int, int] | None:
-    """Rows and columns of patches, where the configuration says how large one is."""
+    """Return rows and columns of patches, or None if the configuration has no patch size."""
     config: Any = getattr(loaded.model, "config", None)
     vision = getattr(config, "vision_config", None) or config
     size = getattr(vision, "patch_size", None)
@@ -113,7 +113,7 @@ def _processed(processor: Any, given: Mapping[str, Any], what: str) -> dict[str,
 
 
 def _stored(loaded: Loaded, reader: Any) -> Any | None:
-    """The processor in the model's folder; None where there is none."""
+    """Return the processor in the model's folder, or None."""
     folder = Path(str(loaded.provenance.get("source", "")))
     if not (folder / _SETTINGS).is_file():
         return None
@@ -142,7 +142,7 @@ def _usual_extractor(loaded: Loaded) -> Any:
 
 
 def _plainly(loaded: Loaded, picture: Picture) -> tuple[Tensor, Any, Any, str]:
-    """Scaled to the size in the configuration, in the colours of the model's kind."""
+    """Scale a picture to the size in the configuration, with the colours of the model's kind."""
     config: Any = getattr(loaded.model, "config", None)
     vision = getattr(config, "vision_config", None) or config
     side = getattr(vision, "image_size", SMALL)
@@ -170,7 +170,7 @@ def _plainly(loaded: Loaded, picture: Picture) -> tuple[Tensor, Any, Any, str]:
 
 
 def _shown(pixels: Tensor, mean: Any, std: Any) -> str | None:
-    """The pixels that the model reads as a picture again."""
+    """Turn the pixels that a model reads back into a picture."""
     from attnscope.data.medium import pillow
 
     one = pixels[0].detach().float().cpu()

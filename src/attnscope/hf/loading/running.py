@@ -18,14 +18,14 @@ from attnscope.hf.loading.quiet import quiet
 
 
 def forward_options(loaded: Loaded) -> dict[str, Any]:
-    """No cache is kept, and language models project only the last token to their vocabulary: nobody reads either."""
+    """Turn the cache off, and project only the last token to the vocabulary: neither is read."""
     wished = {"use_cache": False, "logits_to_keep": 1}
     return {name: value for name, value in wished.items() if name in loaded.accepts}
 
 
 @contextmanager
 def refusing_what_does_not_run(loaded: Loaded, which: str = "the first batch") -> Iterator[None]:
-    """A model that fails on a batch was given the wrong one: say so in a sentence."""
+    """Turn the error of a model that fails on a batch into a refusal."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -37,7 +37,7 @@ def refusing_what_does_not_run(loaded: Loaded, which: str = "the first batch") -
 
 
 def why_it_does_not_run(loaded: Loaded, inputs: Mapping[str, Any]) -> str | None:
-    """In the model's own words, for those that mix precisions in their code and stop at float64; None where it runs."""
+    """Return the model's error (some fail in float64, since their code mixes precisions), or None if it runs."""
     with refusing_what_does_not_run(loaded, "this input"):
         try:
             with looking_at(loaded.model), evaluating(loaded.model), without_gradients(), quiet():
@@ -58,13 +58,13 @@ def precision_and_place(model: nn.Module) -> tuple[torch.dtype, torch.device]:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Allocators other than CUDA's raise a plain RuntimeError and say so only in words."""
+    """Return whether memory ran out; allocators other than CUDA's raise a plain RuntimeError."""
     words = ("can't allocate memory", "not enough memory", "out of memory")
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(w in str(error).lower() for w in words)
 
 
 def refuse_randomness(loaded: Loaded, inputs: Mapping[str, Any]) -> None:
-    """Dropout that evaluation does not turn off would be measured as if it were the model."""
+    """Refuse a model whose output changes between runs, for instance by dropout in evaluation mode."""
     with evaluating(loaded.model), torch.random.fork_rng(devices=[]):
         answers = [list(every_tensor(loaded.model(**inputs, **forward_options(loaded)))) for _ in range(2)]
     pairs = [(a, b) for a, b in zip(*answers, strict=True) if a.is_floating_point() and a.numel()]

@@ -30,7 +30,7 @@ _PICKLES = ("pytorch_model.bin", "pytorch_model-*.bin")
 
 @dataclass(frozen=True)
 class Source:
-    """`config` is config.json (empty for GGUF, which carries its own); `weights` are the files to hash."""
+    """Where a model is. `config` is config.json (empty for GGUF); `weights` are the files to hash."""
 
     name: str
     folder: Path
@@ -45,7 +45,7 @@ class Source:
 
 
 def find(source: str | Path, loading: Loading) -> Source:
-    """The model that `source` names, with files that are there and whole."""
+    """Return where the model is; refuse missing and damaged files."""
     if str(source) == "pocket" and not _may_be_a_model(Path("pocket")):
         return _in_folder(Path(str(resources.files("attnscope.data").joinpath("pocket"))), "pocket", loading)
     if not str(source).strip():
@@ -63,7 +63,7 @@ def find(source: str | Path, loading: Loading) -> Source:
 
 
 def _may_be_a_model(path: Path) -> bool:
-    """A folder of that name without any file of a model is where a scan was written, say, and names nothing."""
+    """Return whether a folder holds no file of a model: it may be the output of a scan."""
     if not path.is_dir():
         return path.exists()
     return any(one.name == "config.json" or one.suffix in (".safetensors", ".gguf", ".bin") for one in path.iterdir())
@@ -79,12 +79,12 @@ def _from_file(path: Path, loading: Loading) -> Source:
     if path.suffix != ".json":
         raise RefusalError(
             f"{path} is not a model: give the folder that holds config.json and the weights, a .gguf file, "
-            "or a config.json with --random-init."
+            "or a config.json with `random_init=True`."
         )
     config = _config(path)
     if not loading.random_init:
         raise RefusalError(
-            f"{path} is a configuration without weights: pass --random-init to look at it with random "
+            f"{path} is a configuration without weights: pass `random_init=True` to look at it with random "
             "ones, or give the folder that holds the weights too."
         )
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
@@ -118,11 +118,11 @@ def _in_folder(folder: Path, name: str, loading: Loading) -> Source:
     if not pickles:
         raise RefusalError(
             f"{folder} has a configuration but no weights (model.safetensors): add them, or pass "
-            "--random-init to look at the architecture with random ones."
+            "`random_init=True` to look at the architecture with random ones."
         )
     if not loading.allow_pickle:
         raise RefusalError(
-            f"The weights in {folder} are a pickle ({pickles[0].name}): pass --allow-pickle to load its "
+            f"The weights in {folder} are a pickle ({pickles[0].name}): pass `allow_pickle=True` to load its "
             "tensors, or convert it to safetensors."
         )
     return Source(name, folder, "pickle", config, tuple(map(_not_a_pointer, pickles)))
@@ -172,7 +172,7 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _whole_safetensors(path: Path) -> Path:
-    """Opening reads the header and compares it with the length of the file; no tensor is touched."""
+    """Refuse a damaged file: opening compares its header with its length, and reads no tensor."""
     try:
         with safe_open(_not_a_pointer(path), framework="np"):  # which needs no torch
             return path
@@ -190,7 +190,7 @@ def _not_a_pointer(path: Path) -> Path:
 
 
 def _from_hub(name: str, loading: Loading) -> Path:
-    """The folder of a hub model in the local cache; downloaded if it is not there and the hub answers."""
+    """Return the cached folder of a hub model; download it if needed."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,

@@ -16,30 +16,29 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from attnscope.core.errors import RefusalError
+from attnscope.core.errors import RefusalError, one_of
 from attnscope.core.words import count
 from attnscope.data.batches import batches
 from attnscope.data.windows import Beginning, Windows
 from attnscope.hf.intercepting.restoring import evaluating
 from attnscope.hf.loading.loaded import Loaded
-from attnscope.hf.loading.options import refuse_unknown_bos
+from attnscope.hf.loading.options import BOS
 from attnscope.hf.loading.quiet import quiet
 
-# Whether what a model reads begins with BOS, and why: the tokenizer's habit, a GGUF header, or what was asked for.
-#
-# The tokenizer that transformers makes of a GGUF file may drop what the header says of BOS (Gemma 3: `add_bos_token` is
-# true, and nothing is added), so the header decides where it speaks.
+# Whether sequences begin with BOS: the caller decides, then the GGUF header, then the tokenizer. The tokenizer that
+# transformers makes of a GGUF file may drop the flag of the header (Gemma 3: `add_bos_token` is true, and nothing is
+# added), so the header comes first.
 
 _SAMPLE = "a"
 
 
 def beginning_of(loaded: Loaded, asked: str = "auto") -> Beginning:
-    """How the sequences of a text begin. `asked`: "yes" and "no" as said, "auto" as the model wants it."""
-    refuse_unknown_bos(asked)
+    """Return whether sequences begin with BOS; "auto" does as the tokenizer or the GGUF header wants it."""
+    one_of(asked, BOS, "bos")
     token = bos_of(loaded)
     if token is None:
         if asked == "yes":
-            raise RefusalError(f"{loaded.name} has no BOS token, so nothing can begin with it: leave --bos out.")
+            raise RefusalError(f"{loaded.name} has no BOS token, so nothing can begin with it: leave `bos=` out.")
         return Beginning(False, None, _none(loaded))
     word = _word(loaded, token)
     if asked != "auto":
@@ -56,8 +55,8 @@ def beginning_of(loaded: Loaded, asked: str = "auto") -> Beginning:
 
 
 def beginning_of_ready(loaded: Loaded, ready: Iterable[Mapping[str, Any]], asked: str = "auto") -> Beginning | None:
-    """What batches that were made elsewhere begin with; None where they hold no token."""
-    refuse_unknown_bos(asked)
+    """Return whether ready batches begin with BOS, or None if they hold no tokens."""
+    one_of(asked, BOS, "bos")
     if asked != "auto":
         raise RefusalError(
             "Batches that are ready are read as they are: leave bos out, and begin their sequences as you want them."
@@ -74,7 +73,7 @@ def beginning_of_ready(loaded: Loaded, ready: Iterable[Mapping[str, Any]], asked
 
 
 def bos_of(loaded: Loaded) -> int | None:
-    """The tokenizer's token, that of a GGUF header, or that of the configuration, if the vocabulary has it."""
+    """Return the BOS token of the tokenizer, the GGUF header or the configuration, if the vocabulary has it."""
     for token in (getattr(loaded.tokenizer, "bos_token_id", None), loaded.header.bos, loaded.bos):
         if isinstance(token, int) and (loaded.vocab_size is None or 0 <= token < loaded.vocab_size):
             return token
@@ -90,7 +89,7 @@ def _none(loaded: Loaded) -> str:
 
 
 def _opening(tokenizer: Any) -> list[int]:
-    """What the tokenizer puts before a text."""
+    """Return the tokens that the tokenizer puts before a text."""
     bare, dressed = (list(tokenizer(_SAMPLE, add_special_tokens=add)["input_ids"]) for add in (False, True))
     if not bare:
         return dressed
@@ -115,7 +114,7 @@ def _first_tokens(inputs: Mapping[str, Any]) -> list[int]:
     return [int(row[place]) for row, place in zip(ids, places, strict=True)]
 
 
-# Tokens that stand for something else: pictures, sound or video among the words of a language model.
+# Placeholder tokens: positions of pictures, sound or video among the words of a language model.
 
 _NAMES = {
     "image": ("image_token_id", "image_token_index"),
@@ -125,7 +124,7 @@ _NAMES = {
 
 
 def placeholder_tokens(model: nn.Module) -> dict[str, int]:
-    """By sense, the token that stands for features of it; a language model without eyes and ears has none."""
+    """Return the placeholder token of each medium; empty for a model that reads only text."""
     config = getattr(model, "config", None)
     found = {
         sense: next((t for name in names if isinstance(t := getattr(config, name, None), int)), None)
@@ -135,14 +134,14 @@ def placeholder_tokens(model: nn.Module) -> dict[str, int]:
 
 
 def holds_placeholders(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> bool:
-    """Whether any token of the batches stands for something else than a word."""
+    """Return whether the batches hold placeholder tokens."""
     tokens = tuple(placeholder_tokens(model).values())
     ids = (inputs["input_ids"] for inputs in batches if "input_ids" in inputs)
     return bool(tokens) and any(bool(torch.isin(one, one.new_tensor(tokens)).any()) for one in ids)
 
 
 def notes_on_placeholders(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> tuple[str, ...]:
-    """How many tokens of the batches stand for pictures or sound, which most numbers of the language stack mix in."""
+    """Return a note with the share of placeholder tokens: most numbers of the language stack include them."""
     ids = [inputs["input_ids"] for inputs in batches if "input_ids" in inputs]
     total = sum(one.numel() for one in ids)
     notes = []
@@ -163,7 +162,7 @@ _OF_PAIRS = "The decoder read the targets of the pairs, one token behind."
 
 
 def with_targets(loaded: Loaded, sequences: Windows, batch_size: int = 8, seed: int = 0) -> tuple[Windows, str]:
-    """The sequences with what the decoder writes for each, and a sentence that says what that is."""
+    """Return the sequences with targets that the decoder writes, and a note about them."""
     if sequences.targets is not None:
         return sequences, _OF_PAIRS
     why = _why_not(loaded)
@@ -185,7 +184,7 @@ def with_targets(loaded: Loaded, sequences: Windows, batch_size: int = 8, seed: 
 
 
 def _why_not(loaded: Loaded) -> str | None:
-    """Why a model is not asked to write; None where it is."""
+    """Return why the model cannot write a target, or None if it can."""
     can = getattr(loaded.model, "can_generate", None)
     if not callable(can) or not can():
         return f"{loaded.class_name} writes no text"
@@ -223,13 +222,13 @@ def _written(
 
 
 def _ends(model: Any) -> tuple[int, ...]:
-    """The tokens with which a model says that it is done."""
+    """Return the end-of-sequence tokens of a model."""
     end = getattr(model.generation_config, "eos_token_id", None)
     return tuple(end) if isinstance(end, Sequence) else () if end is None else (int(end),)
 
 
 def _until_the_end(row: Int[Tensor, " token"], ends: tuple[int, ...]) -> tuple[int, ...]:
-    """What was written, with the token that ends it; behind that a batch holds padding."""
+    """Return the written tokens up to the end token; padding follows it."""
     ids = tuple(int(token) for token in row)
     done = next((place for place, token in enumerate(ids) if token in ends and place >= _SHORTEST - 1), len(ids) - 1)
     return ids[: done + 1]

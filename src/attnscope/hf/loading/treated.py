@@ -37,7 +37,7 @@ _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "n_embd", "n_layer",
 
 @dataclass(frozen=True)
 class Sidecar:
-    """What attnscope.json says. `config` is the model's own configuration; None where config.json holds it still."""
+    """The content of attnscope.json. `config` is the model's own configuration, or None if config.json holds it."""
 
     recipe: Recipe
     config: dict[str, Any] | None
@@ -59,12 +59,12 @@ class Sidecar:
         }
 
     def note(self) -> dict[str, Any]:
-        """For the provenance."""
+        """Return a note for the provenance."""
         return {**self.recipe.to_json(), "attnscope": self.attnscope}
 
 
 def refusing_config(variant: str) -> dict[str, Any]:
-    """A config.json that no class of transformers loads a model from, and that says why."""
+    """Return a config.json that transformers refuses to load, with a sentence that says why."""
     sentence = (
         f"The attention of this model was exchanged by attnscope ({variant}), and transformers alone would compute "
         "another model: load this folder with attnscope."
@@ -73,7 +73,7 @@ def refusing_config(variant: str) -> dict[str, Any]:
 
 
 def sidecar_in(folder: Path) -> Sidecar | None:
-    """The sidecar of a treated folder; None where there is none. One that cannot be used is refused."""
+    """Return the sidecar of a treated folder, or None; refuse one that cannot be used."""
     path = folder / SIDECAR
     if not path.is_file():
         return None
@@ -108,7 +108,7 @@ def sidecar_in(folder: Path) -> Sidecar | None:
 
 
 def refuse_changed_weights(folder: Path, sidecar: Sidecar) -> None:
-    """The hash in the sidecar is that of the weights it was written with."""
+    """Refuse weights whose hash is not the one in the sidecar."""
     file = folder / sidecar.weights
     if not file.is_file():
         raise RefusalError(f"The weights of the treated model, {file}, are missing: fetch the folder again.")
@@ -120,7 +120,7 @@ def refuse_changed_weights(folder: Path, sidecar: Sidecar) -> None:
 
 
 def put_back(model: nn.Module, folder: Path, sidecar: Sidecar) -> None:
-    """The variant into a model that has its own weights, with the tensors that were saved for it; it stays."""
+    """Install the saved variant, with its tensors, permanently."""
     if sidecar.config is None:
         return  # a change of weights alone: they are the model's own
     from attnscope.hf.exchanging.exchange import exchange  # torch, which a refusal of a name does not need
@@ -144,7 +144,7 @@ def put_back(model: nn.Module, folder: Path, sidecar: Sidecar) -> None:
 
 
 def is_sentence(config: dict[str, Any]) -> bool:
-    """Whether a config.json is the one of a treated folder."""
+    """Return whether a config.json belongs to a treated folder."""
     return config.get("model_type") == MODEL_TYPE
 
 

@@ -203,9 +203,9 @@ def _refuse_not_finite(found: Anatomy, calls: tuple[AttentionCall, ...], at_embe
         if not bool(call.gradient.isfinite().all()):
             raise RefusalError(
                 f"The gradient is not a number at the attention of block {call.layer} ({call.stack}) of "
-                f"{found.model_class}: try --dtype float64, or look at the weights behind it."
+                f"{found.model_class}: try `dtype='float64'`, or look at the weights behind it."
             )
     if not all(bool(gradient.isfinite().all()) for gradient in at_embedding.values()):
         raise RefusalError(
-            f"The gradient at the embedding of {found.model_class} is not a number: try --dtype float64."
+            f"The gradient at the embedding of {found.model_class} is not a number: try `dtype='float64'`."
         )

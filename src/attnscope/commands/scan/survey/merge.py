@@ -237,8 +237,8 @@ def _each_once(parts: Iterable[Mergeable]) -> Iterator[Survey]:
     for part in parts:
         if not isinstance(part, Survey) and not Survey.file_in(named_path(part)).is_file():
             raise RefusalError(
-                f"{part} is neither a store of shards nor a survey: name the folder that was the --store of the scan, "
-                "or the --out of scans that are done."
+                f"{part} is neither a store of shards nor a survey: name the folder that was the `store=` of the scan, "
+                "or the `out=` of scans that are done."
             )
         survey = opened(part, Survey)
         digest = hashlib.sha256(json.dumps(survey.to_json(), sort_keys=True).encode()).hexdigest()
@@ -287,7 +287,7 @@ def _missing_note(of: int, seen: dict[int, str], partial: bool) -> str:
     words = f"{'Shard' if one else 'Shards'} {ranges(absent)} of {of} (counted from 0)"
     if not partial:
         raise RefusalError(
-            f"{words} {'is' if one else 'are'} missing: run the scan again with the same --store, which does those "
-            "only, or merge what is there with --partial."
+            f"{words} {'is' if one else 'are'} missing: run the scan again with the same `store=`, which does those "
+            "only, or merge what is there with `partial=True`."
         )
     return f"{words} {'was' if one else 'were'} not there when this survey was merged."

@@ -60,7 +60,7 @@ def refuse_strangers(a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
     if a.get("dtype") != b.get("dtype"):
         raise RefusalError(
             f"The surveys were made in {a.get('dtype')} and in {b.get('dtype')} and cannot be merged:"
-            " scan both shards with the same --dtype."
+            " scan both shards with the same `dtype=`."
         )
 
 

@@ -187,11 +187,13 @@ class Store:
             if known["digest"] != digest:
                 raise RefusalError(
                     f"The store '{where}' holds shards of another plan ({differences(plan, known['plan'])}): give the "
-                    "same options again, name another --store, or remove it."
+                    "same options again, name another `store=`, or remove it."
                 )
             return store
         if names:
-            raise RefusalError(f"The folder '{where}' is not empty and holds no shards: name another one with --store.")
+            raise RefusalError(
+                f"The folder '{where}' is not empty and holds no shards: name another one with `store=`."
+            )
         document = {"format": _FORMAT, "version": _VERSION, "digest": digest, "of": of, "plan": dict(plan)}
         store.folder.write(PLAN, json.dumps(document, indent=1).encode())
         return store

@@ -69,7 +69,7 @@ class Survey(Record):
             differ = sorted(n for n in {*self.cards, *other.cards} if self.cards.get(n) != other.cards.get(n))
             raise RefusalError(
                 f"The surveys do not share the same measures ({', '.join(differ)}) and cannot be merged:"
-                " scan both shards with the same --measures and the same version."
+                " scan both shards with the same `measures=` and the same version."
             )
         cells = dict(self.cells)
         for key, cell in other.cells.items():
