@@ -69,7 +69,7 @@ def two_threads() -> dict[str, float]:
 
 def report_megabytes() -> float:
     """Size of the report of a model with 30 layers of 9 heads, from a real scan of SmolLM2."""
-    from attnscope.commands.report import report as write_report
+    from attnscope.commands.records import report as write_report
     from bench.subjects import smollm2
 
     subject = smollm2()

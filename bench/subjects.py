@@ -17,11 +17,9 @@ from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.core.registry import choose
 from attnscope.data.batches import Batches
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
-from attnscope.hf.loading.batches import batches_for
 from attnscope.hf.loading.in_memory import in_memory
-from attnscope.hf.loading.load import Loaded, load
+from attnscope.hf.loading.load import Loaded, batches_for, forward_options, load
 from attnscope.hf.loading.options import Sampling
-from attnscope.hf.loading.running import forward_options
 from tools.fetch_models import path as weights
 
 

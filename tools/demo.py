@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 import attnscope
-from attnscope.commands.report import Linked, index
+from attnscope.commands.records import Linked, index
 from attnscope.core.files import write_atomically
 from attnscope.reports.record import Record, verdict
 from draw_failing_run import train  # its neighbour in tools/

@@ -71,7 +71,7 @@ def _training(model: Any, batch: dict[str, Any]) -> str:
     """One step of gradient descent on whatever the model gives: `done`, or what stopped it."""
     import torch
 
-    from attnscope.hf.intercepting.slots import every_tensor
+    from attnscope.hf.intercepting.owners import every_tensor
 
     try:
         model.train()

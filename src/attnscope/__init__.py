@@ -21,10 +21,10 @@ _TWINS = (
     *("treat", "compile", "capacity", "head_widths", "doctor"),
 )
 _HOMES = {name: f"commands.{name}.run:{name}" for name in _TWINS} | {
-    "report": "commands.report:report",
-    "load": "commands.load:load",
+    "report": "commands.records:report",
+    "load": "commands.records:load",
     "compare": "commands.compare.record:compare",
-    "export": "commands.export:export",
+    "export": "commands.records:export",
     "merge": "commands.scan.survey.merge:merge",
     "diagnose": "commands.scan.diagnose:diagnose",
     "reproduce": "papers.run:reproduce",
@@ -55,12 +55,12 @@ if TYPE_CHECKING:
     from attnscope.commands.doctor.run import doctor as doctor
     from attnscope.commands.evaluate.run import evaluate as evaluate
     from attnscope.commands.explain.run import explain as explain
-    from attnscope.commands.export import export as export
     from attnscope.commands.head_widths.run import head_widths as head_widths
-    from attnscope.commands.load import load as load
     from attnscope.commands.operator.run import operator as operator
     from attnscope.commands.paths.run import paths as paths
-    from attnscope.commands.report import report as report
+    from attnscope.commands.records import export as export
+    from attnscope.commands.records import load as load
+    from attnscope.commands.records import report as report
     from attnscope.commands.scan.diagnose import Thresholds as Thresholds
     from attnscope.commands.scan.diagnose import diagnose as diagnose
     from attnscope.commands.scan.run import scan as scan

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, sent to real processes: what is done is kept, said, and gone on with to the same numbers."""
+"""Ctrl-C and SIGTERM, sent to real processes: finished work is kept, named, and resumed to the same numbers."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from attnscope.commands.collapse import record as collapse
 from attnscope.commands.collapse import record as published
 from attnscope.core.files import neighbour_meant
 from attnscope.hf.editing.surgery import CUTS
+from attnscope.hf.loading.in_memory import SHAPES
 from attnscope.hf.loading.options import Loading
-from attnscope.hf.loading.shapes import SHAPES
 from tests.command import offline
 from tests.specimens import save_specimen
 

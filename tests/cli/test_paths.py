@@ -40,7 +40,7 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_text_is_decomposed_and_written() -> None:
     result = invoke("pocket", "The old man", "--target", " and", "--chart", "paths.svg", *QUICK)
     assert result.exit_code == 0, result.output
-    for word in ("logit of ' and' after the last token", "asked is ' and'", "Largest single paths", "paths.html"):
+    for word in ("logit of ' and' after the last token", "the target is ' and'", "Largest single paths", "paths.html"):
         assert word in result.stdout
     folder = Path("attnscope-pocket")
     report = PathReport.load(folder / "paths.json")

@@ -9,7 +9,7 @@ import attnscope
 from attnscope.commands.collapse.record import Collapse, Curve, EndToEnd, LayerBounds, SkipBounds
 from attnscope.commands.compare.record import compare
 from attnscope.commands.head_widths.record import HeadWidth, HeadWidths
-from attnscope.commands.load import KINDS
+from attnscope.commands.records import KINDS
 from attnscope.commands.reproduce.record import Reproduction
 from attnscope.reports.record import Record
 from tests.commands.sample_treatment import sample_treatment

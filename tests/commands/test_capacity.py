@@ -13,7 +13,7 @@ import pytest
 
 from attnscope.commands.capacity.record import Capacity
 from attnscope.commands.capacity.words import curve_tables, need_rows, seed_words, verdict
-from attnscope.commands.load import load
+from attnscope.commands.records import load
 from attnscope.core.errors import RefusalError
 from attnscope.reports.record import ask
 from tests.reports.charts.sample_capacity import need, sample_capacity
@@ -139,7 +139,7 @@ def test_reading_and_drawing_need_no_torch(tmp_path: Path) -> None:
     path = sample_capacity().save(tmp_path / "capacity.json")
     code = f"""
 import sys
-from attnscope.commands.load import load
+from attnscope.commands.records import load
 from attnscope.reports.terminal import print_record
 found = load({str(path)!r})
 found.write_page({str(tmp_path / "capacity.html")!r})

@@ -10,7 +10,7 @@ import pytest
 
 import attnscope
 from attnscope.commands.compare.record import compare
-from attnscope.commands.load import opened
+from attnscope.commands.records import opened
 from attnscope.commands.scan.diagnose import diagnose
 from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.commands.scan.survey.survey import Survey

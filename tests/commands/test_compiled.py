@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from attnscope.commands.compile.chart import attention
 from attnscope.commands.compile.record import Compiled, Try
 from attnscope.commands.compile.words import certificate_lines, title_words, verdict
-from attnscope.commands.load import load
+from attnscope.commands.records import load
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import DTYPES, Accuracy
 from attnscope.heads.bounds import lower_bounds
@@ -251,7 +251,7 @@ def test_reading_and_drawing_need_no_torch(tmp_path: Path) -> None:
     path = made("bfloat16").save(tmp_path / "head.safetensors")
     code = f"""
 import sys
-from attnscope.commands.load import load
+from attnscope.commands.records import load
 from attnscope.reports.terminal import print_record
 compiled = load({str(path)!r})
 compiled.write_page({str(tmp_path / "head.html")!r})

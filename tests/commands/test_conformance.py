@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import attnscope
-from attnscope.commands.load import class_of
+from attnscope.commands.records import class_of
 from attnscope.core.errors import RefusalError
 from attnscope.reports.terminal import print_record
 from attnscope.reports.theme import configuration, specification

@@ -58,7 +58,7 @@ def test_what_is_unclear_is_refused(saved: Path, tmp_path: Path) -> None:
 
 
 def test_parquet_without_pyarrow_is_refused(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnscope.commands.export.find_spec", lambda name: None)
+    monkeypatch.setattr("attnscope.commands.records.find_spec", lambda name: None)
     with pytest.raises(RefusalError, match=r"attnscope\[parquet\]"):
         attnscope.export(saved)
 

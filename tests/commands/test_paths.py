@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnscope.commands.load import load
 from attnscope.commands.paths.record import PathReport
+from attnscope.commands.records import load
 from attnscope.core.decoding import FieldError
 from attnscope.core.errors import RefusalError
 from attnscope.reports.record import Record

@@ -62,7 +62,7 @@ def test_a_row_that_sees_nothing_is_nothing() -> None:
         (base64.b64encode(b"not deflated").decode(), "a packed map"),
         (packed(*quantised(np.ones((2, 2)))), "of 3 by 3 weights"),
         (packed(*quantised(np.ones((9, 9)))), "of 3 by 3 weights"),
-        (packed(np.zeros((3, 3), np.uint8), np.full(3, np.nan, np.float32)), "that are numbers"),
+        (packed(np.zeros((3, 3), np.uint8), np.full(3, np.nan, np.float32)), "finite scales"),
     ],
 )
 def test_what_is_no_such_map_is_named(text: str, complaint: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.cli.main import app
-from attnscope.commands.load import KINDS
+from attnscope.commands.records import KINDS
 from attnscope.commands.watch.rule import rules
 from attnscope.core.registry import constructions, explanations, findings, measures
 from tests.docs.lists import ROOT

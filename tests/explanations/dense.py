@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from attnscope.hf.anatomy.example import run
 from attnscope.hf.intercepting.observed_call import observe_written_out
+from attnscope.hf.intercepting.owners import first_output
 from attnscope.hf.intercepting.restoring import without_cache
-from attnscope.hf.intercepting.slots import first_output
 from attnscope.hf.intercepting.torch_calls import Seen, SoftmaxWatch, WrittenOutCall
 from attnscope.hf.intercepting.wrappers import without_fast_path
 from attnscope.matrix.relevance import AttentionCall

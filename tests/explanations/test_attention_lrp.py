@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnscope.explanations.attention_lrp import Conserving
-from attnscope.hf.intercepting.slots import first_output
+from attnscope.hf.intercepting.owners import first_output
 from attnscope.hf.tapping.entrances import entering
 from tests.explanations.runs import BY_NAME, batch_of, number, places_of
 

@@ -1,4 +1,4 @@
-"""Threads: one measurement of a model at a time, and whoever runs the model meanwhile notices nothing."""
+"""Threads: one measurement of a model at a time, unnoticed by threads that run the model meanwhile."""
 
 from __future__ import annotations
 

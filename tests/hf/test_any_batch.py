@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import attnscope
 from attnscope.core.errors import RefusalError
-from attnscope.hf.intercepting.slots import every_tensor
+from attnscope.hf.intercepting.owners import every_tensor
 from tests.hf.tiny import tiny
 
 

@@ -10,10 +10,9 @@ import torch
 from attnscope.core.errors import RefusalError
 from attnscope.data.read import read
 from attnscope.data.windows import Beginning
-from attnscope.hf.loading.batches import batches_for
 from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.in_memory import in_memory
-from attnscope.hf.loading.load import load
+from attnscope.hf.loading.load import batches_for, load
 from attnscope.hf.loading.one_text import reading
 from attnscope.hf.loading.options import Sampling
 from attnscope.hf.loading.targets import beginning_of

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import anatomy
-from attnscope.hf.intercepting.slots import first_output
+from attnscope.hf.intercepting.owners import first_output
 from attnscope.hf.tapping.capture import asked_with, capture, gradient_under
 from attnscope.hf.tapping.entrances import entrances
 from tests.explanations.runs import BY_NAME, TEXTS, batch_of, captured, model_of, number, places_of

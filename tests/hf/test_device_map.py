@@ -1,4 +1,4 @@
-"""Device maps: what is said of parts becomes a partition, and what cannot be meant is refused in a sentence."""
+"""Device maps become a partition of the modules; impossible ones are refused in a sentence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.loading.devices import device_named
+from attnscope.hf.loading.classes import device_named
 from attnscope.hf.loading.load import load
 from attnscope.hf.loading.options import read_device_map, spread
 from tests.command import attnscope

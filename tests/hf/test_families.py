@@ -15,7 +15,7 @@ from attnscope.data.frame import AttentionFrame, StreamFrame
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.anatomy.example import run
 from attnscope.hf.anatomy.weights import weights
-from attnscope.hf.intercepting.slots import every_tensor
+from attnscope.hf.intercepting.owners import every_tensor
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.hf.tapping.verify import verify
 from tests.hf.families import FAMILIES, Family

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.editing.freeze import freeze
-from attnscope.hf.loading.devices import with_plain_experts
+from attnscope.hf.loading.classes import with_plain_experts
 from attnscope.papers.models.nano import Config, Nano
 from attnscope.pathways.heads import head_table
 from attnscope.pathways.lengths import lengths

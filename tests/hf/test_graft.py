@@ -16,7 +16,7 @@ from attnscope.data.frame import AttentionFrame
 from attnscope.heads.head import Head
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.editing.graft import planted
-from attnscope.hf.intercepting.recompute import dense_pattern
+from attnscope.hf.intercepting.masks import dense_pattern
 from attnscope.hf.tapping.tap import tap
 from attnscope.papers.models.nano import Config, Nano
 from tests.hf.families import FAMILIES, GROUPED, TEXT

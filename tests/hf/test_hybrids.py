@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import attnscope
-from attnscope.commands.report import report
+from attnscope.commands.records import report
 from attnscope.commands.scan.diagnose import diagnose
 from attnscope.commands.scan.figures import head_maps
 from attnscope.commands.scan.survey.survey import Survey

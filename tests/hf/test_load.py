@@ -21,7 +21,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from attnscope.core.errors import RefusalError
 from attnscope.data.corpus import Corpus
-from attnscope.hf.loading import devices, sources
+from attnscope.hf.loading import classes as devices
+from attnscope.hf.loading import sources
 from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.load import load
 from attnscope.hf.loading.options import Loading, Sampling

@@ -21,7 +21,7 @@ import attnscope
 from attnscope.cli.main import app
 from attnscope.core.errors import RefusalError
 from attnscope.hf.loading.load import load
-from attnscope.hf.loading.permission import pretrained
+from attnscope.hf.loading.quiet import pretrained
 from tests.specimens import save_specimen, write_gguf
 
 EVIL = """
@@ -165,4 +165,4 @@ def test_one_door() -> None:
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Attribute) and node.attr == "from_pretrained"
     }
-    assert calls == {"hf/loading/permission.py"}
+    assert calls == {"hf/loading/quiet.py"}

@@ -13,9 +13,9 @@ import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.data.frame import AttentionFrame, StreamFrame
 from attnscope.hf.anatomy.anatomy import anatomy
+from attnscope.hf.intercepting.masks import dense_pattern
+from attnscope.hf.intercepting.owners import first_output
 from attnscope.hf.intercepting.pieces import how_often_listed
-from attnscope.hf.intercepting.recompute import dense_pattern
-from attnscope.hf.intercepting.slots import first_output
 from attnscope.hf.tapping.capture import capture
 from attnscope.hf.tapping.entrances import entrances
 from attnscope.hf.tapping.tap import Frame, tap

@@ -16,7 +16,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.frame import AttentionFrame, StreamFrame
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.anatomy.weights import weights
-from attnscope.hf.intercepting.recompute import dense_mixed, dense_pattern
+from attnscope.hf.intercepting.masks import dense_mixed, dense_pattern
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.hf.tapping.verify import verify
 from tests.hf.families import DECODER_TOKENS, FAMILIES, GROUPED, TEXT

@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnscope.hf.intercepting.masks import MaskReader
+from attnscope.hf.intercepting.masks import MaskReader, dense_pattern
 from attnscope.hf.intercepting.observed_call import observe_fused, observe_written_out
-from attnscope.hf.intercepting.recompute import dense_pattern
 from attnscope.hf.intercepting.torch_calls import (
     FusedCall,
     Seen,

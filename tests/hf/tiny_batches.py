@@ -61,7 +61,7 @@ def batch_for(model: Any) -> Batch:
 
 
 def words(config: Any, tokens: int = TOKENS) -> Tensor:
-    """Token ids that are none of the special ones, which stand at both ends of a vocabulary."""
+    """Return token ids without the special ones, which stand at both ends of a vocabulary."""
     text = config.get_text_config() if callable(getattr(config, "get_text_config", None)) else config
     vocabulary = getattr(text, "vocab_size", None) or getattr(config, "vocab_size", None) or VOCABULARY
     return torch.randint(4, max(5, min(vocabulary, VOCABULARY) - 16), (BATCH, tokens))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from attnscope.matrix import tiling
 from attnscope.matrix.dense import dense_pattern
-from attnscope.matrix.products import apply, apply_transposed, with_lse
+from attnscope.matrix.logits import apply, apply_transposed, with_lse
 from attnscope.matrix.scores import Scores
 
 

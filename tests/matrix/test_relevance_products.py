@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnscope.matrix import tiling
 from attnscope.matrix.dense import dense_pattern
-from attnscope.matrix.products import mean_pattern_from_left, mean_row_mass
+from attnscope.matrix.logits import mean_pattern_from_left, mean_row_mass
 from attnscope.matrix.relevance import AttentionCall, from_left, from_right
 from attnscope.matrix.scores import Scores
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.matrix.sequences import row_mean, sequences, spread_tokens
+from attnscope.matrix.visibility import row_mean, sequences, spread_tokens
 
 
 @pytest.mark.parametrize("most_bytes", [1, 200, 1 << 20])

@@ -86,7 +86,7 @@ def test_as_the_whole_pattern_has_it(rule, padding):
         real[1, slice(0, 8) if padding == "left" else slice(22, 30)] = False
     scores = Scores(query, key, 0.7, allowed=real[:, None, None, :], **rule)
     found = asked(scores, tokens, real).value
-    # A logit of 6 terms, at most 40 here, is off by sqrt(7) 40 2^-24 = 6e-6 of itself in float32.
+    # A logit of 6 terms, at most 40 here, has a relative error of sqrt(7) 40 2^-24 = 6e-6 in float32.
     torch.testing.assert_close(found.double(), obvious(dense_pattern(scores), tokens, real), rtol=2e-5, atol=1e-7)
     given = replace(scores, pattern=dense_pattern(scores))
     torch.testing.assert_close(asked(given, tokens, real).value.double(), found.double(), rtol=2e-5, atol=1e-7)

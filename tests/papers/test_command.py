@@ -68,7 +68,7 @@ def test_the_list_says_what_is_claimed() -> None:
     [
         (["stand_im"], "Did you mean"),
         (["stand_in", "--preset", "papre"], "paper"),
-        (["stand_in", "--resume"], "--resume"),
+        (["stand_in", "--resume"], "leave out `resume=`"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(words: list[str], says: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from attnscope.commands.report import report as write_report
+from attnscope.commands.records import report as write_report
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.words import numeral
 from tests.reports.charts.sample_model import encoder_decoder, made_survey, observations

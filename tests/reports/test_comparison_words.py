@@ -18,10 +18,10 @@ from attnscope.commands.compare.changes import (
     labels,
     largest_changes,
     names,
+    setting_notes,
     values,
 )
 from attnscope.commands.compare.record import Change, Comparison, compare
-from attnscope.commands.compare.settings import setting_notes
 from attnscope.commands.compare.words import row, sentences, verdict
 from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.commands.scan.survey.survey import Survey
@@ -256,8 +256,9 @@ def test_changes_too_small_to_show_are_counted_not_listed() -> None:
 def test_models_of_different_build_are_compared_with_a_warning() -> None:
     text = printed(compare(sample_survey(4, 3), sample_survey(2, 2, name="small")), verbose=True)
     assert (
-        "The models are built differently (SampleForCausalLM, decoder of 4 blocks × 3 heads; SampleForCausalLM, decoder"
-        " of 2 blocks × 2 heads): blocks and heads are matched by number, and those that only one model has are skipped."
+        "The models are built differently (SampleForCausalLM, decoder of 4 blocks × 3 heads; SampleForCausalLM, "
+        "decoder of 2 blocks × 2 heads): blocks and heads are matched by number, and those that only one model "
+        "has are skipped."
     ) in " ".join(text.split())
 
 

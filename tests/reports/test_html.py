@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from markupsafe import escape
 
-from attnscope.commands.report import report as write_report
+from attnscope.commands.records import report as write_report
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
 from attnscope.commands.scan.figures import FULL_DETAIL, head_maps
 from attnscope.commands.scan.page import gauge

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 
-from attnscope.commands.report import Linked, index
+from attnscope.commands.records import Linked, index
 from attnscope.reports.words import Verdict
 
 CALM = Linked("Is it healthy?", "attnscope scan pocket", "scan.html", Verdict("calm", "Nothing stands out."))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attnscope.stats.peak import Peak
-from attnscope.stats.tally import Tally
+from attnscope.stats.peak import Peak, Tally
 
 
 def test_tally_by_hand() -> None:

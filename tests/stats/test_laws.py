@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnscope.stats.moments import Moments
-from attnscope.stats.peak import Peak
+from attnscope.stats.peak import Peak, Tally
 from attnscope.stats.sketch import QuantileSketch
-from attnscope.stats.tally import Tally
 from tests.stats.samples import batches
 
 

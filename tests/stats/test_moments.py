@@ -10,8 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from attnscope.stats.exact import UNIT, exact_sums, from_text, ratio, to_text
-from attnscope.stats.moments import Moments
+from attnscope.stats.moments import UNIT, Moments, exact_sums, from_text, ratio, to_text
 
 
 def test_by_hand() -> None:

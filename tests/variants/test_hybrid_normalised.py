@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnscope.core.errors import RefusalError
-from attnscope.matrix.double_normalisation import doubly_normalised_pattern
+from attnscope.matrix.gate import doubly_normalised_pattern
 from attnscope.variants.hybrid_normalised import hybrid_normalised, pattern
 from tests.variants.calls import ALL, CAUSAL, heads, softmax
 

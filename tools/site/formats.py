@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from attnscope.commands.load import KINDS, class_of
+from attnscope.commands.records import KINDS, class_of
 from tools.site.markdown import code, prose, table
 
 SCHEMA = "The file is described by [a schema](../other_hands.md#the-survey-format).\n"

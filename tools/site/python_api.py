@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import attnscope
-from attnscope.commands.load import KINDS, class_of
+from attnscope.commands.records import KINDS, class_of
 from attnscope.core.errors import RefusalError
 from attnscope.reports.record import Record
 from tools.site.markdown import contents

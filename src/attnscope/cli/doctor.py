@@ -36,7 +36,7 @@ def doctor(
     else:
         from rich.console import Console
 
-        from attnscope.commands.doctor.words import show_checkup
+        from attnscope.commands.doctor.record import show_checkup
 
         Console(highlight=False).print(show_checkup(found))
     if not found.well:

@@ -27,8 +27,8 @@ def export(
     """Write the table of FILE for other programs: one row for each measure, part, place and head of a survey."""
     from attnscope.cli.files import checked_file
     from attnscope.cli.output import print_json
-    from attnscope.commands.export import FORMATS, format_of
-    from attnscope.commands.export import export as export_table
+    from attnscope.commands.records import FORMATS, format_of
+    from attnscope.commands.records import export as export_table
     from attnscope.core.words import clean
 
     format_of(out, format)

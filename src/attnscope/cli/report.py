@@ -37,7 +37,7 @@ def report(
     output: Output = Output(),
 ) -> None:
     """Draw the page of FILE again, of whatever command wrote it; of a folder, the pages of all that it holds."""
-    from attnscope.commands.load import files_of, load
+    from attnscope.commands.records import files_of, load
     from attnscope.commands.scan.chart import write_gallery
     from attnscope.commands.scan.diagnose import Thresholds, diagnose
     from attnscope.commands.scan.survey.provenance import view_name

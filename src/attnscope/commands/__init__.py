@@ -1,1 +1,1 @@
-"""One folder a command: `run.py` is its Python twin, `record.py` what it found, `words.py` and `page.py` what a person reads."""
+"""One folder a command: `run.py` is its Python twin, `record.py` what it found, `words.py` what a person reads."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from attnscope.core.explanation import explanation
-from attnscope.matrix.products import mean_pattern_from_left
+from attnscope.matrix.logits import mean_pattern_from_left
 from attnscope.matrix.relevance import AttentionCall, TokenScores
 
 

@@ -8,7 +8,7 @@ It does not depend on the answer. Rows that sum to less than 1 (a learned sink t
 from collections.abc import Sequence
 
 from attnscope.core.explanation import explanation
-from attnscope.matrix.products import mean_pattern_from_left, mean_row_mass
+from attnscope.matrix.logits import mean_pattern_from_left, mean_row_mass
 from attnscope.matrix.relevance import AttentionCall, TokenScores
 
 

@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnscope.matrix.sequences import Sequences, TokenMask, Tokens, sequences
 from attnscope.matrix.spectrum import incoherent_columns, leading_singular_values
+from attnscope.matrix.visibility import Sequences, TokenMask, Tokens, sequences
 
 GRAM_LIMIT = 512
 _BLOCK_COLUMNS = 4

@@ -31,7 +31,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
-from attnscope.matrix.sequences import TokenMask, Tokens, accumulation_dtype, sequences
+from attnscope.matrix.visibility import TokenMask, Tokens, accumulation_dtype, sequences
 
 Matrix = Float[Tensor, "*batch row column"]
 Yardstick = Callable[[Tensor, Tensor], Tensor]

@@ -16,9 +16,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnscope.matrix.scores import QueryMask, RowValues, Scores
-from attnscope.matrix.sequences import TokenMask, Tokens, sequences
 from attnscope.matrix.tiles import VANISHING, LogPattern, complete_lse, row_lse
 from attnscope.matrix.tiling import Tile, pieces, tile_elements
+from attnscope.matrix.visibility import TokenMask, Tokens, sequences
 
 _BLOCK = 256
 OVERLAP_ROWS = 16

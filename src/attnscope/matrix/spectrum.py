@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.matrix.sequences import accumulation_dtype
+from attnscope.matrix.visibility import accumulation_dtype
 
 Product = Callable[[Tensor], Tensor]
 Gate = Float[Tensor, "hidden width"]

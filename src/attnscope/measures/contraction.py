@@ -8,9 +8,9 @@ from torch import Tensor
 from attnscope.core.card import Alarm
 from attnscope.core.measure import measure
 from attnscope.matrix.collapse_bounds import centred_contraction
-from attnscope.matrix.products import apply, apply_transposed, with_lse
+from attnscope.matrix.logits import apply, apply_transposed, with_lse
 from attnscope.matrix.scores import Scores
-from attnscope.matrix.sequences import accumulation_dtype
+from attnscope.matrix.visibility import accumulation_dtype
 
 
 @measure(

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from attnscope.core.card import Alarm
 from attnscope.core.measure import measure
-from attnscope.matrix.sequences import row_mean
+from attnscope.matrix.visibility import row_mean
 
 
 @measure(

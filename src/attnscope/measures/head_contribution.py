@@ -6,7 +6,7 @@ from torch import Tensor
 
 from attnscope.core.card import Alarm
 from attnscope.core.measure import measure
-from attnscope.matrix.sequences import accumulation_dtype, spread_tokens
+from attnscope.matrix.visibility import accumulation_dtype, spread_tokens
 
 # One token costs heads x value_dim x width products, as much as the output projection itself: evenly spaced
 # tokens of each sequence give the median at a fraction of that.

@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.core.measure import measure
-from attnscope.matrix.sequences import accumulation_dtype
+from attnscope.matrix.visibility import accumulation_dtype
 
 
 @measure(

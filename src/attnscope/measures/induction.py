@@ -5,9 +5,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from attnscope.core.measure import Located, measure
-from attnscope.matrix.products import with_lse
+from attnscope.matrix.logits import with_lse
 from attnscope.matrix.scores import Scores, mass_at
-from attnscope.matrix.sequences import accumulation_dtype
+from attnscope.matrix.visibility import accumulation_dtype
 
 
 @measure(

@@ -6,7 +6,7 @@ from torch import Tensor
 from attnscope.core.measure import measure
 from attnscope.matrix.logits import entropy_floor, logit_spread
 from attnscope.matrix.scores import Scores
-from attnscope.matrix.sequences import accumulation_dtype, row_mean
+from attnscope.matrix.visibility import accumulation_dtype, row_mean
 
 
 @measure(

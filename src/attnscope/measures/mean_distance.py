@@ -4,7 +4,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.core.measure import measure
-from attnscope.matrix.sequences import row_mean
+from attnscope.matrix.visibility import row_mean
 
 
 @measure(

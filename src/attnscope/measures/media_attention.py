@@ -4,9 +4,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.core.measure import measure
-from attnscope.matrix.products import apply
+from attnscope.matrix.logits import apply
 from attnscope.matrix.scores import Scores
-from attnscope.matrix.sequences import accumulation_dtype, row_mean
+from attnscope.matrix.visibility import accumulation_dtype, row_mean
 
 
 @measure(

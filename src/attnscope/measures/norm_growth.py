@@ -6,7 +6,7 @@ from torch import Tensor
 
 from attnscope.core.card import Alarm
 from attnscope.core.measure import measure
-from attnscope.matrix.sequences import accumulation_dtype
+from attnscope.matrix.visibility import accumulation_dtype
 
 
 @measure(

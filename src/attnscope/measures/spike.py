@@ -6,7 +6,7 @@ from torch import Tensor
 
 from attnscope.core.card import Alarm
 from attnscope.core.measure import Located, measure
-from attnscope.matrix.sequences import sequences
+from attnscope.matrix.visibility import sequences
 
 
 @measure(

@@ -27,7 +27,7 @@ from attnscope.core.files import write_atomically
 from attnscope.core.progress import Advance, Stepwise, silent
 
 FOLDER = "checkpoint"
-ANEW = "leave out --resume to begin anew."
+ANEW = "leave out `resume=` to begin anew."
 
 
 class SavedSession:

@@ -197,7 +197,7 @@ def jackknife(every: Sequence[Squares], ratio: Callable[[Squares], float]) -> tu
     return ratio(total), math.sqrt(spread * (count - 1) / count)
 
 
-# ARPACK stops when an eigenvalue of T^T T is known to this share of itself: singular values then to half of it. With a
+# ARPACK stops when an eigenvalue of T^T T is known to this relative error, and singular values to half of it. With a
 # tolerance below the rounding of a product it would never stop.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from attnscope.stats.moments import Shape
-from attnscope.stats.tally import Tally
+from attnscope.stats.peak import Tally
 
 RELATIVE_ERROR = 1 / 128
 _DROPPED_BITS = 52 - 6

@@ -5,7 +5,7 @@ autoregressive: the first sum runs over later queries (arXiv:2009.14308).
 """
 
 from attnscope.core.variant import variant
-from attnscope.matrix.double_normalisation import doubly_normalised_pattern, scores_of_real_queries
+from attnscope.matrix.gate import doubly_normalised_pattern, scores_of_real_queries
 from attnscope.matrix.linear_attention import divided
 from attnscope.matrix.visibility import Key, Mixed, Query, Value, Visible, Weights, mix
 

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from attnscope.core.variant import Size, variant
-from attnscope.matrix.double_normalisation import doubly_normalised_pattern
-from attnscope.matrix.gate import share_of_each
+from attnscope.matrix.gate import doubly_normalised_pattern, share_of_each
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
 from attnscope.matrix.visibility import Key, Mixed, PerHead, Query, Value, Visible, Weights, mix
 

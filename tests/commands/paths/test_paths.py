@@ -321,8 +321,8 @@ def test_note_on_a_single_token() -> None:
         (TEXT, {"position": 99}, "position 99"),
         (TEXT, {"target": "a", "against": "a"}, "choose two that differ"),
         (TEXT, {"target": 4000}, "entries 0 to 256"),
-        (TEXT, {"dtype": "bfloat16"}, "float64 or float32"),
-        (TEXT, {"top": 0}, "`top=1`"),
+        (TEXT, {"dtype": "bfloat16"}, "`dtype=` cannot be .bfloat16."),
+        (TEXT, {"top": 0}, "`top=` cannot be 0"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(text: Any, options: dict[str, Any], words: str) -> None:

@@ -13,8 +13,8 @@ from attnscope.commands.scan import observer as module
 from attnscope.commands.scan.observer import bos_loss
 from attnscope.commands.scan.run import scan
 from attnscope.core.errors import RefusalError
-from attnscope.hf.loading.batches import batches_for
 from attnscope.hf.loading.in_memory import in_memory
+from attnscope.hf.loading.load import batches_for
 from attnscope.hf.loading.options import Sampling
 from tests.specimens import TEXT, byte_tokenizer, tiny_llama
 

@@ -20,8 +20,8 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.registry import choose
 from attnscope.data.batches import Batch, Batches
 from attnscope.data.shards import InMemory
-from attnscope.hf.loading.batches import batches_for
 from attnscope.hf.loading.in_memory import in_memory
+from attnscope.hf.loading.load import batches_for
 from attnscope.hf.loading.options import Sampling
 from tests.specimens import TEXT, byte_tokenizer, tiny_llama
 

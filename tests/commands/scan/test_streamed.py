@@ -63,8 +63,8 @@ def test_a_streamed_scan_is_the_same_alone_and_by_parts(tmp_path: Path, monkeypa
     monkeypatch.setattr(stream_module, "LARGE", 100)
     model = save_specimen(tmp_path / "model")
     corpus = _write(tmp_path, "jsonl")
-    monkeypatch.setattr("attnscope.hf.loading.batches._BLOCK", 700)
-    monkeypatch.setattr("attnscope.hf.loading.batches._BLOCK_PER_TOKEN", 1)
+    monkeypatch.setattr("attnscope.hf.loading.load._BLOCK", 700)
+    monkeypatch.setattr("attnscope.hf.loading.load._BLOCK_PER_TOKEN", 1)
     monkeypatch.setattr("attnscope.hf.loading.feed.SHARD_TOKENS", 128)
     options: dict[str, Any] = {"samples": 24, "max_tokens": 16, "batch_size": 4, "measures": "entropy,spike"}
     whole = scan(model, corpus, **options)

@@ -15,7 +15,7 @@ from attnscope.commands.view.maps import layer_maps, row_blocks
 from attnscope.commands.view.record import STEPS, View
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import anatomy
-from attnscope.hf.loading.devices import with_plain_experts
+from attnscope.hf.loading.classes import with_plain_experts
 from attnscope.hf.tapping.tap import tap
 from attnscope.matrix.dense import dense_pattern
 from attnscope.matrix.scores import Scores

@@ -10,8 +10,7 @@ import torch
 from attnscope.core.experiment import UnsavedSession
 from attnscope.papers.experiments.induction2024 import induction2024
 from attnscope.papers.models.induction import Chains
-from attnscope.papers.trials.induction_figures import FLOOR
-from attnscope.papers.trials.induction_training import PHASES, Stretch, trained, uniform_share
+from attnscope.papers.trials.induction_training import FLOOR, PHASES, Stretch, trained, uniform_share
 
 TINY = replace(
     induction2024.presets["quick"],

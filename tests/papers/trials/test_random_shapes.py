@@ -14,8 +14,8 @@ from torch import nn
 
 from attnscope.commands.collapse.record import Curve
 from attnscope.commands.collapse.run import collapse
+from attnscope.hf.loading.in_memory import shaped
 from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.shapes import shaped
 from attnscope.papers.trials.random_shapes import activation_kept
 
 SMALL: dict[str, Any] = {

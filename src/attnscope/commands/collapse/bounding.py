@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attnscope.data.frame import AttentionFrame, StreamFrame, WeightsFrame
 from attnscope.hf.anatomy.anatomy import Anatomy, Site, Stack
 from attnscope.hf.anatomy.weights import weights
-from attnscope.hf.intercepting.recompute import dense_pattern, one_sequence, visible
+from attnscope.hf.intercepting.masks import dense_pattern, one_sequence, visible
 from attnscope.matrix.collapse_bounds import (
     SPREAD_LIMIT,
     HeadNorms,

@@ -32,18 +32,23 @@ from attnscope.hf.anatomy.anatomy import Anatomy, Stack, anatomy
 from attnscope.hf.anatomy.precision import coarse_modules, widened
 from attnscope.hf.editing.surgery import CUTS, Cut
 from attnscope.hf.intercepting.restoring import keeping_its_modules, looking_at, without_gradients
-from attnscope.hf.loading.batches import Ready, Text, batches_for, text_of
 from attnscope.hf.loading.in_memory import refuse_broken_weights
-from attnscope.hf.loading.load import Given, Loaded, load
-from attnscope.hf.loading.options import CorpusOptions, Loading, Sampling, with_options
-from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.loading.running import (
+from attnscope.hf.loading.load import (
+    Given,
+    Loaded,
+    Ready,
+    Text,
+    batches_for,
+    load,
     out_of_memory,
     precision_and_place,
     refuse_randomness,
     refusing_what_does_not_run,
+    text_of,
     why_it_does_not_run,
 )
+from attnscope.hf.loading.options import CorpusOptions, Loading, Sampling, with_options
+from attnscope.hf.loading.quiet import quiet
 from attnscope.matrix.residual import YARDSTICKS
 
 TOKENS = 128  # as in the paper

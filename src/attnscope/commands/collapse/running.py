@@ -20,8 +20,13 @@ from attnscope.hf.anatomy.anatomy import Anatomy, Stack
 from attnscope.hf.anatomy.mlp_bound import MlpBound, mlp_bounds
 from attnscope.hf.editing.surgery import CUTS, Cut, cut
 from attnscope.hf.intercepting.restoring import evaluating
-from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.running import forward_options, out_of_memory, precision_and_place, refusing_what_does_not_run
+from attnscope.hf.loading.load import (
+    Loaded,
+    forward_options,
+    out_of_memory,
+    precision_and_place,
+    refusing_what_does_not_run,
+)
 from attnscope.hf.tapping.padding import attention_inputs, first_writes
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.matrix.collapse_bounds import collapse_order

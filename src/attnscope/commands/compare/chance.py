@@ -35,9 +35,8 @@ from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.card import Card
 from attnscope.core.finding import Finding
 from attnscope.core.registry import findings
-from attnscope.stats.exact import floats_from_json, floats_to_json
 from attnscope.stats.intervals import student
-from attnscope.stats.moments import Moments
+from attnscope.stats.moments import Moments, floats_from_json, floats_to_json
 
 
 @dataclass(frozen=True, eq=False)

@@ -125,7 +125,7 @@ def difference_maps(found: Comparison, tables: Sequence[pd.DataFrame]) -> tuple[
 
 
 def render(found: Comparison) -> str:
-    """Return the page: the document, then lines against depth and maps of differences. Equal records give equal pages."""
+    """Return the page: the document, then lines against depth and maps of differences."""
     tables = [survey.table() for survey in found.surveys]
     lines = profiles(found, tables)
     maps = difference_maps(found, tables) if len(found.surveys) == 2 else ()

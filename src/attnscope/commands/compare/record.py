@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from attnscope.commands.compare.paired_findings import FindingChange, paired_findings, told_first
-from attnscope.commands.load import opened
+from attnscope.commands.records import opened
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
 from attnscope.commands.scan.survey.cell import Key
 from attnscope.commands.scan.survey.survey import Survey

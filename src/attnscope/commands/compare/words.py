@@ -15,10 +15,10 @@ from attnscope.commands.compare.changes import (
     labels,
     largest_changes,
     names,
+    setting_notes,
 )
 from attnscope.commands.compare.paired_findings import IMPROVEMENTS, REGRESSIONS, FindingChange, concerned, identity
 from attnscope.commands.compare.record import Change, Comparison
-from attnscope.commands.compare.settings import setting_notes
 from attnscope.commands.scan.diagnose import diagnose
 from attnscope.commands.scan.words import corpus_words, headlines
 from attnscope.core.finding import Finding

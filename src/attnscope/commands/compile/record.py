@@ -183,8 +183,8 @@ class Compiled(Record):
         if file.suffix.lower() != ".safetensors":
             data = read_document(file, "the .safetensors file of a compiled head")
             raise RefusalError(
-                f"{file} is of the kind {kind_of(data) or 'unknown'} and not a {cls.KIND}: give the {cls.KIND} file that"
-                f" {cls.made_by()} wrote."
+                f"{file} is of the kind {kind_of(data) or 'unknown'} and not a {cls.KIND}: give the {cls.KIND} file"
+                f" that {cls.made_by()} wrote."
             )
         stored = read_head(file)
         try:

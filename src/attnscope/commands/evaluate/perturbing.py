@@ -48,9 +48,8 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.batches import Batches
 from attnscope.data.corpus import Corpus
 from attnscope.data.prompts import Class, labelled
-from attnscope.hf.loading.batches import Ready, Text
 from attnscope.hf.loading.feed import feed
-from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.load import Loaded, Ready, Text
 from attnscope.hf.loading.options import Sampling
 
 SHARES = (0.25, 0.5, 0.75)

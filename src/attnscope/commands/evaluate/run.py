@@ -23,14 +23,7 @@ from typing import Any, Unpack
 import torch
 from torch import nn
 
-from attnscope.commands.evaluate.perturbing import (
-    AWAY,
-    NoAnswerError,
-    Perturbed,
-    averaged,
-    labelled_batches,
-    perturbed,
-)
+from attnscope.commands.evaluate.perturbing import AWAY, NoAnswerError, Perturbed, averaged, labelled_batches, perturbed
 from attnscope.commands.evaluate.record import ESTIMATES, Estimate, Faithfulness, Judged, drawn_together
 from attnscope.commands.explain.aiming import Aim, Question, aim
 from attnscope.commands.explain.run import run_on
@@ -46,15 +39,13 @@ from attnscope.data.prompts import Class
 from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.intercepting.restoring import looking_at, with_gradients
-from attnscope.hf.loading.batches import Ready, Text, batches_for
 from attnscope.hf.loading.in_memory import refuse_broken_weights
-from attnscope.hf.loading.load import Loaded, load
+from attnscope.hf.loading.load import Loaded, Ready, Text, batches_for, load, precision_and_place
 from attnscope.hf.loading.one_input import reading_of
 from attnscope.hf.loading.one_text import Reading
 from attnscope.hf.loading.options import EvaluateOptions, Loading, Sampling, with_options
 from attnscope.hf.loading.outputs import entries, fills_masks, mask_token_of, word
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.loading.running import precision_and_place
 from attnscope.hf.tapping.capture import asked_with
 from attnscope.hf.tapping.entrances import Entrance
 

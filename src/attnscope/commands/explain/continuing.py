@@ -25,8 +25,8 @@ from attnscope.core.explanation import Method
 from attnscope.core.progress import Advance
 from attnscope.data.medium import medium
 from attnscope.hf.anatomy.example import run
+from attnscope.hf.intercepting.owners import first_output
 from attnscope.hf.intercepting.restoring import evaluating, without_cache
-from attnscope.hf.intercepting.slots import first_output
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.one_text import Reading
 from attnscope.hf.loading.outputs import word

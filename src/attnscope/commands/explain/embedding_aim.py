@@ -27,8 +27,8 @@ from attnscope.commands.explain.record import Asked
 from attnscope.core.errors import RefusalError
 from attnscope.data.medium import medium
 from attnscope.hf.anatomy.example import run
+from attnscope.hf.intercepting.owners import first_output
 from attnscope.hf.intercepting.restoring import evaluating, without_cache, without_gradients
-from attnscope.hf.intercepting.slots import first_output
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.one_input import reading_of
 from attnscope.hf.loading.one_text import Reading, asked

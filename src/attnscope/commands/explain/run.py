@@ -33,15 +33,14 @@ from attnscope.data.medium import readable
 from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.anatomy.example import run
+from attnscope.hf.intercepting.owners import first_output
 from attnscope.hf.intercepting.restoring import evaluating, looking_at, with_gradients, without_cache, without_gradients
-from attnscope.hf.intercepting.slots import first_output
 from attnscope.hf.loading.in_memory import refuse_broken_weights
-from attnscope.hf.loading.load import Loaded, load
+from attnscope.hf.loading.load import Loaded, load, out_of_memory, precision_and_place, refusing_what_does_not_run
 from attnscope.hf.loading.one_input import reading_of
 from attnscope.hf.loading.one_text import Reading
 from attnscope.hf.loading.options import Loading, Sampling, TextOptions, with_options
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.loading.running import out_of_memory, precision_and_place, refusing_what_does_not_run
 from attnscope.hf.tapping.capture import capture
 from attnscope.hf.tapping.entrances import Entrance, entrances
 

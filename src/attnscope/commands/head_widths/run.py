@@ -29,13 +29,18 @@ from attnscope.data.frame import AttentionFrame
 from attnscope.heads.accuracy import checked_accuracy
 from attnscope.heads.pattern import Pattern
 from attnscope.hf.anatomy.anatomy import anatomy
-from attnscope.hf.intercepting.recompute import dense_pattern, one_sequence
+from attnscope.hf.intercepting.masks import dense_pattern, one_sequence
 from attnscope.hf.intercepting.restoring import evaluating, without_gradients
-from attnscope.hf.loading.batches import batches_for
-from attnscope.hf.loading.load import Given, load
+from attnscope.hf.loading.load import (
+    Given,
+    batches_for,
+    forward_options,
+    load,
+    precision_and_place,
+    refusing_what_does_not_run,
+)
 from attnscope.hf.loading.options import Sampling
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.loading.running import forward_options, precision_and_place, refusing_what_does_not_run
 from attnscope.hf.tapping.tap import Frame, tap
 
 TEXTS, TOKENS, K, BUDGET = 2, 48, 4, 300.0

@@ -121,7 +121,7 @@ def length_chart(report: PathReport, *, width: int | None = None) -> alt.LayerCh
 def _bars(
     rows: pd.DataFrame, name: str, title: str, values: str | list[str], *, width: int, numbers: bool, **encoded: Any
 ) -> alt.LayerChart:
-    """Draw bars from zero to either side. Bars of one place are stacked by sign; `numbers` writes values at their ends."""
+    """Draw bars from zero to either side, stacked by sign; `numbers` writes values at their ends."""
     low, high = _reach(rows, name)
     free = width - AROUND - NUMBER * ((low < 0) + (high > 0))
     room = (high - low) * NUMBER / free if numbers else 0.0

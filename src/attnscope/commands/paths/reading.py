@@ -27,12 +27,11 @@ from torch import nn
 from attnscope.commands.paths.record import Goal
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy
-from attnscope.hf.loading.devices import experts_in
-from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.classes import experts_in
+from attnscope.hf.loading.load import Loaded, out_of_memory, precision_and_place
 from attnscope.hf.loading.one_text import Reading, asked, place_of, spaced, unmasked, where_said, whole_position
 from attnscope.hf.loading.outputs import Entries, entries
 from attnscope.hf.loading.placing import memory_left
-from attnscope.hf.loading.running import out_of_memory, precision_and_place
 from attnscope.pathways.network import Network
 from attnscope.pathways.targets import Target, residual_norm, stream_norm
 

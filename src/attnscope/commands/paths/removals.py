@@ -29,8 +29,8 @@ from attnscope.hf.anatomy.anatomy import Anatomy, Site
 from attnscope.hf.anatomy.example import run
 from attnscope.hf.editing.freeze import freeze
 from attnscope.hf.editing.surgery import Replacement, one_head_removed
+from attnscope.hf.intercepting.owners import every_tensor
 from attnscope.hf.intercepting.restoring import evaluating, looking_at, with_gradients, without_cache
-from attnscope.hf.intercepting.slots import every_tensor
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.one_text import Reading
 from attnscope.hf.loading.outputs import Entries

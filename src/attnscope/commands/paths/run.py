@@ -42,11 +42,10 @@ from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.editing.freeze import freeze
 from attnscope.hf.intercepting.restoring import looking_at, with_gradients
 from attnscope.hf.loading.in_memory import refuse_broken_weights
-from attnscope.hf.loading.load import Loaded, load
+from attnscope.hf.loading.load import Loaded, load, precision_and_place, refusing_what_does_not_run, why_it_does_not_run
 from attnscope.hf.loading.one_text import Reading, reading
 from attnscope.hf.loading.options import Loading, Sampling, TextOptions, with_options
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.loading.running import precision_and_place, refusing_what_does_not_run, why_it_does_not_run
 from attnscope.pathways.energy import Energy, outer_routes, path_energy
 from attnscope.pathways.heads import head_table
 from attnscope.pathways.lengths import Lengths, RankView, by_length, rank_view

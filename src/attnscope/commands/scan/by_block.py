@@ -30,8 +30,8 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.batches import Batch
 from attnscope.data.frame import StreamFrame
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Stack
+from attnscope.hf.intercepting.owners import arguments, at, every_tensor, same_numbers
 from attnscope.hf.intercepting.restoring import Restoring, evaluating
-from attnscope.hf.intercepting.slots import arguments, at, every_tensor, same_numbers
 from attnscope.hf.intercepting.wrappers import held
 from attnscope.hf.loading.placing import memory_left
 from attnscope.hf.tapping.tap import Frame, tap

@@ -15,7 +15,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from attnscope.commands.load import opened
+from attnscope.commands.records import opened
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.finding import SEVERITIES, Finding
@@ -76,7 +76,8 @@ class Thresholds:
             if not isinstance(value, Real) or not math.isfinite(value) or not low <= value <= high:
                 span = f"of {low:g} or more" if math.isinf(high) else f"from {low:g} to {high:g}"
                 raise RefusalError(
-                    f"The threshold {threshold.name} cannot be {value}: give a number {span}, such as {threshold.default:g}."
+                    f"The threshold {threshold.name} cannot be {value}: give a number {span}, such as "
+                    f"{threshold.default:g}."
                 )
 
     @classmethod

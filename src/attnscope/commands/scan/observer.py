@@ -25,8 +25,7 @@ from attnscope.core.variant import OF_DISTRIBUTIONS
 from attnscope.data.batches import Batches
 from attnscope.data.frame import AttentionFrame, StreamFrame, TrainingFrame, WeightsFrame
 from attnscope.hf.intercepting.restoring import evaluating
-from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.running import precision_and_place
+from attnscope.hf.loading.load import Loaded, precision_and_place
 from attnscope.matrix.statistics import STATISTICS, attention_statistics
 
 Frame = AttentionFrame | StreamFrame | WeightsFrame | TrainingFrame

@@ -20,8 +20,7 @@ from attnscope.core.progress import AdvanceReading, silent, uninterrupted
 from attnscope.data.batches import Batch
 from attnscope.data.shards import Cut
 from attnscope.data.windows import Tokenizer
-from attnscope.hf.loading.batches import Ready, Text
-from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.load import Loaded, Ready, Text
 from attnscope.hf.loading.options import Loading, Sampling
 from attnscope.hf.loading.quiet import quiet
 

@@ -40,11 +40,20 @@ from attnscope.data.windows import Tokenizer
 from attnscope.engine.crew import Workers, part
 from attnscope.hf.exchanging.call import gated
 from attnscope.hf.intercepting.restoring import keeping_its_modules, looking_at, without_gradients
-from attnscope.hf.loading.batches import Ready, Text, cut_for, files_of, text_or_stream
-from attnscope.hf.loading.load import Loaded, load
+from attnscope.hf.loading.load import (
+    Loaded,
+    Ready,
+    Text,
+    cut_for,
+    files_of,
+    forward_options,
+    load,
+    precision_and_place,
+    refusing_what_does_not_run,
+    text_or_stream,
+)
 from attnscope.hf.loading.options import Loading, Sampling, ScanOptions, with_options
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.loading.running import forward_options, precision_and_place, refusing_what_does_not_run
 from attnscope.hf.loading.targets import holds_placeholders
 
 

@@ -15,15 +15,7 @@ from rich.text import Text
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
 from attnscope.commands.scan.survey.readings import grids
 from attnscope.commands.scan.survey.survey import Survey
-from attnscope.commands.scan.words import (
-    corpus_words,
-    headlines,
-    missing_words,
-    model_name,
-    notes,
-    site_title,
-    verdict,
-)
+from attnscope.commands.scan.words import corpus_words, headlines, missing_words, model_name, notes, site_title, verdict
 from attnscope.core.finding import Finding
 from attnscope.core.words import clean, number, numeral
 from attnscope.reports.terminal import BLOCKS, opening, section

@@ -31,15 +31,14 @@ from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import Anatomy, Site, anatomy
 from attnscope.hf.editing.freeze import freeze
 from attnscope.hf.editing.surgery import prunable
+from attnscope.hf.intercepting.owners import every_tensor
 from attnscope.hf.intercepting.restoring import looking_at, with_gradients
-from attnscope.hf.intercepting.slots import every_tensor
 from attnscope.hf.loading.in_memory import refuse_broken_weights
-from attnscope.hf.loading.load import Loaded, load
+from attnscope.hf.loading.load import Loaded, load, precision_and_place, refusing_what_does_not_run
 from attnscope.hf.loading.one_text import Reading, reading
 from attnscope.hf.loading.options import Loading, Sampling, TextOptions, with_options
 from attnscope.hf.loading.outputs import Entries, entries
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.loading.running import precision_and_place, refusing_what_does_not_run
 from attnscope.pathways.heads import head_table
 
 PRECISIONS = ("float64", "float32")

@@ -1,7 +1,7 @@
 """Maps of blocks and steps for the page: numbers packed for the script, and a drawing that needs no script.
 
-Every number is stored in one byte, in steps of 1/250 of the (possibly logarithmic) colour scale, and deflated. Looks are
-thinned (`commands/timeline/read.py`) until a page of all measures stays below two megabytes.
+Every number is stored in one byte, in steps of 1/250 of the (possibly logarithmic) colour scale, and deflated. Looks
+are thinned (`commands/timeline/read.py`) until a page of all measures stays below two megabytes.
 """
 
 from __future__ import annotations

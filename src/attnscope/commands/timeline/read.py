@@ -69,7 +69,7 @@ def read_run(folder: Path | str) -> Timeline:
 
 
 class RunReader:
-    """Follow a run: `more` reads new looks into `timeline`. A resumed run has a new header and is read from the start."""
+    """Follow a run: `more` reads new looks into `timeline`. A run with a new header is read from the start."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = named_path(folder, "run folder")

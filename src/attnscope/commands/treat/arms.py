@@ -32,9 +32,8 @@ from attnscope.core.progress import Advance, Stepwise
 from attnscope.core.words import count
 from attnscope.data.batches import Batch, Batches
 from attnscope.hf.intercepting.restoring import evaluating, with_gradients, without_gradients
-from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.load import Loaded, precision_and_place
 from attnscope.hf.loading.options import Sampling
-from attnscope.hf.loading.running import precision_and_place
 
 FEWEST_TIMED = 10  # steps needed for quartiles of the time per step
 

@@ -16,9 +16,8 @@ from attnscope.core.words import count
 from attnscope.data.batches import Batch, Batches
 from attnscope.data.corpus import EVERY, Corpus, Split, held_out_places, split
 from attnscope.data.read import read
-from attnscope.hf.loading.batches import Ready, Text, batches_for
 from attnscope.hf.loading.feed import feed
-from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.load import Loaded, Ready, Text, batches_for
 from attnscope.hf.loading.options import Sampling
 from attnscope.hf.loading.outputs import mask_token_of
 

@@ -57,7 +57,7 @@ def outcomes_of(
     answers: Sequence[str] = (),
     readings: Mapping[str, Reading] | None = None,
 ) -> tuple[Outcome, ...]:
-    """Return every finding of any arm: those that the remedy answers first, then those that changed, most severe first."""
+    """Return every finding of any arm: first those the remedy answers, then those that changed, most severe first."""
     read = dict(readings or {})
     outcomes = []
     for pair in paired_findings(found[baseline], found["treated"]):
@@ -87,7 +87,7 @@ def outcomes_of(
 
 
 def judged(pair: FindingChange, base: Reading | None = None, treated: Reading | None = None) -> tuple[Judgement, float]:
-    """Return the judgement of one pair, and how far chance may move what decided it. Without readings, ignore chance."""
+    """Return the judgement of one pair, and how far chance may move what decided it (None without readings)."""
     became = status(pair.before, pair.after)
     if became in ("changed", "same"):
         return ("no effect" if became == "same" else "changed"), 0.0

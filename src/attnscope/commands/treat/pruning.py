@@ -37,8 +37,7 @@ from attnscope.hf.anatomy.anatomy import Anatomy, Site, anatomy
 from attnscope.hf.editing.surgery import prunable, without_heads
 from attnscope.hf.exchanging.call import recipe_of
 from attnscope.hf.installed import save_plain, save_treated
-from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.running import precision_and_place
+from attnscope.hf.loading.load import Loaded, precision_and_place
 
 PROMPTS = 8
 PROMPT_TOKENS = 32

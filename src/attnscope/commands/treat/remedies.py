@@ -46,8 +46,8 @@ def chosen_for(asked: str, found: Sequence[Finding], training: bool = True) -> C
     if not offered:
         answered = ", ".join(row.finding for row in TABLE)
         raise RefusalError(
-            f"No finding has a remedy{'' if training else ' without training'} (findings with one: {answered}): name one "
-            "with `remedy=` to try it anyway."
+            f"No finding has a remedy{'' if training else ' without training'} (findings with one: {answered}): name "
+            "one with `remedy=` to try it anyway."
         )
     keeping = (pair for pair in offered if pair[1] in WITHOUT_VARIANT or variant_cards()[pair[1]].keeps is not None)
     row, name = next(keeping, offered[0])

@@ -41,9 +41,8 @@ from attnscope.data.windows import Tokenizer
 from attnscope.hf.exchanging.exchange import refuse_installed
 from attnscope.hf.installed import refuse_taken
 from attnscope.hf.intercepting.restoring import looking_at
-from attnscope.hf.loading.batches import Ready, Text
 from attnscope.hf.loading.in_memory import refuse_broken_weights
-from attnscope.hf.loading.load import Loaded, load
+from attnscope.hf.loading.load import Loaded, Ready, Text, load
 from attnscope.hf.loading.options import Loading, Sampling, SeededCorpusOptions, with_options
 from attnscope.hf.loading.quiet import quiet
 

@@ -31,7 +31,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.words import blocks, count, numeral
 from attnscope.data.batches import Batches
 from attnscope.hf.installed import installed, largest_logits, save_treated
-from attnscope.hf.loading.running import precision_and_place
+from attnscope.hf.loading.load import precision_and_place
 
 ARMS = ("control", "treated")
 BATCHES = 8  # of training text, to measure what a remedy without training needs

@@ -20,14 +20,14 @@ ARM_WORDS = {"before": "before", "control": "in the control", "treated": "treate
 ORDERS = {"value": "by value", "size": "by size of value", "contribution": "by contribution", "random": "at random"}
 LEVELS: dict[Judgement, Level] = {"helped": "calm", "harmed": "warning"}  # others are notes
 CONTROL = (
-    "The control is the same model, trained without the remedy on the same batches in the same order, with the same rate "
-    "and seed. Control and treated differ by the remedy; before and control differ by training. All numbers are of text "
-    "that neither has seen."
+    "The control is the same model, trained without the remedy on the same batches in the same order, with the same "
+    "rate and seed. Control and treated differ by the remedy; before and control differ by training. All numbers are "
+    "of text that neither has seen."
 )
 UNTRAINED = "Nothing was trained: the treated model is compared with the model before, on text not used to choose it."
 LOSS = (
-    "Nats per token, the mean over {} that were not trained on. Intervals are of paired differences; they hold for other "
-    "text of this kind, and not for another training run."
+    "Nats per token, the mean over {} that were not trained on. Intervals are of paired differences; they hold for "
+    "other text of this kind, and not for another training run."
 )
 
 

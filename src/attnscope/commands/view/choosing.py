@@ -75,8 +75,8 @@ def behind_finding(survey: Survey, sample: int | None) -> Behind:
     kept = survey.sequences
     if not kept:
         raise RefusalError(
-            "The survey holds no sequences (no finding names one, or it was made with `keep_text=False`): scan again, or give "
-            "a text."
+            "The survey holds no sequences (no finding names one, or it was made with `keep_text=False`): scan again, "
+            "or give a text."
         )
     if sample is not None and sample not in kept:
         raise RefusalError(f"The survey holds no sample {sample}: choose with `sample=` one of {ranges(kept)}.")

@@ -8,9 +8,9 @@
 Parts are the kinds of attention of a model: `model` in most; `encoder`, `decoder` and `decoder cross` with two stacks.
 
 Every row of a map has a scale of its own, its largest weight m: a weight a is stored as round(255 a / m). The error is
-then half a step, m / 510, at most 1 / 510 = 0.00196 if rows sum to one. One scale for the whole map would be smaller, but
-lose every diffuse row beside one that attends to a single token. For weights with signs (of variants), a step is m / 127
-to either side of code 128. Maps are deflated, and stay packed until they are needed.
+then half a step, m / 510, at most 1 / 510 = 0.00196 if rows sum to one. One scale for the whole map would be smaller,
+but lose every diffuse row beside one that attends to a single token. For weights with signs (of variants), a step is
+m / 127 to either side of code 128. Maps are deflated, and stay packed until they are needed.
 """
 
 from __future__ import annotations

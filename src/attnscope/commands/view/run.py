@@ -18,7 +18,7 @@ from typing import Any, Unpack
 import torch
 from torch import nn
 
-from attnscope.commands.load import opened
+from attnscope.commands.records import opened
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.commands.view.choosing import Behind, Choice, Words, behind_finding, chosen
 from attnscope.commands.view.maps import Gathered, inputs_of, parts_of
@@ -39,12 +39,11 @@ from attnscope.hf.intercepting.restoring import (
     without_gradients,
 )
 from attnscope.hf.loading.in_memory import refuse_broken_weights
-from attnscope.hf.loading.load import Loaded, load
+from attnscope.hf.loading.load import Loaded, load, out_of_memory, precision_and_place, refusing_what_does_not_run
 from attnscope.hf.loading.one_input import reading_of
 from attnscope.hf.loading.one_text import Reading
 from attnscope.hf.loading.options import Loading, Sampling, TextOptions, with_options
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.loading.running import out_of_memory, precision_and_place, refusing_what_does_not_run
 from attnscope.hf.tapping.tap import tap
 from attnscope.hf.tapping.verify import Verification, verify
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from attnscope.commands.watch.forward_capture import AutocastState, Inputs, without_side_effects
 from attnscope.hf.anatomy.anatomy import Anatomy
+from attnscope.hf.intercepting.owners import float_tensors
 from attnscope.hf.intercepting.restoring import Restoring
-from attnscope.hf.intercepting.slots import float_tensors
 
 
 @dataclass(frozen=True)

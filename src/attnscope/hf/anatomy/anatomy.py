@@ -28,13 +28,13 @@ from attnscope.hf.anatomy.projections import Projections, reading
 from attnscope.hf.anatomy.recording import Location
 from attnscope.hf.anatomy.stacks import PlacedCall, Placement, place
 from attnscope.hf.anatomy.writes import Writes
+from attnscope.hf.intercepting.owners import Slot
 from attnscope.hf.intercepting.restoring import (
     ExchangedModulesError,
     evaluating,
     keeping_its_modules,
     without_gradients,
 )
-from attnscope.hf.intercepting.slots import Slot
 from attnscope.hf.intercepting.wrappers import refuse_compiled
 
 

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.example import Batch
 from attnscope.hf.anatomy.probe import OpenCall, ProbeObserver, probe_run
+from attnscope.hf.intercepting.masks import dense_mixed
 from attnscope.hf.intercepting.observed_call import ObservedCall, observe
-from attnscope.hf.intercepting.recompute import dense_mixed
-from attnscope.hf.intercepting.slots import Slot, arguments, float_tensors
+from attnscope.hf.intercepting.owners import Slot, arguments, float_tensors
 from attnscope.hf.intercepting.torch_calls import Seen, WrittenOutCall
 
 Shapes = tuple[tuple[Slot, tuple[int, ...]], ...]

@@ -18,18 +18,11 @@ from attnscope.hf.anatomy.call_log import ATTENTION
 from attnscope.hf.anatomy.example import Batch
 from attnscope.hf.anatomy.probe import CallMatcher, OpenCall, probe_run
 from attnscope.hf.anatomy.projections import Projections, find_projections
-from attnscope.hf.anatomy.recording import (
-    BlockRecording,
-    Change,
-    LinearMap,
-    Location,
-    StreamRecord,
-    parameter_matrix,
-)
+from attnscope.hf.anatomy.recording import BlockRecording, Change, LinearMap, Location, StreamRecord, parameter_matrix
 from attnscope.hf.anatomy.stacks import FoundBlock, Placement
 from attnscope.hf.anatomy.writes import Writes, find_writes
 from attnscope.hf.intercepting.observed_call import ObservedCall
-from attnscope.hf.intercepting.slots import arguments, at, float_tensors, same_numbers
+from attnscope.hf.intercepting.owners import arguments, at, float_tensors, same_numbers
 from attnscope.hf.intercepting.wrappers import is_offloaded
 
 

@@ -24,8 +24,8 @@ from attnscope.hf.anatomy.call_log import CallLog
 from attnscope.hf.anatomy.example import Batch, same_chance
 from attnscope.hf.anatomy.probe import OpenCall, ProbeObserver, probe_run
 from attnscope.hf.intercepting.observed_call import ObservedCall
+from attnscope.hf.intercepting.owners import Slot, float_tensors
 from attnscope.hf.intercepting.restoring import outside_inference, with_gradients
-from attnscope.hf.intercepting.slots import Slot, float_tensors
 from attnscope.hf.intercepting.torch_calls import FusedCall, ReportedCall, Seen
 
 Fingerprint = tuple[tuple[int, ...], float, float]  # enough of a tensor to recognise it: shape and two sums

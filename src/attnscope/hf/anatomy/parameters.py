@@ -26,7 +26,7 @@ from attnscope.hf.anatomy.projections import Columns, Projections, tolerance_of
 from attnscope.hf.anatomy.recording import Matrix
 from attnscope.hf.anatomy.stacks import PlacedCall
 from attnscope.hf.intercepting.observed_call import ObservedCall
-from attnscope.hf.intercepting.slots import arguments, float_tensors
+from attnscope.hf.intercepting.owners import arguments, float_tensors
 from attnscope.hf.intercepting.wrappers import in_reach
 
 Tokens = Float[Tensor, "batch token width"]

@@ -17,8 +17,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnscope.hf.intercepting.observed_call import ObservedCall
+from attnscope.hf.intercepting.owners import Slot, arguments, at
 from attnscope.hf.intercepting.restoring import Restoring
-from attnscope.hf.intercepting.slots import Slot, arguments, at
 
 _TOKENS = 6
 

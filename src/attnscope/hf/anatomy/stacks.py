@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from attnscope.hf.anatomy.call_log import ATTENTION, CallLog, LoggedAttention, ModuleCall, kind_of, unseen_attention
-from attnscope.hf.intercepting.slots import Slot
+from attnscope.hf.intercepting.owners import Slot
 
 _TAILS = ("_model", "_tower", "_encoder", "_decoder")
 

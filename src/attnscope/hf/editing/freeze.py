@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Stack, anatomy
 from attnscope.hf.anatomy.example import Batch, run
-from attnscope.hf.intercepting.restoring import Restoring, evaluating, without_cache
-from attnscope.hf.intercepting.slots import (
+from attnscope.hf.intercepting.owners import (
     arguments,
     at,
     every_tensor,
@@ -34,8 +33,9 @@ from attnscope.hf.intercepting.slots import (
     with_argument,
     with_output,
 )
+from attnscope.hf.intercepting.restoring import Restoring, evaluating, without_cache
 from attnscope.hf.intercepting.wrappers import without_fast_path
-from attnscope.hf.loading.devices import experts_in, one_after_another
+from attnscope.hf.loading.classes import experts_in, one_after_another
 from attnscope.pathways.graded import Graded, plain
 from attnscope.pathways.network import Network, differences, followed
 

@@ -38,8 +38,8 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Site
 from attnscope.hf.anatomy.recording import Location, read_at
 from attnscope.hf.anatomy.weights import output_weight
+from attnscope.hf.intercepting.owners import at, with_output
 from attnscope.hf.intercepting.restoring import Restoring
-from attnscope.hf.intercepting.slots import at, with_output
 
 
 def prunable(model: nn.Module, found: Anatomy, stack: str | None = None) -> dict[int, Site]:

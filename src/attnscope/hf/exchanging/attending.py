@@ -19,7 +19,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Stack
 from attnscope.hf.exchanging.call import AttentionInputs, AttentionRequest, InstalledVariant, on_variant
 from attnscope.hf.intercepting.observed_call import ReportedPattern, VariantReport, is_observed, report
-from attnscope.hf.intercepting.slots import arguments, float_tensors
+from attnscope.hf.intercepting.owners import arguments, float_tensors
 from attnscope.matrix.gate import gate
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
 from attnscope.matrix.visibility import for_every_head, mix

@@ -20,7 +20,7 @@ from attnscope.core.registry import variants
 from attnscope.core.variant import Size, Variant
 from attnscope.hf.exchanging.recipe import PREFIX, Recipe
 from attnscope.hf.intercepting.masks import FORBIDDING
-from attnscope.hf.intercepting.slots import Slot
+from attnscope.hf.intercepting.owners import Slot
 
 _CHANGES_LOGITS = {
     "softcap": "caps its logits",

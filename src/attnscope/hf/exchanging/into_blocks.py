@@ -24,7 +24,7 @@ from attnscope.hf.exchanging.attending import watch_stream
 from attnscope.hf.exchanging.call import InstalledVariant, SharedTensors, attach, on_variant
 from attnscope.hf.exchanging.plan import InstallPlan
 from attnscope.hf.exchanging.redirect import redirect_attention, refuse_checkpointing
-from attnscope.hf.intercepting.slots import arguments, at, with_output
+from attnscope.hf.intercepting.owners import arguments, at, with_output
 from attnscope.hf.intercepting.torch_calls import unwatched
 
 

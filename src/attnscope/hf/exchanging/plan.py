@@ -15,7 +15,7 @@ from attnscope.core.variant import CALL, Size, Variant
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Site, Stack
 from attnscope.hf.exchanging.call import InstalledVariant, SharedTensors
 from attnscope.hf.exchanging.recipe import Recipe
-from attnscope.hf.intercepting.slots import Slot
+from attnscope.hf.intercepting.owners import Slot
 
 _OF_SIZE = frozenset(each.name for each in fields(Size))
 

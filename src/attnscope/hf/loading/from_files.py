@@ -18,8 +18,8 @@ import transformers
 from attnscope.core.errors import RefusalError
 from attnscope.hf.exchanging.recipe import PREFIX
 from attnscope.hf.loading import classes
-from attnscope.hf.loading.devices import cast, device_named, dtype_named
-from attnscope.hf.loading.hashing import described, hash_of_files, hash_of_json
+from attnscope.hf.loading.classes import cast, device_named, dtype_named
+from attnscope.hf.loading.in_memory import described, hash_of_files, hash_of_json
 from attnscope.hf.loading.loaded import Loaded
 from attnscope.hf.loading.model_files import (
     Header,
@@ -29,7 +29,6 @@ from attnscope.hf.loading.model_files import (
     without_broken_packing,
 )
 from attnscope.hf.loading.options import Loading
-from attnscope.hf.loading.permission import pretrained, refuse_foreign_kernels
 from attnscope.hf.loading.placing import (
     is_spread,
     keep_while_used,
@@ -38,7 +37,7 @@ from attnscope.hf.loading.placing import (
     refuse_what_memory_cannot_hold,
     spread_options,
 )
-from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.quiet import pretrained, quiet, refuse_foreign_kernels
 from attnscope.hf.loading.sources import Source, find
 from attnscope.hf.loading.treated import put_back
 

@@ -2,18 +2,65 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.exchanging.call import recipe_of
 from attnscope.hf.intercepting.wrappers import in_reach, note_on, uncompiled
 from attnscope.hf.loading import classes
-from attnscope.hf.loading.hashing import described, hash_of_json
+from attnscope.hf.loading.classes import device_named, dtype_named
 from attnscope.hf.loading.loaded import Loaded
+from attnscope.hf.loading.quiet import quiet
+
+# Hashes that are equal for two surveys of the same model.
+#
+# Weights alone are not enough: with another base of rotary embeddings or another window, the same weights attend
+# differently. So the configuration is hashed too, without what saving and loading change.
+
+# Set or changed by saving and loading; the precision of a scan is said beside the model, not in it.
+_BOOKKEEPING = frozenset({"name", "architectures", "dtype", "torch_dtype", "auto_map"})
+
+
+def hash_of_files(files: Iterable[Path]) -> str:
+    """SHA-256 of one file, as `sha256sum` prints it; of several, that of their names and hashes in order."""
+    hashes = [(file.name, _hash_of_file(file)) for file in sorted(files)]
+    if len(hashes) == 1:
+        return hashes[0][1]
+    return hash_of_json(hashes)
+
+
+def hash_of_json(data: Mapping[str, Any] | list[Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def described(config: Any) -> dict[str, Any]:
+    """What a configuration says about computation; empty where there is none that can be read."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type) and not hasattr(config, "to_dict"):
+        return _computing(dataclasses.asdict(config))
+    return _computing(config.to_dict()) if callable(getattr(config, "to_dict", None)) else {}
+
+
+def _computing(settings: Mapping[Any, Any]) -> dict[str, Any]:
+    return {
+        str(name): _computing(value) if isinstance(value, Mapping) else value
+        for name, value in settings.items()
+        if not (str(name).startswith("_") or name in _BOOKKEEPING or "version" in str(name) or "path" in str(name))
+    }
+
+
+def _hash_of_file(file: Path) -> str:
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
 
 # Weights are searched for NaN and infinity themselves: an unused row of an embedding shows in no activation.
 
@@ -112,3 +159,40 @@ def hash_of_parameters(model: nn.Module) -> str:
             content: Any = flat.view(torch.uint8).numpy()
             digest.update(content)  # read where it is, not copied
     return digest.hexdigest()
+
+
+# Models of the shapes of arXiv:2103.03404, with random weights: 12 layers, 12 heads, width 768, as transformers
+# initialises them. Sizes are those of bert-base-uncased, albert-base-v2 and xlnet-base-cased.
+
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert-base": ("bert", {"vocab_size": 30522}),
+    "albert-base": (
+        "albert",
+        {
+            "vocab_size": 30000,
+            "embedding_size": 128,
+            "hidden_size": 768,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "intermediate_size": 3072,
+            "hidden_act": "gelu_new",
+        },
+    ),
+    "xlnet-base": (
+        "xlnet",
+        {"vocab_size": 32000, "d_model": 768, "n_layer": 12, "n_head": 12, "d_inner": 3072, "ff_activation": "gelu"},
+    ),
+}
+
+
+def shaped(name: str, *, seed: int = 0, dtype: str = "float64", device: str = "cpu", **changes: Any) -> Loaded:
+    """A model of one of `SHAPES`; `changes` are settings of its configuration (fewer layers, say)."""
+    model_type, sizes = SHAPES[name]
+    config = transformers.CONFIG_MAPPING[model_type](**{**sizes, **changes})
+    precision = dtype_named(dtype) or torch.float32
+    with torch.random.fork_rng(devices=[]), quiet():
+        torch.manual_seed(seed)
+        model = transformers.AutoModel.from_config(config, dtype=precision)
+    # XLNet makes some of its parameters in float32, whatever is asked for: hence the dtype again
+    model = model.eval().requires_grad_(False).to(device_named(device), precision)
+    return in_memory(model, name=f"{name} (random weights, seed {seed})")

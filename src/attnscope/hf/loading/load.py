@@ -6,25 +6,165 @@ load("config.json", random_init=True, seed=1)   load(my_model, tokenizer=my_toke
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import nn
 
 from attnscope.core.errors import RefusalError
+from attnscope.core.folders import is_address
+from attnscope.data import stream as stream_module
+from attnscope.data.batches import Batches
+from attnscope.data.corpus import Corpus, Document
+from attnscope.data.read import Gallery, corpus_path, gallery, read, repeated
+from attnscope.data.shards import Cut, InMemory
+from attnscope.data.stream import Stream, stored_bytes
 from attnscope.data.windows import Tokenizer
+from attnscope.hf.intercepting.owners import every_tensor
+from attnscope.hf.intercepting.restoring import evaluating, looking_at, without_gradients
 from attnscope.hf.intercepting.wrappers import note_on, uncompiled
-from attnscope.hf.loading.devices import dtype_named, refuse_autocast, with_plain_experts
+from attnscope.hf.loading.classes import dtype_named, refuse_autocast, with_plain_experts
+from attnscope.hf.loading.feed import Streamed, feed, shown
 from attnscope.hf.loading.from_files import from_files
-from attnscope.hf.loading.in_memory import in_memory, refuse_quantised
+from attnscope.hf.loading.in_memory import SHAPES, in_memory, refuse_quantised, shaped
 from attnscope.hf.loading.loaded import Loaded
-from attnscope.hf.loading.options import Loading, LoadOptions, with_options
-from attnscope.hf.loading.running import precision_and_place
-from attnscope.hf.loading.shapes import SHAPES, shaped
+from attnscope.hf.loading.options import Loading, LoadOptions, Sampling, with_options
+from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.targets import beginning_of_ready
+
+# Run a loaded model on a batch: options of its forward pass, and refusals where it does not run.
+
+
+def forward_options(loaded: Loaded) -> dict[str, Any]:
+    """Turn the cache off, and project only the last token to the vocabulary: neither is read."""
+    wished = {"use_cache": False, "logits_to_keep": 1}
+    return {name: value for name, value in wished.items() if name in loaded.accepts}
+
+
+@contextmanager
+def refusing_what_does_not_run(loaded: Loaded, which: str = "the first batch") -> Iterator[None]:
+    """Turn the error of a model that fails on a batch into a refusal."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or ["no reason given"])[0][:200]
+        raise RefusalError(
+            f"{loaded.class_name} does not run on {which} ({type(error).__name__}: {reason}): check that the "
+            "batch holds what its forward takes, within its vocabulary and its positions."
+        ) from error
+
+
+def why_it_does_not_run(loaded: Loaded, inputs: Mapping[str, Any]) -> str | None:
+    """Return the model's error (some fail in float64, since their code mixes precisions), or None if it runs."""
+    with refusing_what_does_not_run(loaded, "this input"):
+        try:
+            with looking_at(loaded.model), evaluating(loaded.model), without_gradients(), quiet():
+                loaded.model(**inputs, **forward_options(loaded))
+        except RuntimeError as error:
+            return None if out_of_memory(error) else (str(error).strip().splitlines() or ["no reason given"])[0][:120]
+    return None
+
+
+def precision_and_place(model: nn.Module) -> tuple[torch.dtype, torch.device]:
+    # Heads built by hand keep their weights as buffers, which no optimiser touches.
+    weights = (w for w in itertools.chain(model.parameters(), model.buffers()) if w.is_floating_point())
+    first = next(weights, None)
+    if first is None:
+        raise RefusalError(f"{type(model).__name__} has no parameters: there is nothing to measure.")
+    here = itertools.chain((first,), weights)  # what is out of memory has no place of its own
+    return first.dtype, next((weight.device for weight in here if not weight.is_meta), torch.device("cpu"))
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Return whether memory ran out; allocators other than CUDA's raise a plain RuntimeError."""
+    words = ("can't allocate memory", "not enough memory", "out of memory")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(w in str(error).lower() for w in words)
+
+
+def refuse_randomness(loaded: Loaded, inputs: Mapping[str, Any]) -> None:
+    """Refuse a model whose output changes between runs, for instance by dropout in evaluation mode."""
+    with evaluating(loaded.model), torch.random.fork_rng(devices=[]):
+        answers = [list(every_tensor(loaded.model(**inputs, **forward_options(loaded)))) for _ in range(2)]
+    pairs = [(a, b) for a, b in zip(*answers, strict=True) if a.is_floating_point() and a.numel()]
+    # Sums on a GPU may be taken in another order each time: that is rounding, not chance.
+    apart = [float((a - b).nan_to_num().abs().max()) for a, b in pairs]
+    sizes = [1e3 * torch.finfo(a.dtype).eps * float(a.nan_to_num().abs().max()) for a, _ in pairs]
+    if any(difference > size for difference, size in zip(apart, sizes, strict=True)):
+        raise RefusalError(
+            f"{loaded.class_name} gives another output each time it runs (largest difference {max(apart):.3g}), also "
+            "in evaluation: turn its dropout or other chance off."
+        )
+
+
+# Turn a corpus, in whatever form the caller gave it, into batches that a loaded model can read.
+
+_BLOCK = 1 << 16  # characters, and more for long windows
+_BLOCK_PER_TOKEN = 64
+Text = str | Path | Iterable[Document]
+Ready = Batches | Mapping[str, Any] | Iterable[Mapping[str, Any]]
+
+
+def text_of(corpus: Text | Ready | None, sampling: Sampling) -> Corpus | Gallery | Text | Ready | None:
+    """Return the corpus that a path names, or `repeated`; anything else unchanged."""
+    drawn = repeated(corpus) or gallery(corpus)
+    if drawn is not None:
+        return drawn
+    return read(corpus, field=sampling.field) if isinstance(corpus, str | Path) else corpus
+
+
+def text_or_stream(corpus: Text | Ready | None, sampling: Sampling) -> Corpus | Gallery | Stream | Text | Ready | None:
+    """Return as `text_of`, but large texts as a stream that keeps one block in memory."""
+    if isinstance(corpus, str | Path) and str(corpus) != "-" and not (repeated(corpus) or gallery(corpus)):
+        here = corpus if is_address(corpus) else corpus_path(str(corpus))
+        if stored_bytes(here) > stream_module.LARGE:
+            return stream_module.stream(
+                here, sampling.field, max(_BLOCK, _BLOCK_PER_TOKEN * (sampling.max_tokens or 0))
+            )
+    return text_of(corpus, sampling)
+
+
+def files_of(corpus: object) -> dict[str, int]:
+    """Return how many files of a folder were read and skipped; nothing for other corpora."""
+    if not isinstance(corpus, Corpus | Stream) or not corpus.folder:
+        return {}
+    return {"files_read": len(corpus.files), "files_skipped": len(getattr(corpus, "skipped", ()))}
+
+
+def batches_for(loaded: Loaded, corpus: Corpus | Gallery | Text | Ready | None, sampling: Sampling) -> Batches:
+    """Return ready batches unchanged; cut text as `sampling` says; read pictures and sounds one by one."""
+    if isinstance(corpus, Gallery):
+        return shown(loaded, corpus, sampling)
+    if corpus is None or isinstance(corpus, Corpus):
+        return feed(loaded, corpus, sampling)
+    if isinstance(corpus, Batches | Mapping):
+        ready = corpus if isinstance(corpus, Batches) else Batches.of([corpus])
+        return _as_they_are(loaded, ready, sampling)
+    if isinstance(corpus, str | Path):
+        return batches_for(loaded, text_of(corpus, sampling), sampling)
+    things: list[Any] = list(corpus)
+    if things and isinstance(things[0], Mapping):
+        return _as_they_are(loaded, Batches.of(things), sampling)
+    return feed(loaded, read(things), sampling)
+
+
+def cut_for(loaded: Loaded, corpus: Corpus | Gallery | Stream | Text | Ready | None, sampling: Sampling) -> Cut:
+    """Return the same batches in shards."""
+    if isinstance(corpus, Stream):
+        return Streamed(loaded, corpus, sampling)
+    return InMemory(batches_for(loaded, corpus, sampling))
+
+
+def _as_they_are(loaded: Loaded, ready: Batches, sampling: Sampling) -> Batches:
+    if ready.beginning is not None and sampling.bos == "auto":
+        return ready
+    return replace(ready, beginning=beginning_of_ready(loaded, (batch.inputs for batch in ready), sampling.bos))
+
 
 __all__ = ["Given", "Loaded", "load"]
 

@@ -28,7 +28,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from transformers.initialization import no_init_weights
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.loading.devices import device_named
+from attnscope.hf.loading.classes import device_named
 from attnscope.hf.loading.options import DISK, Loading, read_device_map, spread
 from attnscope.hf.loading.sources import Source
 

@@ -24,8 +24,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.medium import Picture, Sound
 from attnscope.hf.loading.loaded import Loaded
 from attnscope.hf.loading.one_text import Scene
-from attnscope.hf.loading.permission import pretrained
-from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.quiet import pretrained, quiet
 
 PIXELS = "pixel_values"
 HEARD = ("input_features", "input_values")

@@ -23,7 +23,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.frame import AttentionFrame
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.anatomy.example import run
-from attnscope.hf.intercepting.slots import first_output, repeated
+from attnscope.hf.intercepting.owners import first_output, repeated
 from attnscope.hf.tapping.entrances import Entrance, entering, explaining
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.matrix.relevance import AttentionCall

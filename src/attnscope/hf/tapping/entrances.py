@@ -26,8 +26,8 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.frame import AttentionFrame
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.anatomy.example import run
+from attnscope.hf.intercepting.owners import Slot, arguments, with_argument
 from attnscope.hf.intercepting.restoring import Restoring, evaluating, with_gradients, without_cache, without_gradients
-from attnscope.hf.intercepting.slots import Slot, arguments, with_argument
 from attnscope.hf.tapping.tap import tap
 
 ENCODED, DECODED = "input_ids", "decoder_input_ids"

@@ -24,8 +24,8 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.frame import AttentionFrame
 from attnscope.hf.anatomy.anatomy import Anatomy, Site, Stack
 from attnscope.hf.anatomy.example import run, same_chance
+from attnscope.hf.intercepting.owners import Slot, arguments, float_tensors
 from attnscope.hf.intercepting.restoring import Restoring, evaluating, without_cache, without_gradients
-from attnscope.hf.intercepting.slots import Slot, arguments, float_tensors
 from attnscope.hf.tapping.entrances import MEDIA, Entrance, entering
 from attnscope.hf.tapping.tap import tap
 

@@ -23,7 +23,7 @@ from attnscope.data.windows import Tokenizer, Window, Windows
 from attnscope.heads.pattern import Pattern
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.anatomy.example import run
-from attnscope.hf.intercepting.recompute import dense_pattern, one_sequence
+from attnscope.hf.intercepting.masks import dense_pattern, one_sequence
 from attnscope.hf.intercepting.restoring import evaluating, looking_at, without_gradients
 from attnscope.hf.loading.in_memory import refuse_broken_weights
 from attnscope.hf.loading.load import Loaded, load

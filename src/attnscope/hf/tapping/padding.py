@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, Site, Stack, marks_padding
 from attnscope.hf.anatomy.recording import Location, read_at
-from attnscope.hf.intercepting.recompute import visible
+from attnscope.hf.intercepting.masks import visible
+from attnscope.hf.intercepting.owners import arguments, float_tensors
 from attnscope.hf.intercepting.restoring import Restoring
-from attnscope.hf.intercepting.slots import arguments, float_tensors
 from attnscope.hf.loading.targets import placeholder_tokens
 from attnscope.matrix.scores import Scores
 

@@ -26,11 +26,10 @@ from attnscope.hf.anatomy.anatomy import Anatomy, Block, Site, Stack
 from attnscope.hf.anatomy.weights import ParametersInEffect, output_weight
 from attnscope.hf.intercepting.masks import MaskReader
 from attnscope.hf.intercepting.observed_call import ObservedCall, observe
-from attnscope.hf.intercepting.owners import CallListener, watched_owner
+from attnscope.hf.intercepting.owners import CallListener, arguments, at, watched_owner
 from attnscope.hf.intercepting.pieces import pieces_joined
 from attnscope.hf.intercepting.registry import RegistryWatcher, watched_registry
 from attnscope.hf.intercepting.restoring import Restoring
-from attnscope.hf.intercepting.slots import arguments, at
 from attnscope.hf.intercepting.torch_calls import Seen, WrittenOutCall, unwatched
 from attnscope.hf.intercepting.wrappers import without_fast_path
 from attnscope.hf.tapping.padding import Media, Padding, TokenMasks, Tokens

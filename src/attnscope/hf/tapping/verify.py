@@ -32,9 +32,9 @@ from attnscope.data.frame import AttentionFrame, StreamFrame
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, anatomy
 from attnscope.hf.anatomy.example import Batch, run, same_chance
 from attnscope.hf.anatomy.recording import Location, read_at
-from attnscope.hf.intercepting.recompute import dense_pattern, one_sequence, visible
+from attnscope.hf.intercepting.masks import dense_pattern, one_sequence, visible
+from attnscope.hf.intercepting.owners import at, every_tensor, same_numbers
 from attnscope.hf.intercepting.restoring import Restoring, evaluating
-from attnscope.hf.intercepting.slots import at, every_tensor, same_numbers
 from attnscope.hf.intercepting.wrappers import without_fast_path
 from attnscope.hf.tapping.padding import TokenMasks
 from attnscope.hf.tapping.tap import Frame, repeating_paths, tap

@@ -22,8 +22,8 @@ from torch.overrides import TorchFunctionMode
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Stack
 from attnscope.hf.anatomy.example import run
+from attnscope.hf.intercepting.owners import arguments, at, repeated, with_argument
 from attnscope.hf.intercepting.restoring import Restoring, evaluating, without_cache, without_gradients
-from attnscope.hf.intercepting.slots import arguments, at, repeated, with_argument
 from attnscope.hf.intercepting.wrappers import without_fast_path
 
 AT_ONCE = 16

@@ -23,8 +23,16 @@ from typing import Any
 from attnscope.core.experiment import Result, Session, claims, experiment
 from attnscope.papers.models.induction import Chains
 from attnscope.papers.trials.curves import Row, Rows, measure_seeds, select
-from attnscope.papers.trials.induction_figures import figures, remarks
-from attnscope.papers.trials.induction_training import PHASES, Stretch, heads_of, information, trained, uniform_share
+from attnscope.papers.trials.induction_training import (
+    PHASES,
+    Stretch,
+    figures,
+    heads_of,
+    information,
+    remarks,
+    trained,
+    uniform_share,
+)
 
 PAPER = "2409.10559"
 PUBLISHED = {0: 0.9003, 10: 0.8444, 50: 0.7020, 100: 0.6715, 500: 0.6548}  # epoch: loss, with 9000 texts

@@ -10,13 +10,20 @@ from torch import Tensor
 
 from attnscope.data.frame import AttentionFrame, StreamFrame
 from attnscope.hf.anatomy.anatomy import anatomy
-from attnscope.hf.intercepting.recompute import dense_pattern, one_sequence
+from attnscope.hf.intercepting.masks import dense_pattern, one_sequence
 from attnscope.hf.intercepting.restoring import evaluating, without_gradients
-from attnscope.hf.loading.batches import Ready, Text, batches_for
-from attnscope.hf.loading.load import Given, load
+from attnscope.hf.loading.load import (
+    Given,
+    Ready,
+    Text,
+    batches_for,
+    forward_options,
+    load,
+    precision_and_place,
+    refusing_what_does_not_run,
+)
 from attnscope.hf.loading.options import Sampling
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.loading.running import forward_options, precision_and_place, refusing_what_does_not_run
 from attnscope.hf.tapping.tap import Frame, tap
 
 

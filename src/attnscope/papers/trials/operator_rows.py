@@ -28,8 +28,7 @@ from attnscope.commands.treat.train import Recipe, train
 from attnscope.core.experiment import Session
 from attnscope.core.registry import explanations
 from attnscope.hf.editing.freeze import freeze
-from attnscope.hf.loading.batches import batches_for
-from attnscope.hf.loading.load import Loaded, load
+from attnscope.hf.loading.load import Loaded, batches_for, load
 from attnscope.hf.loading.one_text import reading
 from attnscope.hf.loading.options import Sampling
 from attnscope.hf.loading.quiet import quiet

@@ -27,8 +27,7 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.core.experiment import Figure, Point, Session, median
 from attnscope.core.progress import Advance, silent
-from attnscope.hf.loading.batches import Ready, Text
-from attnscope.hf.loading.load import Given
+from attnscope.hf.loading.load import Given, Ready, Text
 from attnscope.matrix.residual import relative_residual
 from attnscope.papers.models.nano import Config, Nano
 from attnscope.papers.trials.curves import Rows, select

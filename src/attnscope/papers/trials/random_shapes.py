@@ -17,8 +17,8 @@ from torch import nn
 from attnscope.commands.collapse.record import SHAPE_OF, differences, published
 from attnscope.commands.collapse.run import collapse
 from attnscope.core.experiment import Figure, Number, Point, Session, median
+from attnscope.hf.loading.in_memory import shaped
 from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.shapes import shaped
 from attnscope.papers.trials.curves import Rows, by_seed, select, steps
 
 AS_CUT = {"san+mlp": "san", "whole": "san+skip"}  # variants with the bare activation as MLP: which published ones

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from attnscope.core.card import Card
 from attnscope.stats.moments import Moments, Shape
-from attnscope.stats.peak import Peak
+from attnscope.stats.peak import Peak, Tally
 from attnscope.stats.sketch import QuantileSketch
-from attnscope.stats.tally import Tally
 
 
 class Key(NamedTuple):

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnscope.commands.load import opened
+from attnscope.commands.records import opened
 from attnscope.commands.scan.survey.builder import NotMeasured
 from attnscope.commands.scan.survey.cell import Cell, Key
 from attnscope.commands.scan.survey.packed import SKETCH, SUMS, Arrays, Layout, coded, uncoded, unpack

@@ -22,11 +22,9 @@ from numpy.typing import NDArray
 
 from attnscope.commands.scan.survey.cell import Cell, Key
 from attnscope.commands.scan.survey.survey import Survey
-from attnscope.stats.exact import integers
-from attnscope.stats.moments import Moments
-from attnscope.stats.peak import NOWHERE, Peak
+from attnscope.stats.moments import Moments, integers
+from attnscope.stats.peak import LABEL_BITS, NOWHERE, OFFSET, Peak, Tally
 from attnscope.stats.sketch import QuantileSketch
-from attnscope.stats.tally import LABEL_BITS, OFFSET, Tally
 
 LIMB = 32
 SUMS = ("total", "squares")

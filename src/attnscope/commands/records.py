@@ -1,0 +1,208 @@
+"""report(record, path): the page of whatever a command found, as one self-contained HTML file.
+
+attnscope.report(survey, "report.html", other=second_survey)
+attnscope.report("out/collapse.json", "collapse.html", published="BERT")
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from attnscope.core.decoding import plain
+from attnscope.core.errors import RefusalError, meant
+from attnscope.core.files import named_path, read_document, write_atomically
+from attnscope.reports.page import page
+from attnscope.reports.record import HEADS, Kind, Record, kind_of, read_record
+from attnscope.reports.words import Verdict
+
+if TYPE_CHECKING:
+    import pandas
+
+# load(path) -> Record: whatever a command wrote, read back as what it was.
+#
+#     attnscope.load("out/survey.json"), attnscope.load("out")       a survey, a collapse, paths, ...
+#     attnscope.load("head.safetensors")                             a compiled head
+#
+# The kind stands in the file (`"format": "attnscope-collapse"`), never in its name. A folder is read where it holds one
+# record.
+
+# kind -> where its class is
+KINDS = MappingProxyType(
+    {
+        "survey": "attnscope.commands.scan.survey.survey:Survey",
+        "comparison": "attnscope.commands.compare.record:Comparison",
+        "collapse": "attnscope.commands.collapse.record:Collapse",
+        "paths": "attnscope.commands.paths.record:PathReport",
+        "task_paths": "attnscope.commands.task_paths.record:TaskPaths",
+        "faithfulness": "attnscope.commands.evaluate.record:Faithfulness",
+        "explanation": "attnscope.commands.explain.record:Explanation",
+        "view": "attnscope.commands.view.record:View",
+        "operator_map": "attnscope.commands.operator.record:OperatorMap",
+        "compiled": "attnscope.commands.compile.record:Compiled",
+        "capacity": "attnscope.commands.capacity.record:Capacity",
+        "head_widths": "attnscope.commands.head_widths.record:HeadWidths",
+        "treatment": "attnscope.commands.treat.record:Treatment",
+        "reproduction": "attnscope.commands.reproduce.record:Reproduction",
+        "timeline": "attnscope.commands.timeline.record:Timeline",
+    }
+)
+
+
+def load(path: Path | str) -> Record:
+    """Return the record in a file, or the only record in a folder."""
+    file = file_of(named_path(path, "file"))
+    if file.suffix.lower() == HEADS:
+        return class_of("compiled").load(file)
+    data = read_document(file, _wanted())
+    kind = kind_of(data)
+    if kind not in KINDS:
+        raise RefusalError(f"{file} is not a record: give {_wanted()}.")
+    return read_record(class_of(kind), data, file)
+
+
+def opened(thing: object, kind: type[Kind]) -> Kind:
+    """Return a record as it is, or read it where a path says."""
+    if isinstance(thing, kind):
+        return thing
+    if isinstance(thing, str | Path):
+        return kind.load(thing)
+    raise RefusalError(f"A {kind.KIND} or the path of one is needed, not {type(thing).__name__}.")
+
+
+def class_of(kind: str) -> type[Record]:
+    module, _, name = KINDS[kind].partition(":")
+    found: type[Record] = getattr(import_module(module), name)
+    return found
+
+
+def file_of(path: Path) -> Path:
+    """Return the file itself, or the only record in a folder."""
+    there = files_of(path)
+    if len(there) > 1:
+        raise RefusalError(f"{path} holds {' and '.join(file.name for file in there)}: name the file itself.")
+    return there[0]
+
+
+def files_of(path: Path) -> tuple[Path, ...]:
+    """Return the file itself, or all records in a folder; refuse a folder without any."""
+    if not path.is_dir():
+        return (path,)
+    names = _file_names()
+    there = tuple(path / name for name in (*names, *(f"{name}.gz" for name in names)) if (path / name).is_file())
+    if not there:
+        raise RefusalError(f"{path} holds no record: give a folder with {' or '.join(names)}.")
+    return there
+
+
+def _file_names() -> list[str]:
+    return [class_of(kind).FILE for kind in KINDS]
+
+
+def _wanted() -> str:
+    return f"a file that attnscope wrote, such as {', '.join(_file_names())}"
+
+
+# export(record, out) -> Path: the table of any record as a file for other programs.
+#
+#     attnscope.export("out/survey.json", "survey.parquet")
+#     attnscope.export(survey, "survey.csv")
+#
+# Rows are those of `record.table()`. Columns that hold mappings (where a peak was, the usual token) are JSON text in
+# all formats. Parquet keeps types; in CSV and JSON what is not a number is an empty cell and null.
+
+FORMATS = ("parquet", "csv", "json")
+
+
+def export(record: Record | str | Path, out: str | Path | None = None, *, format: str | None = None) -> Path:
+    """Write the table of a record, or of the file or folder that holds one. `format` is parquet, csv or json; without
+    it the ending of `out` says it, and without either it is parquet. Without `out` the file goes beside the record."""
+    place = None if out is None else named_path(out, "file")
+    chosen = format_of(place, format)
+    if chosen == "parquet" and find_spec("pyarrow") is None:
+        raise RefusalError(
+            "Writing parquet needs pyarrow: pip install 'attnscope[parquet]', or choose the format csv or json."
+        )
+    if isinstance(record, Record):
+        read, beside = record, Path(record.KIND)
+    else:
+        beside = file_of(named_path(record, "file"))
+        read = load(beside)
+    target = beside.with_name(f"{beside.name.partition('.')[0]}.{chosen}") if place is None else place
+    write_atomically(target, _bytes(_flat(read), chosen))
+    return target
+
+
+def format_of(out: Path | None, format: str | None) -> str:
+    """The format that is asked for, or that a name ends in."""
+    ending = "" if out is None else out.suffix.lower().removeprefix(".")
+    chosen = format or (ending if out is not None else FORMATS[0])
+    if chosen not in FORMATS:
+        what = f"There is no format '{chosen}'" if format else f"The name '{out}' does not say the format"
+        raise RefusalError(f"{what}: choose one of {', '.join(FORMATS)}.{meant(chosen, FORMATS)}")
+    if ending in FORMATS and ending != chosen:
+        raise RefusalError(f"The file '{out}' would hold {chosen}: let its name end in .{chosen}, or change `format=`.")
+    return chosen
+
+
+def _flat(record: Record) -> pandas.DataFrame:
+    try:
+        table = record.table()
+    except NotImplementedError:
+        raise RefusalError(f"A {record.KIND} has no table: export a survey.") from None
+    for name in table.columns:
+        if any(isinstance(value, dict | list | tuple) for value in table[name]):
+            table[name] = [_text(value) for value in table[name]]
+    return table
+
+
+def _text(value: Any) -> str | None:
+    return json.dumps(plain(value)) if isinstance(value, dict | list | tuple) else None
+
+
+def _bytes(table: pandas.DataFrame, format: str) -> bytes:
+    if format == "csv":
+        return table.to_csv(index=False, lineterminator="\n").encode()
+    if format == "json":
+        return table.to_json(orient="records", double_precision=15, lines=False).encode()
+    buffer = io.BytesIO()
+    table.to_parquet(buffer, index=False)
+    return buffer.getvalue()
+
+
+def report(record: Record | str | Path, path: Path | str, **options: Any) -> Path:
+    """Write the page of a record, or of the one that a path names; `options` are those of `reporting/KIND/page.py`."""
+    if isinstance(record, str | Path):
+        record = load(record)
+    if not isinstance(record, Record):
+        raise RefusalError(f"A record or the path of one is needed, not {type(record).__name__}.")
+    return record.write_page(path, **options)
+
+
+# One page that links others: of each record its question, its verdict and the command that made it.
+#
+# page = index("pocket", [Linked("Is it healthy?", "scan pocket", "pocket/report.html", verdict(survey)), ...])
+
+
+@dataclass(frozen=True)
+class Linked:
+    """A page: what it answers, what made it, where it lies beside the index, and what it concludes."""
+
+    question: str
+    command: str
+    place: str
+    verdict: Verdict
+
+
+def index(subject: str, linked: Sequence[Linked]) -> str:
+    """The page as text, under the verdict of the first that it links to."""
+    return page(
+        "index.html", verdict=linked[0].verdict, styles=("index.css",), subject=subject, linked=linked, provenance=()
+    )
