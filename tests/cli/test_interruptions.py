@@ -102,7 +102,9 @@ def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("name", STOPS)
+@pytest.mark.parametrize(
+    "name", [name if name == "Ctrl-C" else pytest.param(name, marks=pytest.mark.thorough) for name in STOPS]
+)
 def test_a_scan_keeps_what_is_done_and_goes_on_to_the_same_survey(
     name: str, model: Path, whole: Path, tmp_path: Path
 ) -> None:
@@ -145,6 +147,7 @@ train._step_seed = slow
 )
 
 
+@pytest.mark.thorough
 def test_an_experiment_in_a_background_job_stops_on_sigterm_and_goes_on(tmp_path: Path) -> None:
     """Two of them, 50 ms apart: the step is finished, the training kept, and the numbers are those of one sitting."""
     tests = str(Path(__file__).parents[2])

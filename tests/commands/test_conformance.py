@@ -127,20 +127,18 @@ def _draw_nothing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("kind", DOCUMENTS)
-def test_an_edited_file_is_read_or_refused_and_never_breaks_what_is_made_of_it(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("examples", [8, pytest.param(40, marks=pytest.mark.thorough)])
+def test_an_edited_file_is_read_or_refused_and_never_breaks_what_is_made_of_it(
+    kind: str, examples: int, tmp_path: Path
+) -> None:
     document = json.loads(sample(kind).save(_file(kind, tmp_path)).read_text())
     places = sorted(_places(document), key=str)
     path = tmp_path / "edited.json"
     refused = 0
 
-    few = kind in (
-        "survey",
-        "comparison",
-        "treatment",
-        "timeline",
-    )  # their pages are the largest: fewer of them keep the suite short
+    few = examples == 8 or kind in ("survey", "comparison", "treatment", "timeline")  # whose pages take long to draw
 
-    @settings(max_examples=8 if few else 40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=8 if few else examples, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.sampled_from(places), st.sampled_from(WRONG), st.booleans())
     def attempt(way: tuple[Any, ...], value: Any, remove: bool) -> None:
         nonlocal refused

@@ -42,6 +42,7 @@ def cluster() -> Iterator[Any]:
             os.environ["PYTHONPATH"] = before
 
 
+@pytest.mark.thorough
 def test_tasks_survive_a_killed_worker_and_a_node_that_goes(cluster: Any, tmp_path: Path) -> None:
     extra = cluster.add_node(num_cpus=1)
     with OnRay(Squares(str(tmp_path), kills=2), None, cluster.address, 0.0) as crew:

@@ -132,6 +132,7 @@ DEATHS = [
 
 
 @pytest.mark.parametrize(("death", "left"), DEATHS, ids=lambda one: " ".join(sorted(map(str, one))))
+@pytest.mark.thorough
 def test_a_killed_scan_leaves_whole_files_and_can_be_resumed(
     nursery: Nursery,
     words: tuple[str | Path, ...],

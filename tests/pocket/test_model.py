@@ -192,6 +192,7 @@ def test_it_reads_better_than_the_model_before_it(card: str) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.thorough
 def test_the_held_out_loss_of_the_card_is_measured_again(
     card: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> None:

@@ -37,6 +37,7 @@ def phrases(sound: Sound) -> list[tuple[float, float]]:
     return [(float(begin) * STEP, float(end) * STEP) for begin, end in zip(begins, ends, strict=True)]
 
 
+@pytest.mark.thorough
 def test_a_transcribed_word_is_explained_by_the_time_at_which_it_is_said() -> None:
     """The speaker pauses between four phrases, which the waveform shows without any model. Relevance of a word of
     two of them has its peak inside its own phrase, and that phrase gets more of it than any other."""

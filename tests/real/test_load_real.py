@@ -38,6 +38,7 @@ def recovered(loaded: Loaded, text: str) -> float:
     return float((found == ids[places]).float().mean())
 
 
+@pytest.mark.thorough
 def test_smollm2_reads_english(material: Material) -> None:
     loaded = load(material("smollm2"))
     assert (loaded.class_name, loaded.kind, loaded.positions) == ("LlamaForCausalLM", "causal", 8192)

@@ -54,6 +54,7 @@ def test_the_encoder_is_the_one_that_the_decoder_was_trained_with(seen: tuple[An
     assert not bool(one[:20].any() | one[150:].any())  # the wall above the hair, the suit
 
 
+@pytest.mark.thorough
 def test_relevance_of_a_score(seen: tuple[Any, Batch], monkeypatch: pytest.MonkeyPatch) -> None:
     """Against maps written out, all equations: the score is read from the decoder's first token."""
     model, batch = seen

@@ -29,6 +29,7 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_half_its_layers_on_disk_give_the_same_survey(smollm2: Path) -> None:
     def scanned(**options: Any) -> Survey:
         return scan(str(smollm2), [TEXT], samples=1, max_tokens=12, bos="yes", **options)

@@ -135,6 +135,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.thorough
 def test_numbers_are_the_same_within_what_is_stated(name: str) -> None:
     chosen = sorted({measure.partition(".")[0] for measure in MODELS[name]})
     loaded = shortened(load(unquantised(name) if name == "smollm2" else path(name), allow_pickle=True))

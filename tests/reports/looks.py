@@ -16,8 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+import pytest
 from playwright.sync_api import Browser, Page
 
+WIDTHS = (390, *(pytest.param(width, marks=pytest.mark.thorough) for width in (820, 1280)))
+"""Pixels: a phone always, wider screens in `make test-all`."""
 SMALLEST = 11.0
 """Pixels of a letter on the screen, whatever an SVG is scaled by."""
 ROUNDING = 0.05  # of a scaled letter

@@ -147,7 +147,9 @@ def well_laid(page: Page) -> None:
 
 
 @pytest_browser
-@pytest.mark.parametrize("width", [390, 700, 820, 1100, 1280, 1900])
+@pytest.mark.parametrize(
+    "width", [390, *(pytest.param(width, marks=pytest.mark.thorough) for width in (700, 820, 1100, 1280, 1900))]
+)
 def test_nothing_is_cut_or_small(watched: Watched, written: Path, many: Path, width: int) -> None:  # noqa: F811
     for page in (written, many):
         well_laid(watched.open(page, viewport={"width": width, "height": 800}))

@@ -37,7 +37,7 @@ def long_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 800, 390])
+@pytest.mark.parametrize("width", looks.WIDTHS)
 def test_the_page_looks_right(browser: Browser, long_page: Path, width: int, scheme: Literal["light", "dark"]) -> None:
     with looks.opened(browser, long_page, width=width, scheme=scheme) as page:
         looks.assert_looks(page)
@@ -82,7 +82,7 @@ def box_of(page: Page, query: str) -> FloatRect:
     return found
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", looks.WIDTHS)
 def test_arcs_end_at_their_tokens(browser: Browser, long_page: Path, width: int) -> None:
     """On the screen: both ends of every line, on the upper edge of the boxes of their tokens."""
     report = long_report()

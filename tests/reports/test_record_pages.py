@@ -46,7 +46,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return attnscope.report(PAGES[request.param](), tmp_path_factory.mktemp("page") / "page.html")
 
 
-@pytest.mark.parametrize("width", [1280, 820, 390])
+@pytest.mark.parametrize("width", looks.WIDTHS)
 def test_all_of_it_can_be_seen(path: Path, browser: Browser, width: int) -> None:
     """A theme changes colours and no sizes, so that sizes are asked about in one of them and contrast in both."""
     with looks.opened(browser, path, width=width) as page:
@@ -59,7 +59,7 @@ def test_all_of_it_can_be_seen(path: Path, browser: Browser, width: int) -> None
         looks.assert_contrast(page)
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", looks.WIDTHS)
 def test_all_of_it_can_be_reached_by_keys(path: Path, browser: Browser, width: int) -> None:
     with looks.opened(browser, path, width=width) as page:
         looks.assert_tab_order(page)
