@@ -31,7 +31,7 @@ from attnscope.hf.exchanging.call import recipe_of
 from attnscope.hf.exchanging.exchange import Treated, exchange
 from attnscope.hf.exchanging.recipe import PREFIX, InstallRequest
 from attnscope.hf.intercepting.restoring import evaluating, looking_at, without_gradients
-from attnscope.hf.loading.in_memory import hash_of_files
+from attnscope.hf.loading.hashing import hash_of_files
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.treated import SIDECAR, WEIGHTS, Sidecar, as_text, refusing_config

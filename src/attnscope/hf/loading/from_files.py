@@ -19,7 +19,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf.exchanging.recipe import PREFIX
 from attnscope.hf.loading import classes
 from attnscope.hf.loading.classes import cast, device_named, dtype_named
-from attnscope.hf.loading.in_memory import described, hash_of_files, hash_of_json
+from attnscope.hf.loading.hashing import described, hash_of_files, hash_of_json
 from attnscope.hf.loading.loaded import Loaded
 from attnscope.hf.loading.model_files import (
     Header,

@@ -23,7 +23,7 @@ from attnscope import __version__
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import read_document
 from attnscope.hf.exchanging.recipe import PREFIX, InstallRequest, Recipe
-from attnscope.hf.loading.in_memory import hash_of_files
+from attnscope.hf.loading.hashing import hash_of_files
 
 if TYPE_CHECKING:
     from torch import nn
