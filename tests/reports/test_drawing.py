@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from attnscope.reports.document import rows
 from attnscope.reports.experiment_figure import experiment_figure
 from attnscope.reports.export import drawing, slim
 from attnscope.reports.page import environment, page_style, unbroken
+from attnscope.reports.theme import specification
 from tests.reports.sample_paths import sample_paths
 
 MINUS = "\N{MINUS SIGN}"
@@ -130,3 +132,9 @@ def test_panels_side_by_side_keep_their_size_on_a_narrow_screen(browser: Browser
     page.set_viewport_size({"width": 1280, "height": 900})
     assert not page.locator(".swipe").is_visible()
     page.context.close()
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_numbers_that_json_does_not_know_become_null(number: float) -> None:
+    made = specification({"data": {"values": [{"x": number, "y": 1.5}]}})
+    assert made["data"]["values"] == [{"x": None, "y": 1.5}]

@@ -132,11 +132,20 @@ _INK: dict[str, dict[str, str]] = {
 
 def specification(chart: Any, theme: str | None = "light", *, validate: bool = True) -> dict[str, Any]:
     """Return the Vega-Lite document of a chart, or of plain data, in a theme; by default in its own, or else light."""
-    document: dict[str, Any] = chart if isinstance(chart, dict) else chart.to_dict(validate=validate)
+    document: dict[str, Any] = _finite(chart if isinstance(chart, dict) else chart.to_dict(validate=validate))
     own = getattr(chart, "config", None)
     if theme is None and isinstance(own, dict):  # `dressed` put it there
         return {**document, "config": own}
     return {**document, "config": configuration(theme or "light")}
+
+
+def _finite(part: Any) -> Any:
+    """Return a part of a document with null for NaN and infinity, which JSON does not know."""
+    if isinstance(part, dict):
+        return {name: _finite(value) for name, value in part.items()}
+    if isinstance(part, list | tuple):
+        return [_finite(value) for value in part]
+    return None if isinstance(part, float) and not math.isfinite(part) else part
 
 
 def dressed(chart: Any, theme: str) -> Any:
