@@ -1,8 +1,4 @@
-"""report(record, path): the page of whatever a command found, as one self-contained HTML file.
-
-attnscope.report(survey, "report.html", other=second_survey)
-attnscope.report("out/collapse.json", "collapse.html", published="BERT")
-"""
+"""Read, export and draw the records of all commands: `attnscope.load`, `attnscope.export`, `attnscope.report`."""
 
 from __future__ import annotations
 
@@ -57,7 +53,28 @@ KINDS = MappingProxyType(
 
 
 def load(path: Path | str) -> Record:
-    """Return the record in a file, or the only record in a folder."""
+    """Read the record in a file, or the only record in a folder.
+
+    Parameters
+    ----------
+    path : str or Path
+        A file that `save` wrote, or a folder that holds one. The kind of record is read from the file.
+
+    Returns
+    -------
+    Record
+        A survey, a collapse, a compiled head, ...
+
+    Raises
+    ------
+    RefusalError
+        If the path holds no record, several records, or a damaged one.
+
+    Examples
+    --------
+    >>> path = attnscope.scan("pocket", samples=4).save("survey.json")
+    >>> survey = attnscope.load(path)
+    """
     file = file_of(named_path(path, "file"))
     if file.suffix.lower() == HEADS:
         return class_of("compiled").load(file)
@@ -122,8 +139,31 @@ FORMATS = ("parquet", "csv", "json")
 
 
 def export(record: Record | str | Path, out: str | Path | None = None, *, format: str | None = None) -> Path:
-    """Write the table of a record, or of the file or folder that holds one. `format` is parquet, csv or json; without
-    it the ending of `out` says it, and without either it is parquet. Without `out` the file goes beside the record."""
+    """Write the table of a record as parquet, csv or json.
+
+    Parameters
+    ----------
+    record : Record, str or Path
+        A record, or the file or folder that holds one.
+    out : str or Path, optional
+        The file to write. Default: beside the record.
+    format : str, optional
+        "parquet", "csv" or "json". Default: the ending of `out`, or parquet.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    RefusalError
+        If the record has no table, the format is unknown or contradicts `out`, or parquet is asked for without pyarrow.
+
+    Examples
+    --------
+    >>> path = attnscope.export(attnscope.scan("pocket", samples=4), "survey.csv")
+    """
     place = None if out is None else named_path(out, "file")
     chosen = format_of(place, format)
     if chosen == "parquet" and find_spec("pyarrow") is None:
@@ -178,7 +218,31 @@ def _bytes(table: pandas.DataFrame, format: str) -> bytes:
 
 
 def report(record: Record | str | Path, path: Path | str, **options: Any) -> Path:
-    """Write the page of a record, or of the one that a path names; `options` are those of `reporting/KIND/page.py`."""
+    """Write the page of a record as one self-contained HTML file.
+
+    Parameters
+    ----------
+    record : Record, str or Path
+        A record, or the path of one.
+    path : str or Path
+        The page.
+    **options
+        Options of the page, such as `other=second_survey` for a survey or `published="BERT"` for a collapse.
+
+    Returns
+    -------
+    Path
+        The page.
+
+    Raises
+    ------
+    RefusalError
+        If `record` is neither a record nor the path of one.
+
+    Examples
+    --------
+    >>> page = attnscope.report(attnscope.scan("pocket", samples=4), "report.html")
+    """
     if isinstance(record, str | Path):
         record = load(record)
     if not isinstance(record, Record):

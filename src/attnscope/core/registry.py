@@ -40,7 +40,18 @@ def measures() -> dict[str, Measure]:
 
 
 def catalog() -> dict[str, Measure]:
-    """Return every measure by name, with its card: `attnscope.catalog()`."""
+    """Return every measure by name: `attnscope.catalog()`.
+
+    Returns
+    -------
+    dict of str to Measure
+        Each measure has a `card` with its title, unit, range and citation.
+
+    Examples
+    --------
+    >>> "entropy" in attnscope.catalog()
+    True
+    """
     return measures()
 
 
@@ -71,7 +82,28 @@ def variant_catalog(name: None = None) -> dict[str, Variant]: ...
 @overload
 def variant_catalog(name: str) -> Variant: ...
 def variant_catalog(name: str | None = None) -> dict[str, Variant] | Variant:
-    """Return every variant by name, or one of them: `attnscope.variants()`."""
+    """Return every variant by name, or one of them: `attnscope.variants()`.
+
+    Parameters
+    ----------
+    name : str, optional
+        The name of one variant.
+
+    Returns
+    -------
+    dict of str to Variant, or Variant
+        Each variant has a `card` with its formula, cost and citation.
+
+    Raises
+    ------
+    RefusalError
+        If no variant has this name.
+
+    Examples
+    --------
+    >>> attnscope.variants("gated_output").card.citation
+    'arXiv:2505.06708'
+    """
     if name is None:
         return variants()
     refuse_unknown_variant(name)

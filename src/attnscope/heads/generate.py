@@ -1,11 +1,4 @@
-"""Patterns that need no file: the shapes attention takes, and the random ones that constructions are measured on.
-
-    window(256, 4)   sink_window(4096, 8, causal=True)   union_of_permutations(1024, 8, seed=1)
-    induction("the cat saw the cat".split())   generate("strided", 256, 4, causal=True)
-
-Rows have k keys, or fewer where the shape has no more: the last block, the first rows under a causal mask (query 0 sees
-key 0 alone). `weights="uniform"` shares a row equally, `"random"` draws within a factor 4.
-"""
+"""Patterns that need no file: the shapes attention takes, and the random ones that constructions are measured on."""
 
 from __future__ import annotations
 
@@ -164,7 +157,31 @@ def random_graph(
 
 
 def generate(name: str, n: int, k: int, seed: int = 0, causal: bool = False, weights: Weights | None = None) -> Pattern:
-    """Return a pattern of the named generator. `weights` defaults to what is usual for it."""
+    """Return a pattern of a named shape. Rows have fewer than k keys where the shape has no more.
+
+    Parameters
+    ----------
+    name : str
+        The generator, such as "window", "strided" or "union_of_permutations" (`GENERATORS` has all).
+    n, k, seed : int
+        The number of tokens, the number of keys for each query, and the seed of random shapes and weights.
+    causal, weights : bool, str, optional
+        Whether query i sees keys 0 to i only; "uniform" weights, or "random" ones within a factor of 4.
+
+    Returns
+    -------
+    Pattern
+
+    Raises
+    ------
+    RefusalError
+        If the name is unknown, or there is no such pattern of this size.
+
+    Examples
+    --------
+    >>> attnscope.generate("window", 8, 2)
+    Pattern('window, n=8, k=2', 8 x 8, k=2)
+    """
     if name not in GENERATORS:
         raise RefusalError(f"There is no pattern generator called '{name}'.{nearest(name, GENERATORS)}")
     return GENERATORS[name](n, k, seed, causal, weights)

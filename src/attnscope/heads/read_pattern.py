@@ -33,7 +33,34 @@ from attnscope.heads.pattern import Pattern
 
 
 def read_pattern(source: Any, *, causal: bool = False, normalise: bool = False, name: str | None = None) -> Pattern:
-    """Return the pattern that `source` holds. `normalise` divides every row by its sum."""
+    """Read a pattern from a file or an object.
+
+    Parameters
+    ----------
+    source : Pattern, array, tensor, sparse matrix, mapping, list, str or Path
+        Weights, a mask, coordinates or edges, or a file of these: .npy, .npz, .mtx, .json, .txt or .csv.
+    causal : bool
+        Query i sees keys 0 to i only.
+    normalise : bool
+        Divide every row by its sum.
+    name : str, optional
+        The name of the pattern. Default: that of the file.
+
+    Returns
+    -------
+    Pattern
+        The weights that are not zero.
+
+    Raises
+    ------
+    RefusalError
+        If the source cannot be read, its rows do not sum to 1, or a causal pattern looks ahead.
+
+    Examples
+    --------
+    >>> attnscope.read_pattern([(0, 0), (1, 0), (1, 1)])
+    Pattern('pattern', 2 x 2, k=2)
+    """
     if isinstance(source, Pattern):
         if not causal or source.causal:
             return replace(source, name=name or source.name)

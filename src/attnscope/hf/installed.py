@@ -79,10 +79,42 @@ def installed(
     example_inputs: Batch | None = None,
     **settings: Any,
 ) -> Iterator[Treated]:
-    """Inside, `model` computes with `variant` in blocks `layers` (all if not said), for `heads` (all if not said).
+    """Let a model compute with another attention inside a `with` block.
 
-    `seed` is for variants that draw numbers; `stack` names one where a model has several; `example_inputs` is a small
-    batch for models that no probe input can be made for; `settings` are the variant's own (`attnscope variants NAME`).
+    On leaving, also by an exception, state_dict keys, outputs, registries and configuration are restored.
+
+    Parameters
+    ----------
+    model : torch.nn.Module or Loaded
+        The model.
+    variant : str
+        The name of the attention (`attnscope.variants()`).
+    layers, heads : iterable of int, optional
+        The blocks and heads that get it. Default: all.
+    seed : int
+        The seed of variants that draw numbers.
+    stack : str, optional
+        The stack, if the model has several.
+    example_inputs : mapping, optional
+        A small batch, for models whose inputs cannot be guessed.
+    **settings
+        Settings of the variant.
+
+    Yields
+    ------
+    Treated
+        The model, and the parameters that the variant added.
+
+    Raises
+    ------
+    RefusalError
+        If the variant is unknown or does not fit the model, or a variant is installed already.
+
+    Examples
+    --------
+    >>> from attnscope.hf.loading.load import load
+    >>> with attnscope.installed(load("pocket"), "gated_output") as treated:
+    ...     added = list(treated.parameters())
     """
     module = model.model if isinstance(model, Loaded) else model
     with ExitStack() as changes:
@@ -140,7 +172,33 @@ ORDINARY = "model.safetensors"
 
 
 def save_treated(model: nn.Module | Loaded, folder: str | Path, tokenizer: Any | None = None) -> Path:
-    """Write the treated model into a folder that is new or empty: all of it, or nothing."""
+    """Write a treated model into a folder that every command accepts as a model.
+
+    Parameters
+    ----------
+    model : torch.nn.Module or Loaded
+        A transformers model with an installed variant.
+    folder : str or Path
+        A folder that is new or empty. It is written completely or not at all.
+    tokenizer : optional
+        The tokenizer to save with it.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Raises
+    ------
+    RefusalError
+        If the model has no variant installed, is not a transformers model, or the folder is not empty.
+
+    Examples
+    --------
+    >>> from attnscope.hf.loading.load import load
+    >>> with attnscope.installed(load("pocket"), "gated_output") as treated:
+    ...     folder = attnscope.save_treated(treated.model, "treated")
+    """
     if isinstance(model, Loaded):
         model, tokenizer = model.model, model.tokenizer if tokenizer is None else tokenizer
     recipe, place = recipe_of(model), Path(folder)

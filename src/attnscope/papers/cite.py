@@ -128,7 +128,29 @@ class Citation:
 
 
 def cite(name: str | None = None) -> Citation:
-    """`cite("entropy")`, `cite("2103.03404")`, `cite("all")`, or `cite()` for attnscope itself. Needs no torch."""
+    """Return the BibTeX of the papers behind a name. Needs no torch.
+
+    Parameters
+    ----------
+    name : str, optional
+        A measure, variant, construction, explanation, finding, alarm or experiment, an arXiv number, or "all".
+        Default: attnscope itself.
+
+    Returns
+    -------
+    Citation
+        The entries; `str` gives BibTeX.
+
+    Raises
+    ------
+    RefusalError
+        If nothing has this name.
+
+    Examples
+    --------
+    >>> [entry.key for entry in attnscope.cite("entropy").entries]
+    ['zhai2023stabilizing']
+    """
     if name is None or name == NAME:
         return Citation(NAME, (software(),))
     if name == ALL:

@@ -53,7 +53,38 @@ def reproduce(
     resume: bool = False,
     progress: Advance = silent,
 ) -> Reproduction | tuple[Experiment, ...]:
-    """Run the claims of one paper; without a paper, return all experiments. `seeds` is a number or a list."""
+    """Run the claims of one paper again, or list all experiments.
+
+    Parameters
+    ----------
+    paper : str, optional
+        The name of an experiment. Without it all experiments are returned.
+    preset : str
+        "quick", or another preset of the experiment, such as "paper".
+    seeds : int or sequence of int, optional
+        How many seeds, or which. Default: those of the preset.
+    out : str or Path, optional
+        A folder for numbers, charts and the page.
+    resume : bool
+        Continue an interrupted run from the checkpoint in `out`.
+    progress : callable
+        Called as `progress(stage, done, total)`.
+
+    Returns
+    -------
+    Reproduction or tuple of Experiment
+        The verdict on each claim, with numbers. A claim that does not hold is a result like any other.
+
+    Raises
+    ------
+    RefusalError
+        If the experiment or the preset is unknown, or `resume` is given without `out`.
+
+    Examples
+    --------
+    >>> names = [experiment.name for experiment in attnscope.reproduce()]
+    >>> found = attnscope.reproduce("dong2021")  # doctest: +SKIP
+    """
     if paper is None:
         return tuple(experiments().values())
     chosen = experiment_named(paper)

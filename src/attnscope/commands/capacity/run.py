@@ -51,10 +51,43 @@ def capacity(
     cache_folder: Path | None = None,
     progress: Advance = silent,
 ) -> Capacity:
-    """Return the bounds at (n, k), what each construction needs there, and (with `curves`) along n and along k.
+    """Return how wide a head must be: proved bounds, and what each construction needs.
 
-    `seeds` is how many, or which. Without a `budget` a question that the table inside the package answers is not
-    searched for at all, and any other for two minutes.
+    Parameters
+    ----------
+    n, k : int
+        The number of tokens, and of keys for each query.
+    dtype : str
+        The precision in which heads have to hold.
+    ratio_error, leak : float
+        The error of weights inside the pattern, and the weight outside it, that any row may have.
+    seeds : int or sequence of int
+        How many random patterns are measured, or their seeds.
+    budget : float, optional
+        Seconds to measure what is not in the table of the package. Default: 0 if the table has the answer, else 120.
+    methods : iterable of str, optional
+        The constructions to measure. Default: all.
+    curves : bool
+        Also measure along n and along k.
+    use_cache, cache_folder : bool, Path, optional
+        Whether earlier measurements are used, and where they are kept.
+    progress : callable
+        Called as `progress(stage, done, total)`.
+
+    Returns
+    -------
+    Capacity
+        Widths are medians over seeds and never extrapolated.
+
+    Raises
+    ------
+    RefusalError
+        If n, k, the accuracy, the seeds or a method is unusable.
+
+    Examples
+    --------
+    >>> attnscope.capacity(64, 2)
+    <Capacity of n = 64, k = 2 in float32: 3 by paraboloid>
     """
     question = Question.asked(n, k, dtype, ratio_error, leak, seeds, methods)
     shelf = Shelf(cache_folder, fresh=not use_cache)

@@ -1,8 +1,4 @@
-"""collapse(model, corpus) -> Collapse: what is left of the differences between tokens, block after block.
-
-    found = attnscope.collapse("pocket")
-    found = attnscope.collapse("bert-base", random_init=True, seeds=(0, 1, 2), samples=8)
-    found.curves["san"].mean, found.sentences(), found.chart()
+"""`attnscope.collapse`: what is left of the differences between tokens, block after block.
 
 Figure 2 of arXiv:2103.03404 for any model: attention alone, with MLPs, with skips, and whole, each a cut of the same
 weights (`hf.editing.surgery` defines the cuts), with norms kept. The theorem's bounds and tighter ones are computed
@@ -73,16 +69,50 @@ def collapse(
     progress: Advance = silent,
     **kwargs: Unpack[CorpusOptions],
 ) -> Collapse:
-    """Measure the variants of `model` over `corpus`.
+    """Measure how the differences between tokens shrink, block after block.
 
-    `model` is what `load` takes (with `random_init` also a shape: bert-base, albert-base, xlnet-base), a model in
-    memory (a copy is measured in `dtype`; "auto" takes it as it is), or a function from seed to model. Each of `seeds`
-    (a number of them, or which) draws its own random weights and reads the same sequences; trained weights have one.
-    Sequences have at most `max_tokens`; without it 128, or as many as the model has positions. `norm` is one of "1,inf"
-    (the paper's), "frobenius", "1" and "inf" (`matrix.yardsticks`). `mlp_skip=False` cuts the skip past the MLP as
-    well, wherever that past attention is cut. `bounds` are computed on at most `bound_samples` sequences of the first
-    batch of the first seed. `bos` says whether sequences begin with BOS: "auto" as the tokenizer or a GGUF header wants
-    it, "yes" or "no".
+    Parameters
+    ----------
+    model : str, Path, torch.nn.Module, Loaded or callable
+        A model, a function from seed to model, or with `random_init` a shape: bert-base, albert-base or xlnet-base.
+    corpus : str, Path, iterable of texts, or ready batches, optional
+        What the model reads. Default: the embedded corpus.
+    variants : str or sequence of str
+        The cuts to measure: "san", "san+mlp", "san+skip" and "whole".
+    norm : str
+        "1,inf" (the paper's), "frobenius", "1" or "inf".
+    seeds : int or sequence of int
+        How many random weights are drawn, or their seeds. All read the same sequences. Trained weights have one seed.
+    mlp_skip : bool
+        False also cuts the skip past the MLP wherever the skip past attention is cut.
+    bounds, bound_samples : bool, int
+        Whether to compute bounds, and on how many sequences of the first batch of the first seed.
+    stack : str, optional
+        The stack to measure, if the model has several.
+    loading, sampling : Loading, Sampling
+        How the model is loaded and which sequences are read.
+    dtype, device, random_init, allow_pickle, trust_remote_code : see `Loading`
+        Fields of `loading` as keywords. A model in memory is copied into `dtype`; "auto" takes it as it is.
+    samples, max_tokens, batch_size, field, bos : see `Sampling`
+        Fields of `sampling` as keywords. By default sequences have 128 tokens, or as many as the model has positions.
+    tokenizer : Tokenizer, optional
+        The tokenizer of a model in memory.
+    progress : callable
+        Called as `progress(stage, done, total)`.
+
+    Returns
+    -------
+    Collapse
+        The curve of each cut, with bounds.
+
+    Raises
+    ------
+    RefusalError
+        If the model cannot be loaded or cut, or an option is unknown.
+
+    Examples
+    --------
+    >>> found = attnscope.collapse("pocket", samples=2, max_tokens=32)
     """
     chosen = _variants(variants, mlp_skip)
     one_of(norm, YARDSTICKS, "norm")

@@ -1,9 +1,5 @@
 """Surveys side by side, the first as the baseline: checkpoints, variants, models. Data only; charts and pages draw it.
 
-    found = compare("run-a", "run-b")           found = compare("step-1000", "step-2000", "step-3000")
-    found.findings                               every finding in pairs: worse, new, better, gone, changed, same
-    found.changes                                every number that moved, the largest effect first
-
 Measures have different units. To rank changes across them, every difference is divided by the spread
 (standard deviation) of that measure's means over all places and heads of these surveys: `effect` 1 means that
 the place moved as far as places usually differ from each other. A place whose mean is the same to the last bit is
@@ -183,9 +179,31 @@ class Comparison(Record):
 
 
 def compare(*surveys: Survey | str | Path, thresholds: Thresholds | None = None) -> Comparison:
-    """Every survey after the first held against the first. Paths are read.
+    """Compare surveys with the first one.
 
-    Places are matched by measure, part, stack, site, layer and head; what one side lacks is left out.
+    Places are matched by measure, part, stack, site, block and head. Places that one survey lacks are skipped.
+
+    Parameters
+    ----------
+    *surveys : Survey, str or Path
+        Two surveys or more, or their paths.
+    thresholds : Thresholds, optional
+        Changed thresholds of findings.
+
+    Returns
+    -------
+    Comparison
+        Paired findings, and every number that changed.
+
+    Raises
+    ------
+    RefusalError
+        If fewer than two surveys are given, or two have no number at the same place.
+
+    Examples
+    --------
+    >>> first, second = (attnscope.scan("pocket", samples=4, seed=seed) for seed in (0, 1))
+    >>> comparison = attnscope.compare(first, second)
     """
     if len(surveys) < 2:
         raise RefusalError("A comparison is of two surveys or more: give another one.")

@@ -1,9 +1,4 @@
-"""compile: the narrowest head that can be found for a pattern, its certificate, and what is known from below.
-
-compiled = attnscope.compile("pattern.npz", dtype="bfloat16")
-compiled.certificate.reached, compiled.head.width
-compiled.save("head.safetensors")
-"""
+"""`attnscope.compile`: the narrowest head found for a pattern, its certificate, and what is proved from below."""
 
 from __future__ import annotations
 
@@ -61,11 +56,48 @@ def compile(
     budget: float = BUDGET,
     progress: Advance = silent,
 ) -> Compiled:
-    """The narrowest head found for `pattern` (a Pattern, or whatever one can be read from).
+    """Find the narrowest attention head that realises a pattern.
 
-    With `width`, the best head at that width, however good it is. Ctrl-C ends the search with the best head so far, and
-    so do `budget` seconds once there is one that reaches the accuracy (with `width`: once there is one).
-    `causal` and `normalise` say how to read what is not a Pattern yet.
+    Ctrl-C ends the search with the best head so far.
+
+    Parameters
+    ----------
+    pattern : Pattern or anything that `read_pattern` takes
+        What the head should attend to.
+    ratio_error, leak : float
+        The error of weights inside the pattern, and the weight outside it, that any row may have.
+    dtype : str
+        The precision in which the head has to hold.
+    method : str
+        The construction, or "auto".
+    width : int, optional
+        Return the best head of this width, whether or not it reaches the accuracy.
+    universal : bool
+        Ask for keys that serve every pattern of this size.
+    causal, normalise : bool
+        How to read what is not a Pattern yet, as for `read_pattern`.
+    seed : int
+        The seed of random starts.
+    budget : float
+        Seconds after which the search ends, once a head reaches the accuracy (with `width`: once there is a head).
+    progress : callable
+        Called as `progress(stage, done, total)`.
+
+    Returns
+    -------
+    Compiled
+        The head, its certificate, and the widths that are proved from below.
+
+    Raises
+    ------
+    RefusalError
+        If the pattern cannot be read, an option is unusable, or the construction does not fit the pattern.
+
+    Examples
+    --------
+    >>> compiled = attnscope.compile(attnscope.generate("window", 16, 2))
+    >>> compiled.certificate.reached, compiled.head.width
+    (True, 2)
     """
     start = time.process_time()
     accuracy = checked_accuracy(ratio_error, leak, dtype)

@@ -29,7 +29,18 @@ SAMPLES, TOKENS = 4, 48
 
 
 def doctor() -> Checkup:
-    """Look at everything; a few seconds, most of them torch's import and the scan."""
+    """Check versions, devices, extras and the cache, and scan the embedded model.
+
+    Returns
+    -------
+    Checkup
+        All checks; `well` is True if none failed. A missing torch is reported and is not a failure.
+
+    Examples
+    --------
+    >>> attnscope.doctor().well
+    True
+    """
     return Checkup((*versions(), *devices(), *extras(), cache(), embedded_model()))
 
 

@@ -68,13 +68,45 @@ def evaluate(
     progress: Advance = silent,
     **kwargs: Unpack[EvaluateOptions],
 ) -> Faithfulness:
-    """Judge explanations on `samples` texts of a corpus (the embedded one where none is given). Occlusion and random
-    numbers are judged beside whatever is named: the slow obvious way, and the floor.
+    """Judge which explanation is faithful to a model.
 
-    Texts of more than `max_tokens` are cut, shorter ones are judged as they are.
+    Occlusion and random numbers are always judged too, as a strong and a weak reference.
 
-    `labels` is the field of a .jsonl corpus that holds the true class of each text (for a list of texts, the classes
-    themselves): then its probability is followed, of the beginning of every document.
+    Parameters
+    ----------
+    model : str, Path, torch.nn.Module or Loaded
+        The model.
+    corpus : str, Path, Corpus, iterable of texts, or ready batches, optional
+        The texts. Default: the embedded corpus.
+    methods : str or iterable of str
+        Names of explanations, or of the sets "default", "slow" and "all".
+    labels : str or sequence, optional
+        The true classes, or the field of a .jsonl corpus that holds them. Then the probability of the true class is
+        followed, on the beginning of every document.
+    loading, sampling : Loading, Sampling
+        How the model is loaded and which texts are read.
+    dtype, device, random_init, seed, allow_pickle, trust_remote_code : see `Loading`
+        Fields of `loading` as keywords.
+    samples, max_tokens, seed, bos : see `Sampling`
+        Fields of `sampling` as keywords. Longer texts are cut at `max_tokens`.
+    tokenizer : Tokenizer, optional
+        The tokenizer of a model in memory.
+    progress : callable
+        Called as `progress(stage, done, total)`.
+
+    Returns
+    -------
+    Faithfulness
+        The methods, the most faithful first, with error bars.
+
+    Raises
+    ------
+    RefusalError
+        If no method fits the model, or its answer has probability 0 in every text.
+
+    Examples
+    --------
+    >>> found = attnscope.evaluate("pocket", samples=2, max_tokens=16)
     """
     seed, sampling = loading.seed, replace(sampling, batch_size=1, short=True)
     words = method_names(methods)

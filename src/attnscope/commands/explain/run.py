@@ -1,13 +1,8 @@
-"""explain(model, text) -> Explanation: which part of the input decided, by several methods side by side.
-
-    found = attnscope.explain("pocket", "The dog chased its own tail and the")
-    found = attnscope.explain(vision_model, "photo.png"); attnscope.explain(whisper, "speech.wav")
-    found.sentences(), found.top("relevance"), found.chart()
-    found.save("explanation.json"); found.write_page("explanation.html")
+"""`attnscope.explain`: which part of the input decided, by several methods side by side.
 
 The model runs with its fused attention on and gives its own numbers, bit for bit; no attention map is kept
-(`docs/relevance.md` has the derivation). A method that cannot speak of a model is left out with a note, or refused
-where it was asked for by name.
+(`docs/relevance.md` has the derivation). A method that does not fit a model is skipped with a note, or refused if it
+was named.
 """
 
 from __future__ import annotations
@@ -67,22 +62,50 @@ def explain(
     progress: Advance = silent,
     **kwargs: Unpack[TextOptions],
 ) -> Explanation:
-    """Explain one number that `model` says about `text`: a text (a string, or the Path of a file of one), a picture (a
-    file, a PIL image, an array of rows, columns and colours), a sound (a WAV file, an array of samples), or a ready
-    batch of one sequence.
+    """Explain which part of the input decided one number that a model says.
 
-    `beside` is a second input (a tuple of two is the same): the target of an encoder-decoder, which without it writes
-    one itself; the text beside a picture, or what is said in a sound; for encoders without a head, another text or
-    picture, and how alike the two are is explained on both sides.
+    Parameters
+    ----------
+    model : str, Path, torch.nn.Module or Loaded
+        The model.
+    text : str, Path, array, image, tuple or mapping
+        A text or a text file, a picture, a sound, a pair of inputs, or a ready batch of one sequence.
+    beside : optional
+        A second input: the target of an encoder-decoder, the text of a picture or sound, or an input to compare with.
+    target : str or int, optional
+        A token, a continuation of several tokens, or a class. Default: what the model finds most likely.
+    against : optional
+        A second token or class: explain the difference of logits. For models without logits, another text or picture.
+    position : int, optional
+        The token whose output is explained. Default: the last one, or the first mask.
+    generate : int, optional
+        Let the model write this many tokens and explain them, together and one by one.
+    head : optional
+        A linear head on the embedding, for models without logits.
+    methods : str or iterable of str
+        Names of explanations, or of the sets "default", "slow" and "all".
+    loading, sampling : Loading, Sampling
+        How the model is loaded and how the text begins.
+    dtype, device, random_init, seed, allow_pickle, trust_remote_code, bos : see `Loading` and `Sampling`
+        Fields of both as keywords.
+    tokenizer, processor : optional
+        The tokenizer of a model in memory, and the processor of pictures and sounds (default: the model's own).
+    progress : callable
+        Called as `progress(stage, done, total)`.
 
-    `target` is a token (as text, or its number) or a class (by name or number); without it what the model itself says
-    is most likely. A target of several tokens is a continuation, and so are the `generate` tokens that the model writes
-    next: their logits are added up, and each is explained by itself too. `against` makes it the difference of two
-    logits. A model that gives states and no logits is explained by the norm of its embedding, with `against` another
-    text or picture by how alike the two are, and with a linear `head` on the embedding by its classes. `position` is
-    the token behind which (masked models: at which) the model is asked; without it the last one, or the first mask.
-    `methods` are names of explanations or of sets: default, slow, all. `processor` makes pixels and features of
-    pictures and sounds; without it the one in the model's folder does.
+    Returns
+    -------
+    Explanation
+        A number for every token by each method.
+
+    Raises
+    ------
+    RefusalError
+        If the input cannot be read, or a method that was named does not fit the model.
+
+    Examples
+    --------
+    >>> found = attnscope.explain("pocket", "The dog chased its own tail and the")
     """
     words = method_names(methods)
     chosen = Chosen(chosen_methods(words), frozenset(words) - frozenset(METHOD_SETS))

@@ -69,7 +69,43 @@ def head_widths(
     budget: float = BUDGET,
     progress: Advance = silent,
 ) -> HeadWidths:
-    """Compile what every head attends to. `budget` seconds are for all heads together: the first text goes first."""
+    """Return the width that each head of a model needs for what it attends to, beside the width it has.
+
+    Parameters
+    ----------
+    model : str, Path, torch.nn.Module, Loaded or callable
+        The model.
+    corpus : str, Path or iterable of texts, optional
+        The texts. Default: the embedded corpus.
+    k : int
+        The strongest keys of each query that make the pattern.
+    texts, max_tokens : int
+        How many texts are read, and their length.
+    dtype : str
+        The precision in which compiled heads have to hold.
+    ratio_error, leak : float
+        The error of weights inside the pattern, and the weight outside it, that any row may have.
+    seed : int
+        The seed of random starts and of the choice of texts.
+    budget : float
+        Seconds for all heads together. All heads of the first text come first.
+    progress : callable
+        Called as `progress(stage, done, total)`.
+
+    Returns
+    -------
+    HeadWidths
+        Widths and bounds for each head. A width is None if none was found in time.
+
+    Raises
+    ------
+    RefusalError
+        If the model cannot be loaded, or an option is unusable.
+
+    Examples
+    --------
+    >>> found = attnscope.head_widths("pocket", texts=1, max_tokens=16, budget=5)
+    """
     start = time.process_time()
     checked_accuracy(ratio_error, leak, dtype)
     at_least(k, 1, "k")

@@ -49,12 +49,39 @@ def operator(
     progress: Advance = silent,
     **kwargs: Unpack[TextOptions],
 ) -> Operator:
-    """What `model` does to `text` (or to a ready batch of one sequence, such as {"pixel_values": image}) as one
-    operator. An encoder-decoder takes a pair of source and target too; its operator is that of one `stack`, the last
-    where none is named, and what comes from the other is part of the offset.
+    """Return what a model does to one text as one affine map, T x + b.
 
-    A model in memory is copied into `dtype` and stays as it is. The operator runs the model's own code whenever it is
-    asked for something: it holds the model, and what each block was called with.
+    Parameters
+    ----------
+    model : str, Path, torch.nn.Module or Loaded
+        The model. A model in memory is copied into `dtype` and stays as it is.
+    text : str, tuple of two str, or mapping
+        A text, a pair of source and target (encoder-decoders), or a ready batch of one sequence.
+    stack : str, optional
+        The stack of the map. Default: the last. What other stacks contribute is part of the offset.
+    loading, sampling : Loading, Sampling
+        How the model is loaded and how the text begins.
+    dtype, device, random_init, seed, allow_pickle, trust_remote_code, bos : see `Loading` and `Sampling`
+        Fields of both as keywords. `dtype` is "float64" or "float32".
+    tokenizer : Tokenizer, optional
+        The tokenizer of a model in memory.
+    progress : callable
+        Called as `progress(stage, done, total)`.
+
+    Returns
+    -------
+    Operator
+        The map. It holds the model and the inputs of each block, and runs the model's own code when it is applied.
+
+    Raises
+    ------
+    RefusalError
+        If the text is a picture or sound file, or the frozen model does not give the model's own numbers.
+
+    Examples
+    --------
+    >>> op = attnscope.operator("pocket", "The dog chased its own tail")
+    >>> largest = op.singular_values(5)
     """
     one_of(loading.dtype, PRECISIONS, "dtype")
     text = readable(text)

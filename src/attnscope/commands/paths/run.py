@@ -1,8 +1,4 @@
-"""paths(model, text) -> PathReport: what paths of each length contribute to what a model says, exactly.
-
-    report = attnscope.paths("pocket", "The capital of France is", target=" Paris")
-    report.sentences(), report.lengths[1].value, report.head_values, report.chart()
-    report.save("paths.json"); report.write_page("paths.html")
+"""`attnscope.paths`: what paths of each length contribute to what a model says, exactly.
 
 For one text, attention patterns, denominators of norms and gates of activations are frozen where the model had them
 (`hf.editing.freeze`, refused where that does not give the model's own numbers). What it says is then a sum over paths
@@ -81,15 +77,50 @@ def paths(
     progress: Advance = silent,
     **kwargs: Unpack[TextOptions],
 ) -> PathReport:
-    """Decompose one number that `model` says about `text` (or about a ready batch of one sequence). An encoder-decoder
-    takes a pair of source and target too; given the source alone, it writes the target itself.
+    """Decompose one number that a model says about a text into a sum over paths.
 
-    `target` is a token (as text, or its number), a class (by name or number), or one of residual_norm and stream_norm;
-    without it what the model itself says is most likely. `against` makes it the difference of two logits. `position` is
-    the token behind which (masked models: at which) the model is asked; without it the last one, or the first mask.
-    With `mlp`, MLPs are counted as edges and valued as players too. `draws` are random signs behind the energies; 0
-    leaves them out. A model in memory is copied into `dtype`. `bos` says whether the text begins with BOS: "auto" as
-    the tokenizer or a GGUF header wants it, "yes" or "no".
+    Parameters
+    ----------
+    model : str, Path, torch.nn.Module or Loaded
+        The model. A model in memory is copied into `dtype`.
+    text : str, tuple of two str, or mapping
+        A text, a pair of source and target (encoder-decoders), or a ready batch of one sequence.
+    target : str or int, optional
+        A token, a class, "residual_norm" or "stream_norm". Default: what the model finds most likely.
+    against : str or int, optional
+        A second token or class: decompose the difference of the two logits.
+    position : int, optional
+        The token whose output is decomposed. Default: the last one, or the first mask.
+    top : int
+        How many of the largest single paths to list.
+    mlp : bool
+        Also count MLPs as edges and value them as players.
+    draws : int
+        Random signs behind the energies; 0 leaves energies out.
+    stack : str, optional
+        The stack to decompose. Default: the last.
+    loading, sampling : Loading, Sampling
+        How the model is loaded and how the text begins.
+    dtype, device, random_init, seed, allow_pickle, trust_remote_code, bos : see `Loading` and `Sampling`
+        Fields of both as keywords. `dtype` is "float64" or "float32".
+    tokenizer : Tokenizer, optional
+        The tokenizer of a model in memory.
+    progress : callable
+        Called as `progress(stage, done, total)`.
+
+    Returns
+    -------
+    PathReport
+        Sums over all paths of each length, values of heads, and the largest paths.
+
+    Raises
+    ------
+    RefusalError
+        If the frozen network does not give the model's own numbers, does not fit into memory, or an option is unusable.
+
+    Examples
+    --------
+    >>> report = attnscope.paths("pocket", "The dog chased its own tail", top=3)
     """
     _check(top, draws, loading.dtype)
     seed, bos = loading.seed, sampling.bos

@@ -99,7 +99,30 @@ class Thresholds:
 
 
 def diagnose(survey: Survey | str | Path, thresholds: Thresholds | None = None) -> tuple[Finding, ...]:
-    """Return every finding, critical ones first. A path is read."""
+    """Return what a survey says about a model, as findings.
+
+    Parameters
+    ----------
+    survey : Survey, str or Path
+        A survey, or the path of one.
+    thresholds : Thresholds, optional
+        Changed thresholds.
+
+    Returns
+    -------
+    tuple of Finding
+        The most severe first.
+
+    Raises
+    ------
+    RefusalError
+        If `survey` is neither a survey nor the path of one.
+
+    Examples
+    --------
+    >>> findings = attnscope.diagnose(attnscope.scan("pocket", samples=4), attnscope.Thresholds(sink_mass=0.4))
+    >>> sentences = [finding.sentence for finding in findings]
+    """
     read = opened(survey, Survey)
     chosen = thresholds or Thresholds()
     found = [finding for kind in findings().values() for finding in kind(read, chosen)]

@@ -1,11 +1,7 @@
-"""scan(model, corpus) -> Survey: measure every block and head of a model over a corpus.
+"""`attnscope.scan`: measure every block and head of a model over a corpus.
 
-    survey = attnscope.scan("pocket")
-    survey = attnscope.scan(my_model, ["a text", "another"], tokenizer=my_tokenizer, measures=["default", "deep"])
-    survey = attnscope.scan(vision_model, [{"pixel_values": images}])
-
-The model runs its own forward pass with its own fused attention. A tap hands out frames as blocks finish, measures turn
-frames into numbers, and nothing larger than one block of one batch is kept.
+A tap hands out frames as blocks finish, measures turn frames into numbers, and nothing larger than one block of one
+batch is kept.
 """
 
 from __future__ import annotations
@@ -77,22 +73,61 @@ def scan(
     progress: AdvanceReading | None = None,
     **kwargs: Unpack[ScanOptions],
 ) -> Survey:
-    """Measure `model` over `corpus`; see `attnscope scan --help` for the options.
+    """Measure every block and head of a model over a corpus.
 
-    `bos` says whether sequences begin with BOS: "auto" (as the tokenizer or a GGUF header wants it), "yes" or "no".
-    Options of loading are for models loaded by name; a model in memory is scanned as it is. `device_map` is "auto", a
-    JSON file, or a mapping from parts of the model to devices, "cpu" and "disk". With `stream_weights` all sequences go
-    through one block after the other, and only the weights of that block are in memory. `accumulate` is the precision
-    of attention statistics: float32 rounds as the model's own attention does; None takes float64 wherever logits are so
-    large that float32 would show. With `checkpoint`, an interrupted scan is kept in that file, and `resume` continues
-    it. `keep_text` stores the texts of the few sequences that findings point at, so that the report can show them.
-    `each(key, values, samples)` receives the numbers of every sequence, which a survey only sums (not of sequences that
-    a resumed scan had already read). `progress(stage, done, total, tokens)` receives sequences and tokens.
+    The model runs its own forward pass with its own fused attention.
 
-    `workers` processes, or the workers of a Ray cluster (`engine="ray"`, at `address`), share the shards of the corpus.
-    Finished shards are kept in `store`, where a scan of the same plan finds them again. `shard="3/64"` does the third
-    of 64 parts and returns the survey of that part, which is empty if there are fewer shards than parts;
-    `attnscope.merge(store)` makes the whole survey.
+    Parameters
+    ----------
+    model : str, Path, torch.nn.Module or Loaded
+        The name or folder of a model, or a model in memory, which is scanned as it is.
+    corpus : str, Path, iterable of texts, or ready batches, optional
+        Files, texts, or mappings of tensors such as `{"pixel_values": images}`. Default: the embedded corpus.
+    tokenizer : Tokenizer, optional
+        The tokenizer of a model in memory.
+    measures : str or iterable of str
+        Names of measures (`attnscope.catalog()`) and of sets such as "default" and "deep".
+    loading : Loading
+        How the model is loaded.
+    sampling : Sampling
+        Which sequences are read.
+    dtype, device, random_init, seed, allow_pickle, trust_remote_code, device_map, stream_weights : see `Loading`
+        Fields of `loading` as keywords. With `stream_weights` only the weights of one block are in memory at a time.
+    samples, max_tokens, batch_size, seed, field, bos : see `Sampling`
+        Fields of `sampling` as keywords. By default 64 sequences are read.
+    accumulate : torch.dtype or None
+        The precision of attention statistics. None takes float64 where large logits need it.
+    checkpoint : str or Path, optional
+        A file that keeps an interrupted scan.
+    resume : bool
+        Continue from `checkpoint`.
+    keep_text : bool
+        Store the texts of the few sequences that findings point at.
+    each : callable, optional
+        Called as `each(key, values, samples)` with the numbers of every sequence, except those before a resume.
+    team : Workers
+        Who does the work; its fields `workers`, `engine`, `address` and `gpus_per_worker` are keywords too.
+    store : str or Path, optional
+        A folder for finished shards. A scan of the same plan finds them again.
+    shard : str, optional
+        One part of a job array: "3/64" scans the third of 64 parts into `store`. `attnscope.merge` joins the parts.
+    progress : callable, optional
+        Called as `progress(stage, done, total, tokens)`.
+
+    Returns
+    -------
+    Survey
+        Exact sums of every measure for every block and head. With `shard`, the survey of that part, which may be empty.
+
+    Raises
+    ------
+    RefusalError
+        If the model cannot be loaded or verified, the corpus is too short, or options contradict each other.
+
+    Examples
+    --------
+    >>> survey = attnscope.scan("pocket", samples=4)
+    >>> survey = attnscope.scan("pocket", ["A text.", "Another text."], measures="entropy", max_tokens=4)
     """
     tell = progress or silent
     words = _names_of(measures)

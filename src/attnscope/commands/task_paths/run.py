@@ -61,11 +61,45 @@ def task_paths(
     progress: Advance = silent,
     **kwargs: Unpack[TextOptions],
 ) -> TaskPaths:
-    """Values of all heads on every prompt: a file of JSON lines, or mappings with `text`, `target` and maybe `against`.
+    """Value every head on every prompt of a task, with error bars over prompts.
 
-    `removal` says what stands in the place of a head that is really removed: zero, the mean over the prompt's tokens,
-    or "none" to leave this check out (it runs the model once for every block). With a `checkpoint` every finished
-    prompt is kept in that file, and `resume` goes on from it.
+    Parameters
+    ----------
+    model : str, Path, torch.nn.Module or Loaded
+        The model. A model in memory is copied into `dtype`.
+    prompts : str, Path, Prompts or iterable of mappings
+        A file of JSON lines, or mappings with `text`, `target` and optionally `against`.
+    removal : str
+        What replaces a removed head: "zero", "mean" (over the prompt's tokens), or "none" to skip the removal check.
+    stack : str, optional
+        The stack to decompose. Default: the last.
+    loading, sampling : Loading, Sampling
+        How the model is loaded and how prompts begin.
+    dtype, device, random_init, seed, allow_pickle, trust_remote_code, bos : see `Loading` and `Sampling`
+        Fields of both as keywords. `dtype` is "float64" or "float32".
+    tokenizer : Tokenizer, optional
+        The tokenizer of a model in memory.
+    checkpoint : Path, optional
+        A file that keeps every finished prompt.
+    resume : bool
+        Continue from `checkpoint`.
+    progress : callable
+        Called as `progress(stage, done, total)`.
+
+    Returns
+    -------
+    TaskPaths
+        The value of every head, and the effect of removing it.
+
+    Raises
+    ------
+    RefusalError
+        If a prompt is unusable, the model cannot be decomposed, or `checkpoint` belongs to other settings.
+
+    Examples
+    --------
+    >>> prompts = [{"text": "The cat saw the", "target": " do"}, {"text": "The man saw the", "target": " do"}]
+    >>> task = attnscope.task_paths("pocket", prompts)
     """
     one_of(removal, REMOVALS, "removal")
     one_of(loading.dtype, PRECISIONS, "dtype")

@@ -145,7 +145,35 @@ def timeline(
     progress: Told | None = None,
     **scan: Any,
 ) -> Timeline:
-    """Return the first run with the others beside it. Other keywords are those of `attnscope.scan`, for checkpoints."""
+    """Return what training did to attention, from run folders or from checkpoints.
+
+    Parameters
+    ----------
+    *runs : str, Path or Timeline
+        Folders that `attnscope.watch` wrote, saved timelines, or checkpoints of one training, which are scanned.
+    measures, samples, max_tokens, corpus : optional
+        What each checkpoint is scanned with, as for `attnscope.scan`. By default 16 sequences are read.
+    progress : callable, optional
+        Called as `progress(stage, done, total)` for checkpoints.
+    **scan
+        Other keywords of `attnscope.scan`, for checkpoints only.
+
+    Returns
+    -------
+    Timeline
+        The first run, with the others in `beside`; or one timeline of all checkpoints.
+
+    Raises
+    ------
+    RefusalError
+        If a folder holds no run and no checkpoint, runs and checkpoints are mixed, steps are unknown or repeated, or
+        keywords of a scan are given with runs.
+
+    Examples
+    --------
+    >>> timeline = attnscope.timeline("run/")  # doctest: +SKIP
+    >>> timeline = attnscope.timeline("checkpoint-100", "checkpoint-200", samples=8)  # doctest: +SKIP
+    """
     words = {"measures": measures, "samples": samples, "max_tokens": max_tokens, "corpus": corpus}
     scan |= {name: value for name, value in words.items() if value is not None}
     if not runs:

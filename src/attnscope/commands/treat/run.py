@@ -77,16 +77,62 @@ def treat(
     progress: Advance = silent,
     **kwargs: Unpack[SeededCorpusOptions],
 ) -> Treatment:
-    """Try `remedy` on `model` and say what it did to findings and to held-out loss.
+    """Try a remedy on a model and measure what it does to findings and to held-out loss.
 
-    `remedy` is a variant (`attnscope variants`), "prune" (take `heads` heads out, or as many as `keep_loss` allows),
-    "bos", or "auto": the table of remedies chooses by what is found. Without `training` a remedy that needs none is
-    chosen, or the one that was named is measured as it begins. Training takes 200 `steps` at a `rate` of 1e-4 if not
-    said; `train` says which parameters: "added", what the remedy adds and the projections of its blocks (if not said),
-    or "all". `samples` sequences of at most `max_tokens` (128) tokens are held
-    out. `settings` are those of the variant. `loss(model, inputs)` gives one number for each sequence, for models that
-    are no language models; ready batches are split as they are. `save` is a folder for the treated model; `checkpoint`
-    one for unfinished training, which `resume` goes on with.
+    Parameters
+    ----------
+    model : str, Path, torch.nn.Module or Loaded
+        The model. It is left as it was given.
+    corpus : str, Path, iterable of texts, or ready batches, optional
+        Text to train on and to hold out. Default: the embedded corpus.
+    remedy : str
+        A variant (`attnscope.variants()`), "prune", "bos", or "auto": the findings choose.
+    steps, rate : int, float, optional
+        Training steps (default 200) and learning rate (default 1e-4).
+    training : bool
+        False chooses a remedy that needs no training, or measures the named one as it begins.
+    train : str, optional
+        The trained parameters: "added" (default: those of the remedy and the projections of its blocks) or "all".
+    blocks : sequence of int, optional
+        The blocks that get the remedy. Default: all.
+    heads, keep_loss : int, float, optional
+        How many heads "prune" removes, or how many nats per token it may cost.
+    settings : mapping, optional
+        Settings of the variant, or of "prune".
+    loading, sampling : Loading, Sampling
+        How the model is loaded and which sequences are held out.
+    dtype, device, random_init, seed, allow_pickle, trust_remote_code : see `Loading`
+        Fields of `loading` as keywords.
+    samples, max_tokens, batch_size, seed, field, bos : see `Sampling`
+        Fields of `sampling` as keywords. By default 32 sequences of at most 128 tokens are held out.
+    loss : callable, optional
+        `loss(model, inputs)` returns one number for each sequence, for models that are not language models.
+    thresholds : Thresholds, optional
+        Changed thresholds of findings.
+    tokenizer : Tokenizer, optional
+        The tokenizer of a model in memory.
+    save : str or Path, optional
+        A new folder for the treated model.
+    checkpoint : str or Path, optional
+        A folder for unfinished training.
+    resume : bool
+        Continue from `checkpoint`.
+    progress : callable
+        Called as `progress(stage, done, total)`.
+
+    Returns
+    -------
+    Treatment
+        The survey and the loss of each arm: before, control (if there was training) and treated.
+
+    Raises
+    ------
+    RefusalError
+        If the remedy is unknown or does not fit the model, options contradict each other, or the corpus is too small.
+
+    Examples
+    --------
+    >>> found = attnscope.treat("pocket", remedy="prune", heads=1, samples=4, max_tokens=32)
     """
     refuse_unknown_remedy(remedy)
     asked = Asked(

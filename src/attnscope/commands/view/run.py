@@ -69,13 +69,44 @@ def view(
     progress: Advance = silent,
     **kwargs: Unpack[TextOptions],
 ) -> View:
-    """The attention of `model` on `text` (or on a ready batch of one sequence, a picture or a sound, as `explain` reads
-    them, also as one of a pair with a text). An encoder-decoder takes a pair of
-    source and target too; given the source alone, it writes the target itself.
+    """Show the attention of every head on one text.
 
-    A single `block` or `head` is where the page opens; several (`"0-3"`, `[0, 5]`) are all that is kept. Instead of a
-    text, `survey` and `sample` name a sequence that a finding of a survey points at. Pages above `max_mb` are refused
-    before they are made.
+    Parameters
+    ----------
+    model : str, Path, torch.nn.Module or Loaded
+        The model.
+    text : str, Path, tuple or mapping, optional
+        A text, picture or sound, a pair of inputs, or a ready batch of one sequence. Given the source alone, an
+        encoder-decoder writes the target itself.
+    block, head : int, str or sequence of int, optional
+        A single number is where the page opens. Several (`"0-3"`, `[0, 5]`) are all that is kept.
+    survey, sample : Survey or path, int, optional
+        A survey and a sequence that one of its findings points at, instead of `text`.
+    max_mb : float
+        The largest page, in megabytes.
+    loading, sampling : Loading, Sampling
+        How the model is loaded and how the text begins.
+    dtype, device, random_init, seed, allow_pickle, trust_remote_code, bos : see `Loading` and `Sampling`
+        Fields of both as keywords.
+    tokenizer, processor : optional
+        The tokenizer of a model in memory, and the processor of pictures and sounds.
+    progress : callable
+        Called as `progress(stage, done, total)`.
+
+    Returns
+    -------
+    View
+        Attention maps in eight bits a weight. `save("view.html")` writes the page.
+
+    Raises
+    ------
+    RefusalError
+        If neither or both of `text` and `survey` are given, the page would exceed `max_mb`, or recomputed attention
+        does not agree with the model.
+
+    Examples
+    --------
+    >>> view = attnscope.view("pocket", "The dog saw the dog", block=3, head=1)
     """
     _refuse_no_size(max_mb)
     given, behind = _asked(readable(text), survey, sample)

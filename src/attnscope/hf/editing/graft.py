@@ -1,9 +1,5 @@
 """Planting a compiled head into one attention head of a running model, and taking it out again.
 
-    with planted(model, head, layer=3, head_index=5) as plant:
-        model(**batch)                       # layer 3, head 5 attends as `head` says
-    print(plant.deviation)                   # largest difference of one attention weight, measured on the way in
-
 What is possible. Of the chosen head, the query and the key of token i are replaced by those of row i of the compiled
 head, where the model's own query and key projections give theirs; the rest of the model is its own: values, output
 projection, other heads, whatever it does between the projections and the products. That last part is undone. Say the
@@ -16,12 +12,6 @@ gives exactly the logits s q_p . k_j, and the same without s/c for keys. T_p is 
 `position_maps`. Precision: u_p is rounded to the model's dtype, and the model maps it in that dtype, so logits carry
 a relative error of a few roundings on top of the head's own (1e-7 of the largest logit in float32, 1e-2 in bfloat16:
 plant heads with small logits into low precision).
-
-What is not: heads wider than the model's; models that norm queries or keys after projecting them, cap logits, add
-position biases or a learned sink, see a window only, or write their attention out themselves; cross-attention; a
-bidirectional head under a causal mask or the other way round. All of these are refused, and so is a plant that does not
-show the pattern when it is looked at. Grouped heads share their keys: planting one gives its keys to the whole group,
-which must be asked for (`share_keys`).
 
 Rows belong to tokens by their place in the sequence: no cache, no padding on the left, positions 0, 1, 2, ... Plant
 first, tap inside, with the anatomy that `plant.found` holds: planting and probing run the model, and a bidirectional
@@ -78,11 +68,39 @@ def planted(
     example_inputs: Batch | None = None,
     found: Anatomy | None = None,
 ) -> Iterator[Planted]:
-    """Inside, head `head_index` of layer `layer` attends as `head`; outside, also by an exception, nothing is left.
+    """Let one head of a model attend as a compiled head does, inside a `with` block.
 
-    `example_inputs` is a batch the model runs on (transformers and nano models need none); it must have as many tokens
-    as the head has rows, unless it holds token ids, which are repeated. `tolerance` is how far any attention weight may
-    be from the head's own when the plant is looked at.
+    Parameters
+    ----------
+    model, head : torch.nn.Module, Head
+        The model, which is restored on leaving, also after an exception; and the compiled head.
+    layer, head_index, stack : int, int, str, optional
+        The block, the head in it that is replaced, and the stack, if the model has several.
+    share_keys : bool
+        Allow the whole group of query heads that share a key head to read the planted keys.
+    tolerance : float
+        The largest difference that any attention weight may have from that of `head`.
+    example_inputs, found : mapping, Anatomy, optional
+        A batch of as many tokens as the head has rows, or token ids, which are repeated; and an anatomy. Rarely needed.
+
+    Yields
+    ------
+    Planted
+        Where the head was planted, and the measured deviation.
+
+    Raises
+    ------
+    RefusalError
+        If the head is wider than the model's; if the model norms projected queries or keys, caps logits, adds position
+        biases or a learned sink, sees a window only, or writes its attention out itself; for cross-attention; if only
+        head or model is causal; if keys are shared without `share_keys`; if the deviation exceeds `tolerance`.
+
+    Examples
+    --------
+    >>> from attnscope.hf.loading.load import load
+    >>> head = attnscope.compile(attnscope.generate("window", 16, 2, causal=True)).head
+    >>> with attnscope.planted(load("pocket").model, head, layer=0, head_index=0, share_keys=True) as plant:
+    ...     deviation = plant.deviation
     """
     found = anatomy(model, example_inputs) if found is None else found
     site = found.self_attention_at(layer, head_index, stack)

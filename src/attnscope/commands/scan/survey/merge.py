@@ -1,7 +1,4 @@
-"""merge(parts) -> Survey: merge the shards of one plan, or surveys of several corpora. Needs no torch.
-
-    attnscope.merge("run/shards")                          the store of a job array, when every shard is there
-    attnscope.merge(["a/survey.json", "b/survey.json"])    the same as `a | b`
+"""`attnscope.merge`: merge the shards of one plan, or surveys of several corpora. Needs no torch.
 
 Shards are added one at a time: memory holds one survey and one shard. Every step is exact (integers are added, minima
 and maxima kept), so the order of shards does not matter. Shards of one layout are summed as arrays. If layouts differ
@@ -180,9 +177,30 @@ Mergeable = str | Path | Survey
 
 
 def merge(parts: Mergeable | Iterable[Mergeable], *, partial: bool = False, progress: Advance | None = None) -> Survey:
-    """Merge stores and shard files, or surveys and their files, into one survey.
+    """Merge shards of one plan, or surveys of several corpora, into one survey.
 
-    `partial` accepts a store with missing shards, and says so in the notes of the survey.
+    Parameters
+    ----------
+    parts : str, Path, Survey, or iterable of these
+        Stores and shard files, or surveys and their files.
+    partial : bool
+        Accept a store with missing shards, and say so in the notes of the survey.
+    progress : callable, optional
+        Called as `progress(stage, done, total)`.
+
+    Returns
+    -------
+    Survey
+        The sums are exact, so the order of parts does not matter.
+
+    Raises
+    ------
+    RefusalError
+        If shards are missing, a part is given twice, plans differ, or shards and surveys are mixed.
+
+    Examples
+    --------
+    >>> survey = attnscope.merge(attnscope.scan("pocket", samples=4, seed=seed) for seed in (0, 1))
     """
     all_parts = [parts] if isinstance(parts, str | Path | Survey) else list(parts)
     if not all_parts:
