@@ -1,31 +1,31 @@
-"""Planting a compiled head into one attention head of a running model, and taking it out again.
+"""Plant a compiled head into one attention head of a running model, and take it out again.
 
     with planted(model, head, layer=3, head_index=5) as plant:
         model(**batch)                       # layer 3, head 5 attends as `head` says
-    print(plant.deviation)                   # largest difference of one attention weight, measured on the way in
+    print(plant.deviation)                   # largest difference of one attention weight, measured when planting
 
-What is possible. Of the chosen head, the query and the key of token i are replaced by those of row i of the compiled
-head, where the model's own query and key projections give theirs; the rest of the model is its own: values, output
-projection, other heads, whatever it does between the projections and the products. That last part is undone. Say the
-model turns a projected query u at position p into T_p u before the products (T_p is the identity in GPT-2, a rotation
-in Llama and Qwen2, a fixed factor where queries are scaled early) and multiplies products by its own scale c. Then
+What is possible. The outputs of the query and key projections of one head are replaced: token i gets the query and the
+key of row i of the compiled head. Values, output projection and other heads stay as they are. Whatever the model does
+between the projections and the products is undone. Say the model turns a projected query u at position p into T_p u
+(T_p is the identity in GPT-2, a rotation in Llama and Qwen2, a fixed factor if queries are scaled early) and multiplies
+products by its own scale c. Then
 
     u_p = T_p^-1 [q_p  0] (s / c),        s the scale of the compiled head, zeros up to the model's head dimension
 
-gives exactly the logits s q_p . k_j, and the same without s/c for keys. T_p is measured, not looked up: see
-`position_maps`. Precision: u_p is rounded to the model's dtype, and the model maps it in that dtype, so logits carry
+gives exactly the logits s q_p . k_j. Keys are treated alike, without s/c. T_p is measured, not looked up: see
+`position_maps`. Precision: u_p is rounded to the model's dtype, and the model maps it in that dtype. So logits carry
 a relative error of a few roundings on top of the head's own (1e-7 of the largest logit in float32, 1e-2 in bfloat16:
 plant heads with small logits into low precision).
 
-What is not: heads wider than the model's; models that norm queries or keys after projecting them, cap logits, add
-position biases or a learned sink, see a window only, or write their attention out themselves; cross-attention; a
-bidirectional head under a causal mask or the other way round. All of these are refused, and so is a plant that does not
-show the pattern when it is looked at. Grouped heads share their keys: planting one gives its keys to the whole group,
-which must be asked for (`share_keys`).
+What is refused: heads wider than the model's; models that norm queries or keys after projecting them, cap logits, add
+position biases or a learned sink, use a window, or return attention weights of their own; cross-attention; a
+bidirectional head under a causal mask or the other way round. A test run follows the planting; if it does not show the
+pattern, the plant is refused too. Grouped heads share their keys: planting one gives its keys to the whole group, which
+must be allowed with `share_keys`.
 
-Rows belong to tokens by their place in the sequence: no cache, no padding on the left, positions 0, 1, 2, ... Plant
-first, tap inside, with the anatomy that `plant.found` holds: planting and probing run the model, and a bidirectional
-head takes texts of its own length only.
+Row i belongs to token i of the sequence: no cache, no padding on the left, positions 0, 1, 2, ... Plant first and tap
+inside, with the anatomy in `plant.found`, because planting and probing run the model. A bidirectional head only takes
+texts of its own length.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _ROWS = 512  # rows of attention compared at a time
 
 @dataclass(frozen=True, eq=False)
 class Planted:
-    """Where a head was planted, and how far the attention seen there was from the head's own."""
+    """Where a head was planted, and how far the attention measured there was from the head's own."""
 
     found: Anatomy
     site: Site
@@ -78,11 +78,11 @@ def planted(
     example_inputs: Batch | None = None,
     found: Anatomy | None = None,
 ) -> Iterator[Planted]:
-    """Inside, head `head_index` of layer `layer` attends as `head`; outside, also by an exception, nothing is left.
+    """Make head `head_index` of block `layer` attend as `head` inside a `with` block, and restore the model at its end.
 
-    `example_inputs` is a batch the model runs on (transformers and nano models need none); it must have as many tokens
-    as the head has rows, unless it holds token ids, which are repeated. `tolerance` is how far any attention weight may
-    be from the head's own when the plant is looked at.
+    `example_inputs` is a batch that the model runs on; transformers and nano models need none. It must have as many
+    tokens as the head has rows, unless it holds token ids, which are repeated. `tolerance` is the largest allowed
+    difference between an attention weight in the test run and the head's own.
     """
     found = anatomy(model, example_inputs) if found is None else found
     site = found.self_attention_at(layer, head_index, stack)
@@ -129,7 +129,7 @@ def planted(
 
 
 def _place(model: nn.Module, columns: Columns | None, index: int) -> Output:
-    """Where a head's projection comes out, if it comes out of a module of its own."""
+    """Return which module outputs hold a head's projection; refuse projections without a module of their own."""
     name = type(model).__name__
     if columns is None:
         raise RefusalError(
@@ -181,7 +181,7 @@ def _refuse_what_cannot_fit(model: nn.Module, head: Head, site: Site) -> None:
 
 
 def _heads_that_share(site: Site, place: Output) -> set[int]:
-    """The query heads that read the same outputs of the key projection, however the model repeats them."""
+    """Return the query heads that read the same outputs of the key projection."""
     keys = site.projections.key
     assert keys is not None
     each = site.heads // site.kv_heads
@@ -189,7 +189,7 @@ def _heads_that_share(site: Site, place: Output) -> set[int]:
 
 
 def _refuse_other_attention(model: nn.Module, scores: Scores, head: Head, tokens: int) -> None:
-    """What the model does to logits besides scaling them, as seen in a run over as many tokens as the head has."""
+    """Refuse a model that does more to its logits than scale them, or that cannot run on all rows of the head."""
     name = type(model).__name__
     twists = {
         "caps its logits": scores.softcap is not None,
@@ -211,14 +211,14 @@ def _refuse_other_attention(model: nn.Module, scores: Scores, head: Head, tokens
 
 @dataclass
 class _Hooks:
-    """What replaces projected queries and keys while the model runs."""
+    """Hooks that replace projected queries and keys while the model runs."""
 
     model_class: str
     head: Head
     vectors: tuple[Float[Tensor, "row dim"], Float[Tensor, "row dim"]]
     site: Site
     signature: inspect.Signature
-    counting: bool  # one module serves several layers: only one of its calls is meant
+    counting: bool  # one module may serve several blocks: replace the outputs of one call only
     called: Counter[int] = field(default_factory=Counter)
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -250,7 +250,7 @@ class _Hooks:
 
 
 def _refuse_other_places(model_class: str, kwargs: Mapping[str, Any]) -> None:
-    """Rows belong to places in the sequence, so what moves tokens to other places is refused."""
+    """Refuse inputs that shift tokens: row i of the head belongs to token i of the sequence."""
     cache = kwargs.get("past_key_values")
     if cache is not None and cache.get_seq_length():
         raise RefusalError(f"{model_class} is given a cache of earlier tokens: run whole sequences (use_cache=False).")
@@ -266,7 +266,7 @@ def _refuse_other_places(model_class: str, kwargs: Mapping[str, Any]) -> None:
 
 @torch.no_grad()
 def _deviation(scores: Scores, head: Head, head_index: int, key_head: int) -> float:
-    """The largest difference between an attention weight of the model's head and the planted one's."""
+    """Return the largest difference between an attention weight of the model's head and of the planted head."""
     query, key = scores.query[0, head_index].double(), scores.key[0, key_head].double()
     worst = 0.0
     for first in range(0, len(query), _ROWS):
