@@ -158,7 +158,7 @@ def _picture(data: bytes, path: Path) -> Picture:
 
 
 def pillow() -> Any:
-    """PIL.Image, or how to get it."""
+    """Return PIL.Image, or refuse and say how to install it."""
     try:
         from PIL import Image
     except ImportError:

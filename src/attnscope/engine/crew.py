@@ -174,7 +174,7 @@ ENGINES = ("local", "ray")
 
 @dataclass(frozen=True)
 class Workers:
-    """Who does the work. `workers=None` means one process here, or all cores of a cluster."""
+    """The processes that do the work. `workers=None` means one process here, or all cores of a cluster."""
 
     workers: int | None = None
     engine: str = "local"

@@ -70,7 +70,7 @@ def rounding_of_one(dtype: Dtype, width: int) -> float:
 
 
 class Logits(NamedTuple):
-    """Logits of the stored numbers, and how far from them an evaluation may end."""
+    """Logits of the stored numbers, and the largest error of an evaluation."""
 
     exact: Float[Tensor, "row key"]
     slack: Float[Tensor, "row key"]
@@ -91,7 +91,7 @@ def logits_and_slack(queries: QueryTensor, keys: KeyTensor, scale: float, unit: 
 
 
 def of_the_scale(below: Float[Tensor, "*entry"], scale: float, unit: float) -> Float[Tensor, "*entry"]:
-    """Bound what the rounding of the scale does to logits this far below the peak. Hidden ones (-inf) cost nothing."""
+    """Bound the effect of rounding the scale on logits this far below the peak. Hidden logits (-inf) have no error."""
     if not _rounds(scale):
         return torch.zeros_like(below)
     return unit * MILLIONTH * below.abs().masked_fill(below == -torch.inf, 0)
@@ -204,5 +204,5 @@ def _worst(values: Tensor) -> float:
 
 
 def _infinite(values: Tensor) -> Tensor:
-    """NaN counts as infinitely bad: it must not vanish in a maximum or hide in a mean."""
+    """Replace NaN by infinity, so that a maximum or a mean cannot hide it."""
     return values.nan_to_num(nan=torch.inf, posinf=torch.inf)

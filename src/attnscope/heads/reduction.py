@@ -86,7 +86,7 @@ def _walk(start: int, partners: list[list[int]], left: set[int]) -> Iterator[int
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
-    """The smaller pattern, what a row may leak in it, and how many coordinates the way back costs."""
+    """The smaller pattern, the leak allowed in its rows, and how many coordinates lifting it back costs."""
 
     pattern: Pattern
     leak: float

@@ -195,7 +195,7 @@ def _other_neighbour(exact: QueryTensor, nearest: QueryTensor) -> QueryTensor:
 
 
 def _spread(seen: Float[Tensor, "row k width"], wanted: Float[Tensor, "row k"], queries: QueryTensor) -> Tensor:
-    """ln(1 + ratio error) of each row: its largest minus its smallest error, between which empty places (0) lie."""
+    """Return ln(1 + ratio error) of each row: its largest minus its smallest error. Padding counts as 0."""
     error = torch.einsum("rkd,rd->rk", seen, queries) - wanted
     return error.amax(1) - error.amin(1)
 

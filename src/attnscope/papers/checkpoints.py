@@ -103,7 +103,7 @@ class SavedSession:
         return None if self.folder is None else self.folder / f"{safe}{tail}"
 
     def interruptible(self) -> AbstractContextManager[None]:
-        """Inside, the first Ctrl-C or SIGTERM waits for the next `advance`."""
+        """Delay the first Ctrl-C or SIGTERM until the next `advance`."""
         return self.stop.waiting()
 
 

@@ -54,7 +54,7 @@ def _scaled(stream: Graded, factor: Any, value: Tensor, divides: bool = False) -
 
 
 def _edge(stream: Graded, gate: Tensor, value: Tensor, gated: bool) -> Graded:
-    """An MLP edge: the stream times a gate."""
+    """Return an MLP edge: the stream times a gate."""
     scaled, axis = _scaled(stream, gate, value).deferred, stream.axis("mlp")
 
     def make() -> PathSums:

@@ -79,7 +79,7 @@ class Sums(PathSums):
 
     @property
     def stop(self) -> tuple[int, int]:
-        """One more than the most attention and MLP edges."""
+        """One more than the largest numbers of attention and MLP edges."""
         return self.first[0] + self.parts.shape[1], self.first[1] + self.parts.shape[2]
 
     def through(self, function: OnParts, backwards: Backwards | None = None) -> Sums:

@@ -60,7 +60,9 @@ def chart(found: Faithfulness, *, width: int | None = None) -> Any:
 
 
 def curves(found: Faithfulness, *, width: int = 720) -> Any:
-    """Draw one panel for each method: what is left of the answer while tokens go in its order, and against it."""
+    """Draw one panel for each method: the share of the answer left while tokens are removed in its order, and in
+    reverse.
+    """
     columns = max(1, min(len(found.methods), (width + SPACING) // (NARROWEST + AXIS + SPACING)))
     side = (width - SPACING * (columns - 1)) // columns - AXIS
     panels = []

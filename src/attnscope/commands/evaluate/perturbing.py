@@ -99,7 +99,7 @@ def soft_masks(
 
 @dataclass(frozen=True)
 class Perturbed:
-    """What the answer becomes, as shares of what it was, at most 1."""
+    """The answer after each perturbation, as a share of the original, at most 1."""
 
     positive: float
     negative: float
@@ -116,7 +116,7 @@ class NoAnswerError(RefusalError):
 
 
 def averaged(found: Sequence[Perturbed]) -> Perturbed:
-    """Return the mean of several, field by field and step by step."""
+    """Return the mean of several perturbations, field by field and step by step."""
 
     def mean(values: Sequence[Any]) -> Any:
         if isinstance(values[0], tuple):

@@ -84,7 +84,7 @@ def of_both(
 
 
 def refuse_unusable(question: Question) -> None:
-    """Refuse what is wrong whatever the model."""
+    """Refuse arguments that are wrong for any model."""
     if _count(question) is not None and question.target is not None:
         raise RefusalError("A continuation is either given (`target=`) or written (`generate=`): leave one out.")
 

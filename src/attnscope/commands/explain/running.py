@@ -58,7 +58,7 @@ def _input(loaded: Loaded, read: Reading, place: Entrance, length: int, several:
 
 
 def _image(loaded: Loaded, read: Reading, scene: Scene, length: int) -> Input:
-    """Name patches row by row, and before them what is no patch: words of the same row, [CLS], registers."""
+    """Name patches row by row, and the tokens before them: words of the same row, [CLS], registers."""
     ids: Any = read.batch.get("input_ids")
     words = () if ids is None else tuple(word(loaded.tokenizer, int(i)) for i in ids[0])
     grid = scene.grid
@@ -96,7 +96,7 @@ class Run:
         return answer
 
     def _field(self, name: str) -> Any:
-        """Make what an explanation reads under this name (the table stands in `core.explanation`)."""
+        """Compute the field of this name for an explanation (`core.explanation` lists all fields)."""
         model, batch, number = self.loaded.model, self.read.batch, self.aim.number
         makers: dict[str, Callable[[], Any]] = {
             "calls": lambda: self.captured.calls,

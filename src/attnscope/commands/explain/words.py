@@ -141,7 +141,7 @@ def _often_named(found: Explanation) -> str:
 
 
 def _against(found: Explanation) -> str:
-    """Name the token that speaks most against the answer, by methods with signs."""
+    """Name the token that lowers the answer most, by methods with signs."""
     heard: Counter[Place] = Counter()
     speaking = [one for one in found.voting if one.signed and decides(one)]
     for one in speaking:
@@ -177,7 +177,7 @@ def _agreement(found: Explanation) -> str:
 
 
 def _sums(found: Explanation) -> list[str]:
-    """Say what is left to constants, for methods whose numbers should add up to the answer."""
+    """Say how much constants contribute, for methods whose scores should add up to the answer."""
     said = []
     for one in found.methods:
         # Others add up to something else, such as the norm of states.

@@ -188,7 +188,7 @@ def carriers(report: PathReport) -> list[Head]:
 
 @dataclass(frozen=True)
 class Balance:
-    """What heads add and take away, and what paths through no head give."""
+    """The sums of positive and of negative heads, and the contribution of paths through no head."""
 
     adds: float
     takes: float

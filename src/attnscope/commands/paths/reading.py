@@ -120,7 +120,7 @@ def refusing_what_is_not_followed(loaded: Loaded) -> Iterator[None]:
 
 @contextmanager
 def fitting(tokens: int) -> Iterator[None]:
-    """If memory runs out, refuse and say how many tokens to try."""
+    """Refuse if memory runs out, and say how many tokens to try."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

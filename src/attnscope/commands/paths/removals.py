@@ -130,7 +130,7 @@ class Predicting:
 
 
 def _row(output: Float[Tensor, " batch *shape"], position: int | None) -> Float[Tensor, " entry"]:
-    """Return one row; the states of all tokens as one row if there is no position."""
+    """Return the output at one position, or at all positions as one row if `position` is None."""
     return (output[0] if position is None else output[0, position]).flatten()
 
 

@@ -90,7 +90,7 @@ class Checkpoint:
 
     @property
     def due(self) -> bool:
-        """Whether half a minute has passed: a killed process loses no more than that."""
+        """Return whether half a minute has passed, which is the most that a killed process loses."""
         return self.path is not None and time.monotonic() - self._saved_at > _EVERY_SECONDS
 
     def save(self, survey: Survey, shard: int = 0) -> None:

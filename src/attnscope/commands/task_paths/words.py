@@ -166,7 +166,7 @@ def _near(found: Correlation) -> str:
 
 
 def parting(task: TaskPaths) -> str:
-    """The head whose value is farthest from what its removal does."""
+    """Return the head whose value differs most from the effect of its removal."""
     known = [one for one in task.heads if one.removed is not None]
     if not known:
         return ""
@@ -187,7 +187,7 @@ def interval(one: TaskHead) -> str:
 
 
 def head_rows(task: TaskPaths) -> tuple[tuple[str, ...], ...]:
-    """One row for each head, the largest first."""
+    """Return one row for each head, the largest first."""
     return tuple(
         (
             head_name(head.block, head.head),

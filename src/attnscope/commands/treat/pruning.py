@@ -182,7 +182,7 @@ def _losses(
 
 
 def _allowed(counts: Sequence[int], losses: Sequence[float], keep_loss: float) -> int:
-    """Return the largest number of heads that costs at most `keep_loss`, as all smaller ones do."""
+    """Return the largest number of heads up to which no removal costs more than `keep_loss`."""
     allowed = 0
     for removed, loss in zip(counts, losses, strict=True):
         if loss > losses[0] + keep_loss:

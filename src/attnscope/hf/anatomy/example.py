@@ -26,7 +26,7 @@ def run(model: nn.Module, batch: Batch) -> Any:
 
 @contextmanager
 def same_chance(model: nn.Module) -> Iterator[None]:
-    """Inside, a model that draws random numbers draws the same ones; the generators outside are not changed."""
+    """Make a model draw the same random numbers inside this context. The generators outside are not changed."""
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     with torch.random.fork_rng(devices=list(devices)):
         torch.manual_seed(0)

@@ -34,7 +34,7 @@ class Columns:
 
     @property
     def numbers(self) -> list[int]:
-        """All columns, head after head."""
+        """All columns, head by head."""
         return [column for start in self.starts for column in range(start, start + self.dim)]
 
 
@@ -50,7 +50,7 @@ class Projections:
 
     @property
     def matrices(self) -> dict[str, Matrix]:
-        """The matrices that were recognised, by name."""
+        """The recognised matrices, by name."""
         named = {name: getattr(self, name) for name in NAMES}
         return {name: p.matrix if isinstance(p, Columns) else p for name, p in named.items() if p is not None}
 

@@ -187,7 +187,7 @@ def _recorded(model: nn.Module, stack: Stack, batch: Batch) -> tuple[tuple[_Call
 
 @contextmanager
 def _answering(model: nn.Module, stack: Stack, answers: list[Any]) -> Iterator[None]:
-    """Inside, the blocks of the stack answer from memory instead of computing."""
+    """Make the blocks of the stack return stored outputs inside this context, instead of computing."""
     waiting: dict[str, list[Any]] = {}
     for block, answer in sorted(zip(stack.blocks, answers, strict=True), key=lambda pair: pair[0].nth):
         waiting.setdefault(block.path, []).append(answer)

@@ -131,7 +131,7 @@ class Treated:
 
     @property
     def heads(self) -> tuple[int, ...] | None:
-        """The treated heads of every such block; None: all."""
+        """The treated heads of every such block; None means all."""
         return self.recipe.heads
 
     @property

@@ -157,7 +157,7 @@ def _instead_of_norm(part: InstalledVariant, args: tuple[Any, ...], output: Any)
 
 
 def _install_fusion(changes: ExitStack, plan: InstallPlan) -> None:
-    """Every block gives what left it; the last one gives what fusion makes of all."""
+    """Make every block pass on its own output, and the last block return the fusion of all."""
     blocks, carried = plan.stack.blocks, SharedTensors()
     if len(plan.sites) != len({s.layer for s in plan.found.sites if s.stack == plan.stack.name and s.site == "self"}):
         raise RefusalError("fusion reads the streams behind all blocks: leave layers out.")

@@ -127,7 +127,7 @@ def in_reach(model: nn.Module) -> Mapping[str, Tensor]:
 
 @contextmanager
 def held(module: nn.Module) -> Iterator[None]:
-    """Inside, all weights of the module are in memory, and nothing is loaded or dropped when it runs."""
+    """Keep all weights of the module in memory inside this context. Nothing is loaded or dropped when it runs."""
     with Restoring() as changes:
         for owner, name, hook, key in list(_hooked(module)):
             parameter = owner._parameters[name]

@@ -177,8 +177,9 @@ def _heard(loaded: Loaded, batch: dict[str, Tensor], text: str | None) -> tuple[
 
 
 def opening_of(loaded: Loaded) -> list[int]:
-    """The tokens before the first word: those of the tokenizer, or the start and, where it is known, that no times are
-    wanted."""
+    """Return the tokens before the first word: the tokenizer's own, or the start token and, if known, "no
+    timestamps".
+    """
     config: Any = loaded.model.config
     prefix = getattr(loaded.tokenizer, "prefix_tokens", None)
     if isinstance(prefix, list) and prefix:

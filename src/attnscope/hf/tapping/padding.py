@@ -142,7 +142,7 @@ class Media:
 
 
 def reading_words(model: Any, found: Anatomy) -> frozenset[str]:
-    """Return the stacks beside the table of words."""
+    """Return the stacks that belong to the same module as the word embedding."""
     try:
         table = model.get_input_embeddings()
     except (AttributeError, NotImplementedError):

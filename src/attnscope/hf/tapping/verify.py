@@ -59,7 +59,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Verification:
-    """What was compared, with which result, and by which routes attention was seen."""
+    """What was compared, the results, and the routes by which attention was observed."""
 
     model_class: str
     routes: tuple[str, ...]
