@@ -27,7 +27,7 @@ def dense_pattern(scores: Scores) -> Maps:
 
 
 def dense_logits(scores: Scores) -> Maps:
-    """s in float64, -inf where a key may not be seen."""
+    """Return s in float64, -inf for hidden keys."""
     query, key = scores.query.double(), scores.key.double().repeat_interleave(scores.sharing, 1)
     s = scores.scale * query @ key.mT
     if scores.softcap is not None:

@@ -97,7 +97,7 @@ def _as_now(preset: str, run: Mapping[str, Any], experiment: ExperimentCard) -> 
 
 
 def recorded(run: Reproduction) -> KnownRun:
-    """Return what known.json keeps of a run."""
+    """Return the part of a run that known.json keeps."""
     claims = {claim.name: KnownClaim(_rule(claim), claim.verdict, claim.medians) for claim in run.claims}
     return KnownRun(run.preset, run.seeds, run.attnscope, claims)
 

@@ -102,7 +102,7 @@ class Affine:
 
     @cached_property
     def offset(self) -> Float[Tensor, "*leaves"]:
-        """b: what constants add."""
+        """b, the sum of all constants."""
         with torch.no_grad():
             parts = torch.zeros_like(self.network.streams[self.first])[None, None, None]
             for piece in self._pieces():

@@ -182,7 +182,7 @@ def _gated(
 
 @contextmanager
 def _gates(network: Network, block: Edges, gates: Float[Tensor, "node player"]) -> Iterator[None]:
-    """Inside, multiply what passes through a player by its gate."""
+    """Multiply the output of each player by its gate inside this context."""
     passed: list[int] = []
 
     def on_mlp(activated: Graded, gate: Tensor) -> Graded | None:

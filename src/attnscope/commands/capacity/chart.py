@@ -136,7 +136,7 @@ def _panel(
 
 
 def _powers(scale: alt.Scale) -> list[int]:
-    """Powers of two in sight, every second where there are many."""
+    """Return the visible powers of two; every second one if there are many."""
     low, high = scale["domain"]
     powers = [2**e for e in range(31) if low <= 2**e <= high]
     return powers if len(powers) <= 8 else powers[::2]

@@ -93,7 +93,7 @@ def bounds_section(found: Collapse) -> tuple[Section, ...]:
 
 
 def bounded(found: Collapse) -> tuple[Bounded, ...]:
-    """Return what has bounds of single blocks to draw."""
+    """Return the quantities that have bounds of single blocks to draw."""
     if not found.bounds:
         return ()
     return ("diameter", "residual") if any(row.paper is not None for row in found.bounds) else ("diameter",)

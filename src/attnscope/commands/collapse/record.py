@@ -199,7 +199,7 @@ class Difference:
 
     @property
     def apart(self) -> float:
-        """|ours - theirs|, or by how much ours exceeds what they round to 0; NaN where ours is NaN."""
+        """Return |ours - theirs|, or our excess over the value that they round to 0; NaN if ours is NaN."""
         return abs(self.ours - self.theirs) if self.theirs > 0 or isnan(self.ours) else max(0.0, self.ours - ROUNDED)
 
 

@@ -69,7 +69,9 @@ def document(found: Collapse, *, published: str | None = None) -> Document:
 
 
 def _figures(found: Collapse, theirs: Published | None) -> tuple[Figure, ...]:
-    """Curves on a logarithmic axis, and on a linear one too where the first squeezes those that stay up together."""
+    """Draw the curves on a logarithmic axis, and also on a linear one if the first squeezes the upper lines
+    together.
+    """
     summary = " ".join(variant_sentences(found))
     over = count(max(int(n) for curve in found.curves.values() for n in curve.n), "sequence")
     dashed = "" if theirs is None else f" Dashed: {theirs.model} as published in arXiv:2103.03404."

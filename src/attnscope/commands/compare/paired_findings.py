@@ -95,7 +95,7 @@ def told_first(pair: FindingChange) -> tuple[int, int, int]:
 
 
 def identity(finding: Finding) -> tuple[Hashable, ...]:
-    """Return what two findings must share to be paired. NaNs may move between sites; broken weights are apart."""
+    """Return the fields that paired findings share. NaNs may move between sites, but not between weights and runs."""
     details = finding.details
     site = None if finding.kind == "nonfinite" else details.get("site")
     measure = details.get("measure") if finding.kind == "alarm" else None

@@ -19,7 +19,7 @@ NARROWEST, AXIS, SPACING = 150, 46, 18  # pixels of one panel of curves, of its 
 
 
 def chart(found: Faithfulness, *, width: int | None = None) -> Any:
-    """Draw two points for each method and a line for the interval of each; zero is what chance gives."""
+    """Draw two points for each method, each with a line for its interval. Zero is chance level."""
     rows = pd.DataFrame(
         [
             {

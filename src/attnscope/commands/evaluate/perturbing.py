@@ -166,7 +166,7 @@ def perturbed(
 def _answers(
     ask: Ask, embedding: Vectors, baseline: Vectors, stacks: list[str], kept: list[Bool[Tensor, "token entries"]]
 ) -> Iterator[Float[Tensor, " rows"]]:
-    """Yield the answer with only what each mask keeps; masks have one column for whole tokens, or one per entry."""
+    """Yield the answer for each mask of kept tokens. Masks have one column for whole tokens, or one per entry."""
     lengths = [len(embedding[stack]) for stack in stacks]
     for begin in range(0, len(kept), AT_ONCE):
         vectors = {stack: [own] * len(kept[begin : begin + AT_ONCE]) for stack, own in embedding.items()}

@@ -56,14 +56,16 @@ def in_words(method: Scored) -> str:
 
 
 def sentences(found: Explanation) -> tuple[str, ...]:
-    """Return the verdict, the target, tokens named by most methods, what speaks against, agreement and sums."""
+    """Return sentences on the verdict, the target, the tokens that most methods name, negative tokens, agreement and
+    sums.
+    """
     target = f"The target is the {visible(found.target)}: {numeral(found.value)}."
     parts = (_when(found), _often_named(found), _aside(found), _against(found), _agreement(found), *_sums(found))
     return (verdict(found).sentence, target, *filter(None, parts))
 
 
 def _when(found: Explanation) -> str:
-    """Return the shortest time that holds half of what a sound did, by the first method that covers it."""
+    """Return the shortest time that holds half of a sound's score, by the first method that covers it."""
     for place, read in enumerate(found.inputs):
         telling = [one for one in found.voting if decides(one) and place < len(one.scores) and any(one.scores[place])]
         if read.step is None or not telling:

@@ -135,7 +135,7 @@ class Operator:
         return self.affine.transposed_times(unit.reshape(1, *self.output.shape))[0]
 
     def column(self, token: int, channel: int) -> Float[Tensor, "*leaves"]:
-        """Return the column of T for one number that enters: what it sends to the output."""
+        """Return the column of T for one input number: its effect on every output."""
         unit = torch.zeros_like(self.input)
         unit[_place(token, len(unit), "token"), _place(channel, unit.shape[1], "channel of the input")] = 1
         return self.affine.times(unit[None])[0]

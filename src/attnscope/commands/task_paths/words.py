@@ -72,7 +72,7 @@ def document(task: TaskPaths) -> Document:
 
 
 def _removal(task: TaskPaths) -> tuple[Section, ...]:
-    """Return values beside what happens when heads are removed, or nothing where none was."""
+    """Return a section that compares values with the effect of removals, or nothing if no head was removed."""
     if task.removal is None:
         return ()
     replaced = REPLACED[task.removal]

@@ -33,7 +33,7 @@ Key = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class Spell:
-    """An alarm from its beginning to its end (None while it holds), with its renewals."""
+    """One alarm from its beginning to its end (None while it holds), with its renewals."""
 
     alarm: Alarm
     ended: int | None
@@ -51,7 +51,7 @@ class Spell:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Timeline(Record):
-    """One run; `name` is that of its folder. `notes` say what could not be read, or how it was made."""
+    """One run, with the name of its folder. `notes` say what could not be read, or how the run was made."""
 
     KIND: ClassVar[str] = "timeline"
     COMMAND: ClassVar[str] = "timeline"

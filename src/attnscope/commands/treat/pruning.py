@@ -147,7 +147,7 @@ def _prompts(trial: Trial) -> list[Int[Tensor, " token"]]:
 
 
 def _by_contribution(trial: Trial, places: Sequence[Place], prompts: Sequence[Tensor]) -> list[Place]:
-    """Order heads by their mean share of what the block writes, on the same prompts."""
+    """Order heads by their mean share of the block's write, on the same prompts."""
     ready = Batches.of([{"input_ids": ids[None]} for ids in prompts])
     survey = scan(trial.loss.loaded, ready, measures=["head_contribution"], keep_text=False)
     shares = survey.values("head_contribution", stack=survey.stacks[-1])

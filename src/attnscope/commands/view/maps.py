@@ -153,7 +153,7 @@ MOST_BEFORE = 16  # [CLS], registers
 
 @dataclass(frozen=True)
 class Shape:
-    """What maps of one part have in common."""
+    """The properties that all maps of one part share."""
 
     stack: str
     site: str

@@ -46,7 +46,9 @@ def settled(
 
 @dataclass
 class _Call(OpenCall):
-    """If attention happens in it: what was seen in this call before, what later, and the attention."""
+    """A module call. If attention happens in it: the parameters seen before it, those seen after it, and the
+    attention.
+    """
 
     given: list[Tensor] = field(default_factory=list)
     later: list[Tensor] = field(default_factory=list)

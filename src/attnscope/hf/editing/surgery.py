@@ -134,7 +134,7 @@ def one_head_removed(model: nn.Module, site: Site, heads: Sequence[int], by: Rep
 
 @dataclass(frozen=True)
 class Cut:
-    """What is left of every block besides attention and norms."""
+    """The parts of every block that are kept besides attention and norms."""
 
     title: str
     skip: bool

@@ -123,7 +123,7 @@ def redirect_attention(changes: ExitStack, plan: InstallPlan, sites: tuple[Site,
 
 
 class RedirectedAttend:
-    """An `attend` that asks the variant of its module; copied with the module, it asks the copy's."""
+    """An `attend` that calls the variant of its module. A copied module calls its own copy of the variant."""
 
     def __init__(self, module: nn.Module, before: Attend) -> None:
         self.module, self.before = module, before

@@ -91,7 +91,7 @@ def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class _Call:
-    """What an attention function of the registry was called with."""
+    """The arguments of a call to an attention function of the registry."""
 
     module: nn.Module
     flash: bool

@@ -27,7 +27,7 @@ Kept = TypeVar("Kept")
 
 
 class Restoring(ExitStack[bool | None]):
-    """Hooks, forwards, modes and submodules: each method changes one and remembers what it was."""
+    """Change hooks, forwards, modes and submodules, and restore them on exit."""
 
     def before(
         self, module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = True, prepend: bool = False
@@ -146,7 +146,7 @@ def without_cache(model: nn.Module) -> Iterator[None]:
 
 
 class ExchangedModulesError(RefusalError):
-    """A model exchanged modules of its own while it ran."""
+    """The model exchanged modules of its own while it ran."""
 
 
 @contextmanager

@@ -145,7 +145,7 @@ def _tokens(loaded: Loaded, text: str) -> Tensor:
 
 
 def _heard(loaded: Loaded, batch: dict[str, Tensor], text: str | None) -> tuple[Tensor, str]:
-    """Return what the decoder reads beside a sound: the given text, or what the model writes greedily."""
+    """Return the text that the decoder reads with a sound: the given text, or the model's greedy output."""
     begin = opening_of(loaded)
     device = next(loaded.model.parameters()).device
     if text is not None:
@@ -193,7 +193,7 @@ def opening_of(loaded: Loaded) -> list[int]:
 
 
 def _reads(loaded: Loaded) -> str:
-    """Return what kinds of input a model reads, in words."""
+    """Return the kinds of input that a model reads, in words."""
     senses = []
     if PIXELS in loaded.accepts:
         senses.append("pictures")

@@ -147,7 +147,7 @@ def _stack(found: Anatomy, name: str, wanted: Mapping[str, Tensor]) -> str:
 
 @contextmanager
 def explaining(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, no cache, gradients on, and none for parameters; all restored afterwards."""
+    """Set evaluation mode, no cache, and gradients for inputs but not for parameters. Restore everything afterwards."""
     wanting = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with evaluating(model), without_cache(model), with_gradients():
         for parameter in wanting:

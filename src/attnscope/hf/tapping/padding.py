@@ -71,7 +71,7 @@ class Padding:
         )
 
     def _from_arguments(self, stack: str, batch: int, tokens: int) -> Bool[Tensor, "batch2 token2"] | None:
-        """Return what the caller or the model's own arguments say about padding."""
+        """Return the padding mask from the caller's or the model's own arguments."""
         if stack in self._given:
             return self._given[stack]
         described = self._found.stack(stack)

@@ -151,7 +151,7 @@ class _Comparison:
 def verify(
     model: nn.Module, batch: Batch, found: Anatomy | None = None, token_masks: TokenMasks | None = None
 ) -> Verification:
-    """Compare everything the tap says about one batch with what the model did."""
+    """Compare everything that the tap reports about one batch with the model's own values."""
     found = anatomy(model, batch) if found is None else found
     compared = _Comparison(found)
     with evaluating(model), torch.no_grad():
