@@ -49,7 +49,7 @@ class Sound:
     name: str
 
     def at_rate(self, wanted: int) -> Float[np.ndarray, " sample"]:
-        """Resample the sound to as many samples in a second as a model wants."""
+        """Resample the sound to the model's sampling rate."""
         if self.rate is None or self.rate == wanted:
             return self.samples
         from math import gcd

@@ -228,7 +228,7 @@ class _Surround:
         return len(self.before) + len(self.after)
 
     def beginning(self, beginning: Beginning) -> _Surround:
-        """Return the same with or without BOS in front; BOS has the type of what comes after it."""
+        """Return the same sequence with or without BOS in front. BOS has the token type of its successor."""
         before = beginning(self.before)
         if self.types is None or before == self.before:
             return replace(self, before=before)

@@ -119,7 +119,7 @@ def lowest_bit(values: Float[Tensor, "*entry"]) -> Float[Tensor, "*entry"]:
 
 @torch.no_grad()
 def certify(head: Head, pattern: Pattern, accuracy: Accuracy) -> Certificate:
-    """Recompute what the head attends to and compare it with the pattern, row by row."""
+    """Recompute the attention of the head and compare it with the pattern, row by row."""
     if (head.n, len(head.keys)) != (pattern.n, pattern.n_keys):
         raise RefusalError(
             f"The head has {head.n} queries and {len(head.keys)} keys, the pattern {pattern.n} x {pattern.n_keys}: "

@@ -208,6 +208,6 @@ class Certified(NamedTuple):
 
 
 def certified(factors: Factors, pattern: Pattern, accuracy: Accuracy, method: str) -> Certified:
-    """Round to the precision of the accuracy, then certify what is left after rounding."""
+    """Round to the precision of the accuracy, then certify the rounded head."""
     head = rounded(factors, pattern, accuracy.dtype, method)
     return Certified(head, certify(head, pattern, accuracy))

@@ -43,7 +43,7 @@ def rows_of(batch: Batch) -> int | None:
 
 
 def example_batch(model: nn.Module) -> dict[str, Tensor]:
-    """Make inputs for a transformers model from what its forward takes and what its configuration says."""
+    """Make inputs for a transformers model from the arguments of its forward and its configuration."""
     takes = inspect.signature(model.forward).parameters
     config = getattr(model, "config", None)
     if config is None:

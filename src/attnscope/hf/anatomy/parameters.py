@@ -90,7 +90,7 @@ class _Search(CallMatcher[_Call]):
                 self.found[index] = self._tried(self.found[index], index, observed, call)
 
     def _note(self, values: Any) -> None:
-        """Keep what projections may read, before attention; later, what was written."""
+        """Store tensors that projections may read before attention, and tensors that are written after it."""
         for call in self.open:
             if call.attention:
                 call.later.extend(_copies(values))

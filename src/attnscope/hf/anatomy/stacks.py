@@ -110,7 +110,7 @@ def _list_of(path: str) -> str:
 
 
 def _beside(log: CallLog, attending: dict[int, LoggedAttention]) -> dict[int, int]:
-    """Return other elements of a list that pass the same stream on without attention, each with one that attends."""
+    """Return elements of a list that pass the same stream on without attention, each with one that attends."""
     lists: dict[tuple[str, int | None], int] = {}
     for number in attending:
         call = log.calls[number]

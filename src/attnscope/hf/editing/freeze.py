@@ -87,7 +87,7 @@ def freeze(model: nn.Module, batch: Batch, found: Anatomy | None = None, stack: 
 
 @contextmanager
 def _plainly(module: nn.Module, found: Anatomy) -> Iterator[None]:
-    """Evaluation mode, with every step a function of its own: no fused layers, no grouped experts."""
+    """Set evaluation mode and make every step a separate function: no fused layers, no grouped experts."""
     with evaluating(module), without_fast_path(found.fast_path), one_after_another(module):
         yield
 

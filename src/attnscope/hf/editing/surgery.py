@@ -161,7 +161,7 @@ class _Edit:
 
 @contextmanager
 def cut(model: nn.Module, found: Anatomy, variant: Cut) -> Iterator[None]:
-    """Inside the context every block of the model is cut as `variant` says; outside it is restored."""
+    """Cut every block of the model as `variant` says inside this context. Restore it afterwards."""
     edits = [edit for stack in found.stacks for block in stack.blocks for edit in _edits(found, block, variant)]
     states: dict[Location, Tensor] = {}
 

@@ -45,7 +45,9 @@ def into_attention(changes: ExitStack, plan: InstallPlan) -> None:
 
 
 def _chain(found: Anatomy, sites: tuple[Site, ...]) -> tuple[tuple[Site, ...], dict[str, str]]:
-    """Return the first block of the stack, which gives its values to all that are treated, those, and their roles."""
+    """Return the first block of the stack, which gives its values to all treated blocks; the treated blocks; and their
+    roles.
+    """
     first = found.self_attention(sites[0].stack)[0]
     others = tuple(site for site in sites if site.path != first.path)
     if not others:

@@ -74,7 +74,7 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def _compiled_forward(module: nn.Module) -> Any | None:
-    """Return what `m.forward = torch.compile(m.forward)` was made of; None without such a forward."""
+    """Return the function that `m.forward = torch.compile(m.forward)` wrapped; None without such a forward."""
     return getattr(vars(module).get("forward"), "_torchdynamo_orig_callable", None)
 
 

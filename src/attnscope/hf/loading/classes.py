@@ -94,7 +94,7 @@ def vocab_size_of(model: Any) -> int | None:
 
 
 def decoder_start_of(model: nn.Module) -> int | None:
-    """Return the first token that a decoder reads, or None for models that are no encoder-decoder."""
+    """Return the first token that a decoder reads, or None if the model is not an encoder-decoder."""
     config: Any = model.config
     if not config.is_encoder_decoder:
         return None

@@ -223,7 +223,7 @@ class Streamed:
         return self._batches(0)
 
     def fingerprint(self) -> str:
-        """Return a hash of the first piece and of everything that decides the others."""
+        """Return a hash of the first piece and of everything that determines the other pieces."""
         decides = [self.text.sha256, self.head.fingerprint(), self.sizes]
         return hashlib.sha256(json.dumps(decides).encode()).hexdigest()
 

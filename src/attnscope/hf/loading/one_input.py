@@ -119,7 +119,7 @@ def _with_scenes(loaded: Loaded, read: Reading) -> Reading:
 
 
 def _tokens(loaded: Loaded, text: str) -> Tensor:
-    """Return the text beside a picture, with special tokens."""
+    """Return the text that accompanies a picture, with special tokens."""
     refuse_half_characters(text, "The text")
     if loaded.tokenizer is None:
         if not text.replace(",", " ").split() or not all(w.isdecimal() for w in text.replace(",", " ").split()):

@@ -229,7 +229,7 @@ def _entrance(block: Block) -> Location:
 
 
 def _largest_difference(left: list[Tensor], right: list[Tensor]) -> float:
-    """Return zero only if every tensor has the same bits (NaN where NaN was)."""
+    """Return the largest difference. It is zero only if every tensor has the same bits (NaN equals NaN)."""
     if [(a.shape, a.dtype) for a in left] != [(b.shape, b.dtype) for b in right]:
         return float("inf")
     different = [(a, b) for a, b in zip(left, right, strict=True) if not same_numbers(a, b)]

@@ -72,7 +72,7 @@ class _ZeroValues(TorchFunctionMode):
 def moved_by_zeroing(
     model: nn.Module, batch: Mapping[str, Any], found: Anatomy, name: str, tokens: int
 ) -> Float[Tensor, "layer token token"]:
-    """Return `[l, i, j]`, the cosine distance between token i behind block l with and without the value of token j."""
+    """Return `[l, i, j]`: the cosine distance of token i after block l with and without the value of token j."""
     stack = found.stack(name)
     if stack is None or not stack.chained:
         raise RefusalError(
