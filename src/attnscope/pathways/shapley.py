@@ -150,7 +150,7 @@ def _backward(
 def _differentiated(
     network: Network, layer: int, block: Edges, nodes: Tensor, stream: Tensor, adjoint: Tensor
 ) -> tuple[Float[Tensor, " node *shape"], Float[Tensor, "node player"]]:
-    """Do the same by running the block forward and differentiating: slow, for any rule."""
+    """Do the same by differentiating a forward run of the block. This is slow and works for any rule."""
     with torch.enable_grad():
         leaf = stream.clone().requires_grad_()
         gates = nodes[:, None].repeat(1, block.heads + block.mlps).requires_grad_()

@@ -24,8 +24,10 @@ Constants = int | slice | None
 
 @dataclass(frozen=True)
 class Backwards:
-    """The transpose of a linear function, written out, and the shape of the function's answer: for functions too
-    expensive to run again to find these."""
+    """The transpose of a linear function and the shape of its output, given explicitly.
+
+    For functions that are too expensive to run again to find these.
+    """
 
     function: OnParts  # may be in the shape that the argument is broadcast to
     shape: tuple[int, ...]

@@ -86,7 +86,7 @@ def _sentences(found: Capacity) -> tuple[str, ...]:
 
 
 def need_rows(found: Capacity) -> tuple[tuple[str, ...], ...]:
-    """Narrowest first, then constructions without a width; the theorem's own width last."""
+    """Return the narrowest constructions first, then those without a width, and the theorem's own width last."""
     needs = sorted(found.needs, key=lambda need: math.inf if need.d is None else need.d)
     measured = ((need.method, _width(need), _measured(need)) for need in needs)
     return (*measured, ("the theorem", f"{found.theorem_width:,}", "what arXiv:2106.03764 guarantees, by formula"))

@@ -52,7 +52,7 @@ class Estimate:
 
     @property
     def sure(self) -> bool:
-        """Return whether zero is outside."""
+        """Return whether the interval excludes zero."""
         return self.low > 0 or self.high < 0
 
 

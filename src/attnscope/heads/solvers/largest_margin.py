@@ -87,7 +87,7 @@ def check(
 
 
 def repair(solution: Separation, pattern: Pattern, keys: KeyArray, margin: float) -> tuple[Separation, int]:
-    """Solve rows that stopped or fail the check again, by non-negative least squares; return also how many."""
+    """Solve rows that stopped or failed the check again, by non-negative least squares. Also return their number."""
     gap, violation = check(solution, pattern, keys, margin)
     status = solution.status.copy()
     wrong = (status == STATUSES.index("separated")) & ~((gap <= CHECKED) & (violation <= CHECKED))
