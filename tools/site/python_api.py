@@ -104,7 +104,24 @@ def _docstring(thing: Any) -> str:
     if words.startswith(f"{getattr(thing, '__name__', '')}("):  # what dataclass writes by itself
         return ""
     kept = []
-    for line in words.splitlines():
+    for line in _sections(words).splitlines():
         bare = line if line.startswith("    ") else re.sub(r"(?<![`\\])([<\[\]])(?![^`]*`[^`]*$)", r"\\\1", line)
         kept.append(bare)
     return "\n".join(kept)
+
+
+def _sections(words: str) -> str:
+    """Turn NumPy sections into Markdown: a bold title, a list of names, and examples as code."""
+    head, *sections = re.split(r"^(\w+)\n-{3,}\n", words, flags=re.MULTILINE)
+    for title, body in zip(sections[::2], sections[1::2], strict=True):
+        if title == "Examples":
+            lines = textwrap.indent(body.strip(), "    ")
+        else:
+            lines = re.sub(r"^(\S.*?)(?: : (.+))?$", _item, body.strip(), flags=re.MULTILINE)
+            lines = re.sub(r"\n {4}(?=\S)", " ", lines)
+        head += f"**{title}**\n\n{lines}\n\n"
+    return head.rstrip()
+
+
+def _item(found: re.Match[str]) -> str:
+    return f"- `{found[1]}`" + (f" ({found[2]})." if found[2] else ".")

@@ -46,7 +46,7 @@ def entropy_collapse(history: History, limits: Limits) -> Iterator[Ringing]:
 
 
 def _means(table: np.ndarray) -> np.ndarray:
-    """The mean over the heads of every layer; NaN where there is none."""
+    """Return the mean over the heads of every block; NaN for a block without heads."""
     known = np.isfinite(table)
     total = np.where(known, table, 0.0).sum(axis=1)
     return np.where(known.any(axis=1), total / np.maximum(known.sum(axis=1), 1), np.nan)

@@ -1,4 +1,6 @@
-"""Interpolation on a frame: fixed keys of low coherence, and the smallest query that meets the support exactly."""
+"""Interpolation on a frame: the keys are fixed and have low coherence; each query is the smallest that fits its
+support.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from attnscope.heads.solvers.keys import make_keys
 
 
 def likely_width(pattern: Pattern) -> int:
-    """Other keys receive about c sqrt(k / d) times a Gaussian, whose largest of n is sqrt(2 ln n): so d ~ 2 k ln n."""
+    """Return 2 k ln n. Other keys receive about c sqrt(k / d) times a Gaussian, and the largest of n Gaussians is about
+    sqrt(2 ln n).
+    """
     return max(2, min(pattern.n_keys, round(2 * pattern.k * float(np.log(pattern.n_keys)))))
 
 

@@ -1,10 +1,10 @@
-"""Joint optimisation: queries and keys found together for one pattern, ratios made exact last.
+"""Joint optimisation: search queries and keys together for one pattern, then make the ratios exact.
 
-A frame serves every pattern and pays for it in width. For one pattern the keys can be placed so that each query finds
-its own few keys on the outside of the cloud: descent on the leak of all rows (`solvers.descent`) does that. Ratios are
-held softly on the way and made exact at every look: by queries alone where they have room, by queries and keys together
-(`TwoSides`) where rows are fuller than the head is wide. For one key per row the answer is known: all points of a
-circle are corners, so width 2 is enough.
+A frame serves every pattern and pays for it in width. For one pattern the keys can be placed so that the few keys of
+each query lie on the outside of the cloud. Descent on the leak of all rows (`solvers.descent`) does that. During the
+descent ratios are only penalised. Every look makes them exact: with the queries alone if they have free directions, or
+with queries and keys together (`TwoSides`) if rows have more keys than the head has dimensions. For one key per row
+the answer is known: all points of a circle are corners, so width 2 is enough.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from attnscope.heads.solvers.descent import Adam, Target, TwoSides, onto_ratios,
 
 RATE = 0.3
 STIFFNESS = 0.1  # at 256 x 4, width 8, from random keys: 0.1 took 400 steps, 1 took 700
-URGENT_BELOW = 0.1  # share of failing rows below which these become more urgent
+URGENT_BELOW = 0.1  # share of failing rows below which failing rows get more weight
 MORE, LESS, MOST_URGENT = 1.1, 0.98, 10.0  # at each look: factor for failing rows, decay for the others, the limit
-FORGIVEN = 0.4  # of the allowed leak: rows below it stop pulling
+FORGIVEN = 0.4  # share of the allowed leak below which a row has no gradient
 START_SCALE = 3.0  # length of the first queries and keys: logits of about 9 on the support
 LOOK_EVERY = 20
 HELD, HELD_OF_BOTH = 0.8, 0.5  # share of the steps at the full rate, where the last failing rows are fixed
 MOST_STEPS, FEWEST_STEPS = 4000, 300
-MOST_STEPS_OF_BOTH = 2000  # with rows fuller than the width, where looks cost as much as the steps between them
+MOST_STEPS_OF_BOTH = 2000  # for rows with more keys than the width: their looks cost as much as the steps between
 WORK = 2**34  # pairs of query and key in one attempt, within the limits on steps
 NOISES = (0.1, 0.5)  # one attempt each: noise on the first keys, as a share of their length
 DENSE_BELOW = 512  # keys or queries up to which all singular vectors are computed
-HOPELESS = 0.35  # share of failing rows after a quarter of the steps at which a width is given up
-WORTH_ANOTHER = 0.05  # share of failing rows up to which a second start is made
-WHOLE = ("float32", "float64")  # precisions in which keys can be moved as finely as ratios ask for
+HOPELESS = 0.35  # give a width up if this share of rows fails after a quarter of the steps
+WORTH_ANOTHER = 0.05  # start a second time if at most this share of rows fails
+WHOLE = ("float32", "float64")  # precisions fine enough to reach exact ratios by moving keys
 GLANCE, STARE = {"rounds": 1, "iterations": 10}, {"rounds": 3, "iterations": 40}  # of both sides onto the ratios
 
 
@@ -91,9 +91,9 @@ def joint(
 
 
 def _fuller(pattern: Pattern, width: int, accuracy: Accuracy) -> bool:
-    """Return whether ratios need the keys too: a query with more keys than the width has no free direction left.
+    """Return whether exact ratios need the keys too: a query with more keys than the width has no free direction left.
 
-    In half precision keys cannot be placed so finely, so such widths are out of reach.
+    Half precision cannot place keys that finely, so such widths are out of reach.
     """
     return pattern.k > width and accuracy.dtype in WHOLE
 
@@ -101,7 +101,7 @@ def _fuller(pattern: Pattern, width: int, accuracy: Accuracy) -> bool:
 def _descend(
     pattern: Pattern, width: int, accuracy: Accuracy, noise: float, generator: torch.Generator, advance: Advance
 ) -> _Attempt:
-    """Descend from one start until a look finds the accuracy reached or the steps are used up."""
+    """Descend from one start until a look reaches the accuracy or the steps are used up."""
     precision: torch.dtype = getattr(torch, accuracy.dtype)
     target = Target.of(pattern)
     sides = TwoSides(target, width) if _fuller(pattern, width, accuracy) else None
@@ -160,7 +160,7 @@ def _certified_failing(
 def _start(
     pattern: Pattern, target: Target, width: int, noise: float, generator: torch.Generator
 ) -> tuple[QueryTensor, KeyTensor]:
-    """Return keys with noise, alike where they share queries, and each query in the middle of its support."""
+    """Return noisy keys, similar if they share queries, and each query in the middle of its support."""
     spectral = torch.from_numpy(_spectral(pattern, width, generator)).float()
     keys = normalize(spectral + noise * width**-0.5 * torch.randn(spectral.shape, generator=generator))
     middle = torch.zeros(pattern.n, width)
@@ -172,10 +172,11 @@ def _start(
 def _spectral(pattern: Pattern, width: int, generator: torch.Generator) -> KeyArray:
     """Return coordinates of keys from the bipartite graph of the pattern, of mean square length 1.
 
-    Right singular vectors of R^-1/2 B C^-1/2 (B: where the pattern is not zero; R, C: its row and column sums), divided
-    by C^1/2, are the directions in which keys of one query differ least. The constant one, C^1/2 itself, does not tell
-    keys apart and is projected out (in a graph of several parts it is mixed with others, so not just the first). A
-    window or a cycle comes out in order on a closed curve; random keys needed more steps.
+    Let B be 1 where the pattern is not zero, and R, C its row and column sums. The right singular vectors of R^-1/2 B
+    C^-1/2, divided by C^1/2, are the directions in which keys of one query differ least. The constant direction, C^1/2
+    itself, does not tell keys apart and is projected out. (Dropping the first vector is not enough: in a graph of
+    several components the constant one is mixed with others.) A window or a cycle comes out in order on a closed curve.
+    Random keys needed more steps.
     """
     from scipy.sparse.linalg import svds
 
@@ -198,13 +199,14 @@ def _spectral(pattern: Pattern, width: int, generator: torch.Generator) -> KeyAr
 
 
 def _circle(pattern: Pattern, width: int, accuracy: Accuracy) -> Factors:
-    """One key per row: the used keys at m equal steps of a circle, the rest in the middle, queries over their keys.
+    """Return a head of width 2 for one key per row: m used keys in equal steps on a circle, the unused ones at its
+    centre.
 
-    With queries of length t the nearest wrong keys lie t (1 - cos(2 pi / m)) lower, two of them at that distance and
-    the others further, at squares of it; unused keys lie t lower. A gap of ln(4 / leak) bounds the first by half of
-    the leak with room to spare, ln(2 n / leak) the second. Rounding (`heads.certificate`) can bring two logits
-    together by 2 t times its bound for products that sum to 1: that much of 1 - cos is lost. Half a unit of gap pays
-    for the rounding of half precision's own numbers.
+    Each query points at its key. With queries of length t the two nearest wrong keys lie t (1 - cos(2 pi / m)) lower,
+    and the others fall off with the square of their distance; unused keys lie t lower. A gap of ln(4 / leak) bounds the
+    first kind by half of the leak with room to spare, ln(2 n / leak) the second. Rounding (`heads.certificate`) can
+    bring two logits together by 2 t times its bound for products that sum to 1: that much of 1 - cos is lost. Half a
+    unit of gap pays for storing the numbers in half precision.
     """
     used = np.unique(pattern.columns)
     step = 2 * np.pi / max(3, len(used))

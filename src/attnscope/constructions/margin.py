@@ -13,7 +13,7 @@ from attnscope.heads.solvers.largest_margin import largest_margin
 
 
 def likely_width(pattern: Pattern) -> int:
-    """Return 3 k, in which every k keys of a torus are a face; 2 (a circle) for k = 1."""
+    """Return 3 k: any k keys on a torus of that width form a face. Return 2 (a circle) for k = 1."""
     return max(2, 3 * pattern.k) if pattern.k > 1 else 2
 
 

@@ -48,7 +48,7 @@ from attnscope.heads.pattern import Pattern
 from attnscope.heads.rounding import certified
 from attnscope.heads.solvers.universality import curve, universality
 
-ROOM_FOR_ROUNDING = 0.5  # the share of the allowed leak to aim at
+ROOM_FOR_ROUNDING = 0.5  # share of the allowed leak to aim at
 BLOCK_ELEMENTS = 2**22
 RowsByKeys = Float[np.ndarray, "some_rows key"]
 NEWTON_STEPS = 60
@@ -56,7 +56,7 @@ LEAST_LEFT = 0.1  # share of |P| that must remain after rounding for a larger b 
 
 
 def zeros_of(support: Int[np.ndarray, " entry"], visible: int) -> list[int]:
-    """Return the zeros of a row as key indices: every run of neighbours once, the middle of an odd run twice."""
+    """Return the zeros of a row as key indices: every key of a run once, and the middle key of an odd run twice."""
     if len(support) == visible:
         return []
     runs = [list(run) for run in np.split(support, np.flatnonzero(np.diff(support) > 1) + 1)]
@@ -66,7 +66,7 @@ def zeros_of(support: Int[np.ndarray, " entry"], visible: int) -> list[int]:
 
 
 def needed_width(pattern: Pattern) -> int:
-    """Twice the largest degree: 2k for isolated keys, k for windows of an even length; never below 2."""
+    """Return twice the largest degree: 2k for isolated keys, k for windows of an even length, at least 2."""
     zeros = [len(zeros_of(pattern.columns[a:b], int(seen))) for a, b, seen in _row_slices(pattern)]
     return max(2, *zeros)
 
@@ -86,7 +86,7 @@ def _row_slices(pattern: Pattern) -> Iterator[tuple[int, int, int]]:
 def moment_curve(
     pattern: Pattern, width: int, accuracy: Accuracy, rng: np.random.Generator, advance: Advance = silent
 ) -> Factors:
-    """Return the polynomial heads of the derivation. Nothing is random. A larger width changes the keys only."""
+    """Return the polynomial head of the derivation. Nothing is random. A larger width only changes the keys."""
     needed = needed_width(pattern)
     if width < needed:
         raise RefusalError(
@@ -103,7 +103,7 @@ def moment_curve(
         sizes = off * (np.abs(directions[rows]) @ np.abs(keys).T)
         products[rows] = _sharpness(pattern, rows, smallest[rows] @ keys.T, accuracy.leak * ROOM_FOR_ROUNDING, sizes)
         advance("sharpening rows", rows.stop, pattern.n)
-    if pattern.k == 1:  # no ratio can suffer, so all rows get the largest
+    if pattern.k == 1:  # rows of one key have no ratios to spoil, so all get the largest b
         products[:] = max(products.max(), _proved_sharpness(pattern.n_keys, width, accuracy))
     queries = products[:, None] * directions + smallest
     largest = max(float(np.abs(queries[first : first + step] @ keys.T).max()) for first in range(0, pattern.n, step))
@@ -112,7 +112,7 @@ def moment_curve(
 
 
 def _proved_sharpness(n_keys: int, width: int, accuracy: Accuracy) -> float:
-    """Return the sharpness that is proved to serve every row of one key, rounding of half precision included."""
+    """Return a sharpness proved to serve every row of one key, including rounding to half precision."""
     proof = universality(n_keys, 1, 1.0, accuracy, width)
     return proof.sizes[0].sharpness if proof.proved else 0.0
 
@@ -150,9 +150,10 @@ def _first_zero(pattern: Pattern, row: int) -> int:
 def _sharpness(
     pattern: Pattern, rows: slice, smallest: RowsByKeys, leak: float, rounding: RowsByKeys
 ) -> Float[np.ndarray, " some_rows"]:
-    """Return b of the derivation for some rows. |P| is the product of its factors: near zeros coefficients cancel.
+    """Return b of the derivation for some rows.
 
-    `rounding`, the bound for each logit at b = 1, is subtracted from |P|.
+    |P| is computed as a product, because its coefficients cancel near zeros. `rounding`, the bound for each logit at b
+    = 1, is subtracted from |P|.
     """
     n_keys = pattern.n_keys
     steps = np.arange(-n_keys, n_keys)
@@ -188,9 +189,9 @@ def _sharpness(
 
 
 def largest_n(dtype: Dtype, k: int, seed: int = 0, most: int = 4096) -> int:
-    """Return the largest n, by doubling and halving, whose union of k permutations is certified at width 2k.
+    """Return the largest n at which a union of k permutations is certified at width 2k, found by doubling and halving.
 
-    Measured, not proved: rounding is not smooth in n, and a larger n may pass by luck.
+    The answer is measured, not proved: rounding is not smooth in n, and a larger n may pass by luck.
     """
     accuracy = Accuracy(dtype=dtype)
 

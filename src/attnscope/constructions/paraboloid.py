@@ -61,7 +61,7 @@ Point = tuple[float, float]
 def paraboloid(
     pattern: Pattern, width: int, accuracy: Accuracy, rng: np.random.Generator, advance: Advance = silent
 ) -> Factors:
-    """Return the head of the derivation. Nothing is random; coordinates beyond the third stay 0."""
+    """Return the head of the derivation. Nothing is random. Coordinates beyond the third stay 0."""
     if width < WIDTH:
         raise RefusalError(f"The paraboloid has width {WIDTH}, not {width}: ask for {WIDTH}, or use joint.")
     parts = chains(pattern)
@@ -71,7 +71,7 @@ def paraboloid(
         )
     places = laid(parts, pattern.n_keys)
     advance("keys are laid", 1, 2)
-    # Centred for small logits; by whole steps, so that short numbers stay short.
+    # Centre the keys for small logits. Move by whole steps, so that the numbers stay short.
     places -= np.round((places.max(axis=0) + places.min(axis=0)) / 2)
     queries, sharpness = _queries(pattern, places, accuracy, math.sqrt(width))
     keys = np.zeros((pattern.n_keys, width))
@@ -82,14 +82,14 @@ def paraboloid(
 
 
 def laid(parts: Sequence[Chain], n_keys: int) -> Float[np.ndarray, "key 2"]:
-    """Return a place in the plane for every key: chains in strips of two columns, stacked, long ones as combs."""
+    """Return a point in the plane for every key: chains lie in stacked strips of two columns, long chains as combs."""
     height = max(2, math.isqrt(n_keys))
     places = np.zeros((n_keys, 2))
     column, floor = 0, 0
     for part in sorted(parts, key=len, reverse=True):
         odd = part.closed and len(part) % 2 == 1
         even = len(part) - odd
-        # Every tooth has a height: at least 2 t points in the bottom row and 2 t above it.
+        # t teeth need at least 2 t points in the bottom row and 2 t above it.
         teeth = max(1, min(math.ceil(even / (2 * height)), (even + even % 2) // 4))
         tall = math.ceil(even / (2 * teeth))
         if teeth > 1 or floor + odd + tall > height:
@@ -108,9 +108,9 @@ def laid(parts: Sequence[Chain], n_keys: int) -> Float[np.ndarray, "key 2"]:
 
 
 def _comb(length: int, teeth: int) -> Iterator[Point]:
-    """Yield a walk of `length` points from (0, 0): up and down every tooth, and back along the bottom row.
+    """Yield a walk of `length` points from (0, 0): up and down every tooth, then back along the bottom row.
 
-    The last point of an even walk is (1, 0), beside the first. An odd walk (a path) stops one point earlier.
+    An even walk ends at (1, 0), beside its start. An odd walk (a path) stops one point earlier.
     """
     if length == 1:
         yield 0.0, 0.0
@@ -128,7 +128,7 @@ def _comb(length: int, teeth: int) -> Iterator[Point]:
 def _queries(
     pattern: Pattern, places: Float[np.ndarray, "key 2"], accuracy: Accuracy, carried: float
 ) -> tuple[Float[np.ndarray, "row 3"], Float[np.ndarray, " row"]]:
-    """Return b (2c, -1) of the derivation, and b, row by row."""
+    """Return b (2c, -1) of the derivation and b, row by row."""
     from scipy.spatial import cKDTree
 
     support, weights, _ = pattern.padded()
@@ -143,7 +143,7 @@ def _queries(
     keys = np.concatenate([np.asarray(keys, dtype=np.int64) for keys in near])
     off = (keys != support[rows, 0]) & (keys != support[rows, -1])
     rows, keys = rows[off], keys[off]
-    # How far a key lies below the pair for b = 1, and what the tilt adds, relative to the pair's own mass.
+    # Distance of a key below the pair at b = 1, and the share of the tilt, relative to the pair's mass.
     depth = ((places[keys] - middle[rows]) ** 2).sum(axis=1) - ((first - middle) ** 2).sum(axis=1)[rows]
     on = np.stack([(tilt * (end - middle)).sum(axis=1) for end in (first, last)], axis=1)
     mass = np.logaddexp(on[:, 0], np.where(two, on[:, 1], -np.inf))

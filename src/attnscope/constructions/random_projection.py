@@ -1,21 +1,22 @@
-"""The paper's head: target logits split by their singular values, and both halves projected at random.
+"""The head of arXiv:2106.03764: split the target logits by their singular values, and project both halves at random.
 
 Derivation (arXiv:2106.03764, Theorem 1; the numbers are in heads/solvers/projection.py):
 
 1. B holds logits whose softmax has exact ratios on the support and zeros small enough, with delta to spare everywhere.
 2. B = U S V^T. The rows x_i of U S^1/2 and y_j of V S^1/2 have <x_i, y_j> = B_ij and
-   |x_i|^2 = (U S U^T)_ii <= ||B||_2 <= sqrt(||B||_1 ||B||_inf) <= k beta: here sparse columns are used.
+   |x_i|^2 = (U S U^T)_ii <= ||B||_2 <= sqrt(||B||_1 ||B||_inf) <= k beta. This step needs sparse columns.
 3. A Gaussian G with entries N(0, 1/d) keeps all n^2 products within t |x| |y| <= delta with probability >= 1/2 once
    d >= 4 ln(8 n^2) / (t^2 - t^3), t = delta / (k beta).
-4. X1 = U S^1/2 G are the queries, X2 = V S^1/2 G the keys; the input is X = [X1 X2] and the projections W_Q = [I; 0],
-   W_K = [0; I] know nothing of the pattern. A draw is checked, and drawn again where it fails: at most 2 expected. QED
+4. X1 = U S^1/2 G are the queries, X2 = V S^1/2 G the keys. The input is X = [X1 X2], and the projections
+   W_Q = [I; 0], W_K = [0; I] do not depend on the pattern. Check each draw and draw again if it fails: two draws are
+   expected at most. QED
 
-Ratios decide the theorem's width: a logit must be within delta of its target. The exact-ratio step that finishes every
-head removes that part, so the width at which a *finished* head passes is far smaller; `*_as_drawn` in the notes is the
-theorem's own object.
+The ratios decide the theorem's width: a logit must be within delta of its target. Every head is finished by a step that
+makes its ratios exact, so a *finished* head passes at a far smaller width. `*_as_drawn` in the notes describes the
+unfinished head of the theorem.
 
-Where B falls apart into blocks that share no row and no column (permutations, block patterns), each block is decomposed
-on its own, and together they decompose B.
+If B consists of blocks that share no row and no column (permutations, block patterns), each block is decomposed alone,
+and together they decompose B.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ from attnscope.heads.solvers.projection import (
 )
 from attnscope.heads.solvers.theorem import Theorem, exact_tail_width, theorem_width
 
-LARGEST_BLOCK = 4096  # a dense decomposition takes about a minute, and grows with the cube
+LARGEST_BLOCK = 4096  # a dense decomposition of this size takes about a minute; the time grows with the cube
 
 __all__ = ["Drawing", "Theorem", "random_projection", "success_rate", "theorem_for", "theorem_width"]
 
 
 def theorem_for(pattern: Pattern, accuracy: Accuracy) -> Theorem:
-    """Return the theorem's width for this pattern, with its own k, spread and e2."""
+    """Return the theorem's width for the k, spread and e2 of this pattern."""
     k = math.sqrt(pattern.k * pattern.k_columns)
     size = math.ceil(math.sqrt(pattern.n * pattern.n_keys))
     return theorem_width(size, k, pattern.spread, accuracy.ratio_error, target(pattern, accuracy).zero_ratio)
@@ -66,7 +67,7 @@ def theorem_for(pattern: Pattern, accuracy: Accuracy) -> Theorem:
 def random_projection(
     pattern: Pattern, width: int, accuracy: Accuracy, rng: np.random.Generator, advance: Advance = silent
 ) -> Factors:
-    """Queries U S^1/2 G and keys V S^1/2 G, the first of at most ten draws whose finished head is certified."""
+    """Return queries U S^1/2 G and keys V S^1/2 G: the first of at most ten draws whose finished head is certified."""
     wanted = target(pattern, accuracy)
     split = Split(wanted)
     factors, facts = redraw(split.project, split.rank, pattern, width, accuracy, rng, advance)
@@ -83,7 +84,7 @@ def success_rate(pattern: Pattern, width: int, accuracy: Accuracy, draws: int, r
 
 
 class Drawing:
-    """Draws for one pattern at any width. The slow decomposition is made once."""
+    """Random draws for one pattern at any width. The slow decomposition is computed once."""
 
     def __init__(self, pattern: Pattern, accuracy: Accuracy) -> None:
         self.pattern, self.accuracy, self.wanted = pattern, accuracy, target(pattern, accuracy)
@@ -124,7 +125,7 @@ class Split:
 
 
 def _blocks(logits: csr_array) -> list[tuple[Int[np.ndarray, " row"], Int[np.ndarray, " column"]]]:
-    """Return rows and columns of the connected components of the bipartite graph, without unused columns."""
+    """Return the rows and columns of each connected component of the bipartite graph. Unused columns are left out."""
     n = logits.shape[0]
     count, label = connected_components(block_array([[None, logits], [logits.T, None]]), directed=False)
     order = np.argsort(label, kind="stable")

@@ -1,11 +1,11 @@
-"""The row-sparse variant of the paper's head: random keys, and queries that are sums of the keys they look for.
+"""The row-sparse variant of `random_projection`: keys are random, and each query is a sum of the keys it looks for.
 
 Derivation (the same argument as arXiv:2106.03764, Theorem 1, with the trivial split B = B I): keys K = G and queries
 Q = B G have logits <B_i G, e_j G>, whose expectation is B_ij. Their factors have |B_i| <= sqrt(k) beta and |e_j| = 1,
 so t = delta / (sqrt(k) beta) keeps every logit within delta, and d >= 4 ln(8 n^2) / (t^2 - t^3) = O(k beta^2 ln n /
-delta^2) is enough: k where the paper has k^2, no decomposition, and columns may be as full as they like (sinks). QED
+delta^2) is enough. So k replaces the paper's k^2, no decomposition is needed, and columns may be full (sinks). QED
 
-The ratios on the support are the expensive part of that width. Left to the exact-ratio step that finishes every head,
+Most of that width pays for the ratios on the support. Every head is finished by a step that makes its ratios exact, so
 only the leak remains, and the width falls from 10^5 to 10^2.
 """
 
@@ -33,7 +33,7 @@ from attnscope.heads.solvers.theorem import theorem_width_rows
 def random_projection_rows(
     pattern: Pattern, width: int, accuracy: Accuracy, rng: np.random.Generator, advance: Advance = silent
 ) -> Factors:
-    """Queries B G and keys G, the first of at most ten draws whose finished head is certified."""
+    """Return queries B G and keys G: the first of at most ten draws whose finished head is certified."""
     wanted = target(pattern, accuracy)
 
     def project(projection: Projection) -> Pair:

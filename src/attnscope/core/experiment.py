@@ -1,4 +1,4 @@
-"""Experiments re-run the claims of a paper; a claim has a rule that measured numbers can break.
+"""Experiments re-run the claims of a paper. Each claim has a rule that measured numbers can break.
 
     CLAIMS = claims("2103.03404", '''
         sort_learned: An attention-only model with skips learns to sort.
@@ -12,8 +12,8 @@
     def dong2021(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
 
 Verdicts are computed, never typed. Each quantity is measured once per seed, and a bound must hold for the median over
-seeds. `given` bounds say what a comparison needs (a baseline that learned): where they are not met, the claim is not
-judged. This module does not import torch, so results can be read, judged and drawn on a machine without it.
+seeds. `given` bounds state the conditions of a comparison (a baseline that learned): if they are not met, the claim is
+not judged. This module does not import torch, so results can be read, judged and drawn on a machine without it.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def claims(paper: str, *texts: str) -> tuple[Claim, ...]:
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a figure: x is a place on an axis or the name of a bar. NaN is a number that does not exist."""
+    """One point of a figure: x is a place on an axis or the name of a bar. NaN is a missing number."""
 
     x: float | int | str
     y: float
@@ -212,7 +212,7 @@ class Session(Protocol):
     def advance(self, stage: str, done: int, total: int) -> None: ...
 
     def part(self, name: str, work: Callable[[], Any]) -> Any:
-        """Return the plain data that `work` returns, or what an earlier run of this part saved."""
+        """Return the plain data of `work`. If an earlier run saved this part, return that instead."""
 
     def state_path(self, name: str) -> Path | None:
         """Return where unfinished work may save its state, or None if nothing is saved."""
@@ -290,7 +290,7 @@ def experiment(
     seeds: Mapping[str, int],
     advice: str = "",
 ) -> Callable[[Function], Experiment]:
-    """Turn a function into an experiment with the name of the function, which is also the name of its file."""
+    """Turn a function into an experiment. The names of the function, the experiment and the file are the same."""
 
     def register(function: Function) -> Experiment:
         if any(tuple(by_preset) != PRESETS for by_preset in (presets, takes, seeds)):

@@ -61,7 +61,7 @@ class _Arrivals:
     at: float = 0.0
 
     def note(self, number: int) -> bool:
-        """Return whether this signal is a new one, not the echo of another."""
+        """Return whether this signal is new, not a repetition of an earlier one."""
         now = time.monotonic()
         echo = self.first is not None and now - self.at < SAME_STOP_SECONDS
         if self.first is None:

@@ -16,7 +16,7 @@ MOST_SEEDS = 1000
 
 
 def refuse_unusable_seed(seed: int, lowest: int = LOWEST_OF_TORCH) -> None:
-    """Refuse what is not a usable seed; `lowest` is 0 for numpy, which takes no negative seeds."""
+    """Refuse a value that is not a usable seed. `lowest` is 0 for numpy, which takes no negative seeds."""
     if isinstance(seed, bool) or not hasattr(seed, "__index__"):  # numpy's integers are allowed
         raise RefusalError(f"A seed is a whole number, not {seed!r}: choose 0 or more.")
     if seed < lowest:

@@ -106,7 +106,9 @@ def blocks(numbers: Iterable[int]) -> str:
 
 
 def entering(positions: Iterable[int], last: int) -> str:
-    """Return `entering blocks 3-5 and after the last` for positions of the stream; `last` leaves the last block."""
+    """Return `entering blocks 3-5 and after the last` for positions of the stream. Position `last` is after the last
+    block.
+    """
     chosen = sorted(set(positions))
     before = [position for position in chosen if position < last]
     words = [f"entering {blocks(before)}"] if before else []

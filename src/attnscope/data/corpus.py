@@ -115,8 +115,10 @@ def split(corpus: Corpus) -> Split:
 
 
 def held_out_places(documents: int) -> frozenset[int]:
-    """Return which of so many documents are held out: one in five; of few up to four but never more than half, since an
-    interval over one or two says next to nothing."""
+    """Return the indices of held-out documents: one in five.
+
+    A small corpus holds out up to four, but never more than half: an interval over one or two documents says little.
+    """
     wanted = max(documents // EVERY, min(ENOUGH, documents // 2))
     return frozenset((number + 1) * documents // wanted - 1 for number in range(wanted))
 

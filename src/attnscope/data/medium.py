@@ -49,7 +49,7 @@ class Sound:
     name: str
 
     def at_rate(self, wanted: int) -> Float[np.ndarray, " sample"]:
-        """Resample the sound to as many samples in a second as a model wants."""
+        """Resample the sound to the model's sampling rate."""
         if self.rate is None or self.rate == wanted:
             return self.samples
         from math import gcd
@@ -158,7 +158,7 @@ def _picture(data: bytes, path: Path) -> Picture:
 
 
 def pillow() -> Any:
-    """PIL.Image, or how to get it."""
+    """Return PIL.Image, or refuse and say how to install it."""
     try:
         from PIL import Image
     except ImportError:

@@ -72,7 +72,7 @@ def stored_bytes(source: str | Path) -> int:
 
 
 def stream(source: str | Path, name_of_field: str = "text", block: int = _PIECE) -> Stream:
-    """Read everything once, and keep where its blocks of `block` characters begin."""
+    """Read everything once, and store where its blocks of `block` characters begin."""
     files, folder = _files(source)
     digest = hashlib.sha256()
     numbers, places, upto = array("q"), array("q"), array("q")
@@ -114,7 +114,7 @@ def _files(source: str | Path) -> tuple[tuple[str, ...], bool]:
 
 
 def _kind(file: str) -> tuple[str, bool]:
-    """Return what a file holds, by its name, and whether it is packed."""
+    """Return the format of a file, by its name, and whether it is compressed."""
     kinds = [suffix.lower() for suffix in PurePosixPath(file).suffixes]
     packed = kinds[-1:] == [".gz"]
     return ((kinds[:-1] if packed else kinds)[-1:] or [""])[0], packed
@@ -177,7 +177,7 @@ def _text(lines: Any, file: str, last: int | None) -> Iterator[tuple[str, int]]:
 
 
 def _whole_characters(data: bytes) -> int:
-    """Return where the last whole character of UTF-8 ends."""
+    """Return the end of the last whole UTF-8 character."""
     end = len(data) - 1
     while end and data[end] & 0xC0 == 0x80:
         end -= 1

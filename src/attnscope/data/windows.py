@@ -217,7 +217,7 @@ def _starts(ids: Sequence[int], room: int) -> range:
 
 @dataclass(frozen=True)
 class _Surround:
-    """What the tokenizer puts before and after a text, and the token types of the three parts."""
+    """The tokens that the tokenizer puts before and after a text, and the token types of the three parts."""
 
     before: tuple[int, ...]
     after: tuple[int, ...]
@@ -228,7 +228,7 @@ class _Surround:
         return len(self.before) + len(self.after)
 
     def beginning(self, beginning: Beginning) -> _Surround:
-        """Return the same with or without BOS in front; BOS has the type of what comes after it."""
+        """Return the same sequence with or without BOS in front. BOS has the token type of its successor."""
         before = beginning(self.before)
         if self.types is None or before == self.before:
             return replace(self, before=before)
@@ -245,7 +245,7 @@ class _Surround:
 
 
 def _surround(tokenizer: Tokenizer, corpus: Corpus) -> _Surround:
-    """Learn it from the tokenizer: the same words with and without special tokens."""
+    """Compare the same words with and without special tokens to see what the tokenizer adds."""
     for document in corpus.documents:
         sample = document[:200]
         bare = _token_ids(tokenizer, sample)

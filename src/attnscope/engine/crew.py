@@ -71,7 +71,7 @@ class ArrayPart:
 
 
 def part(text: str, environment: Mapping[str, str] | None = None) -> ArrayPart:
-    """Read `3/64`, or `env` for what a batch system says in the environment."""
+    """Read `3/64`, or `env` to take the part from the batch system's environment variables."""
     if text == FROM_ENVIRONMENT:
         return _of(os.environ if environment is None else environment)
     found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text.strip())
@@ -174,7 +174,7 @@ ENGINES = ("local", "ray")
 
 @dataclass(frozen=True)
 class Workers:
-    """Who does the work. `workers=None` means one process here, or all cores of a cluster."""
+    """The processes that do the work. `workers=None` means one process here, or all cores of a cluster."""
 
     workers: int | None = None
     engine: str = "local"

@@ -1,6 +1,6 @@
 """Report the alarm on a measure's card, for measures that no other finding reads.
 
-So a new measure with an alarm is diagnosed without another edit. A limit of that name in `Thresholds` takes precedence.
+So a new measure with an alarm needs no finding of its own. A limit of that name in `Thresholds` takes precedence.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def _rings(card: Card, grid: Grid, thresholds: Thresholds) -> Iterator[Finding]:
     if not mask.any():
         return
     places = np.argwhere(mask)
-    # A number that a block makes of the stream stands where the stream leaves the block.
+    # A measure of a block's effect on the stream is stored at the next depth, where the stream leaves the block.
     depths = tuple(sorted({int(place[0]) - card.of_block for place in places}))
     worst = float(np.nanmax(grid.means) if above else np.nanmin(grid.means))
     many = mask.sum() > thresholds.most_heads * grid.measured
     heads = grid.chosen(mask) if mask.ndim == 2 else ()
-    # The card's words ("ten times longer") are about the card's limit.
+    # The card's words ("ten times longer") only fit the card's own limit.
     meaning = f": {card.alarm.meaning.rstrip('.')}" if limit == card.alarm.threshold else ""
     if heads:
         where = f"in {len(heads):,} of {count(grid.measured, 'head')} ({blocks(depths)})"

@@ -1,7 +1,7 @@
-"""Dormant heads: their output is small beside the other heads of their block.
+"""Dormant heads: their output is small compared with the other heads of their block.
 
-Of thirteen scores for heads that can be removed, those by the norm of a head's output held across model families, and
-found heads that the mass on the first token does not (arXiv:2504.03889).
+Among thirteen scores for removable heads, those based on the norm of a head's output worked across model families, and
+found heads that the mass on the first token misses (arXiv:2504.03889).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Drained sinks: the sink of a head has a small value, so that attention to it writes almost nothing.
 
-An idle head cannot attend to nothing: it puts its attention where the value is small (arXiv:2410.13835). Reports heads
-in which one key receives as much as a sink (the bar of `sink_elsewhere`) and its value is a small part of the head's
-mean.
+An idle head cannot attend to nothing, so it attends to a key with a small value (arXiv:2410.13835). Reports heads in
+which one key receives as much attention as a sink (the threshold of `sink_elsewhere`) and has a value far below the
+head's mean.
 """
 
 from __future__ import annotations

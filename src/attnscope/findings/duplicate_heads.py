@@ -1,4 +1,4 @@
-"""Duplicate heads: two heads of a block that draw the same pattern. One of them can often go."""
+"""Duplicate heads: two heads of a block with the same pattern. One of them can often be removed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def duplicate_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]
 
 
 def _pair(grid: Grid, place: tuple[int, int]) -> tuple[int, ...]:
-    """Return the block, the head and its most similar head, lower first; without the latter if it is unknown."""
+    """Return the block, the head and its most similar head, lower first. Leave the latter out if it is unknown."""
     layer, head = place
     twin = (grid.cells[layer].usual()[head] or {}).get("other")
     return (layer, head) if twin is None else (layer, *sorted((head, twin)))

@@ -1,8 +1,8 @@
-"""Layers that choose one key only: most of their heads are nearly one-hot.
+"""Entropy collapse: blocks in which most heads are nearly one-hot.
 
-In training this comes before divergence (Zhai et al. 2023, arXiv:2303.06296). A head at rest on the first token is
-one-hot too, and harmless: where sinks explain most of the heads this is a warning at most, and where they explain all
-of them, in some layers only, a note. Over fewer than two tokens there is nothing to choose, and nothing to say.
+In training this comes before divergence (Zhai et al. 2023, arXiv:2303.06296). An idle head that attends to the first
+token is one-hot too, and harmless. So the finding is at most a warning if sinks explain most of the heads, and a note
+if they explain all of them and only some blocks are affected. Fewer than two tokens give no finding.
 """
 
 from __future__ import annotations

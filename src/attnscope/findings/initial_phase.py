@@ -1,10 +1,10 @@
-"""The phase of random weights: attention that averages, chooses, or is frozen on a few keys before it has learned.
+"""Phase of random weights: untrained attention averages all keys, chooses some, or is frozen on a few.
 
-Only for scans of random weights. r is the spread of logits beside sqrt(2 ln n), the most that n keys can bear
-before the largest few of them hold all mass (`logit_phase` derives it; arXiv:2505.24333, arXiv:2510.05554). Entropy is
-predicted as the share 1 - r^2 of the largest possible: above the limit for uniform heads attention starts
-uniform, and tokens are averaged from the first step on; past r = 1 it starts frozen, and gradients of queries and keys
-vanish. The finding gives both the measured and the predicted value.
+Only for scans of random weights. r is the spread of the logits divided by sqrt(2 ln n). Above r = 1 a few of n keys
+hold all mass (`logit_phase` derives it; arXiv:2505.24333, arXiv:2510.05554). The predicted entropy is the share 1 - r^2
+of the largest possible. Above the limit for uniform heads attention starts uniform, and tokens are averaged from the
+first step on. Above r = 1 it starts frozen, and the gradients of queries and keys vanish. The finding gives both the
+measured and the predicted value.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def initial_phase(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _squares(survey: Survey, grid: Grid, phase: str) -> str:
-    """Return the sum of squares of a frozen row: the mean mass on the key it attends to."""
+    """Return the sum of squares of a frozen row, which is the mean mass on the key it attends to."""
     parts = [grid_at(survey, "logit_phase", grid.stack, grid.site, part) for part in ("predicted_squares", "squares")]
     if phase != "frozen" or None in parts:
         return ""

@@ -47,7 +47,7 @@ def massive_activation(survey: Survey, thresholds: Thresholds) -> Iterator[Findi
             block, half = step.writer
             writer = f"the {half} of block {block}" if halves else f"block {block}"
             kind = survey.kind_of_block(stack, block)
-            if kind is not None:  # it has no attention to be told from its MLP
+            if kind is not None:  # without attention there is only one half to name
                 writer, half = f"block {block} ({kind})", "block"
             blocks = {level.writer[0] for level in levels[start + 1 : end + 1]}
             verb = "raise" if up else "lower"
@@ -95,9 +95,9 @@ _DOWN = "The counterpart of the step up: this block cancels the spike before the
 
 
 def _climbs(sizes: list[float]) -> Iterator[tuple[int, int]]:
-    """First and last index of every run of steps that all rise, or all fall, by at least 1.5 times.
+    """Return the first and last index of every run of steps that all rise, or all fall, by at least 1.5 times.
 
-    One quiet half-block between two steps belongs to the run: spikes are often the work of MLPs alone.
+    A run may contain one quiet half-block between two steps, because spikes are often written by MLPs alone.
     """
     ways = [_way(before, after) for before, after in pairwise(sizes)]
     for n in range(1, len(ways) - 1):

@@ -1,8 +1,8 @@
-"""Pictures or sounds that words hardly look at (Chen et al. 2024, arXiv:2403.06764, section 3): in deep blocks of
-vision-language models, tokens of pictures are most of the keys and get next to none of the attention.
+"""Ignored media: words pay almost no attention to pictures or sounds (Chen et al. 2024, arXiv:2403.06764, section 3).
 
-The baseline is attention without preference in the same places, so a short picture in a long text, a window, or words
-before their picture do not count as neglect.
+In deep blocks of vision-language models, picture tokens are most of the keys and get very little attention. The
+baseline is uniform attention over the same tokens, so a short picture in a long text, a window, or words before their
+picture do not count as neglect.
 """
 
 from __future__ import annotations

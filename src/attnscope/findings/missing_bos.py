@@ -1,4 +1,4 @@
-"""A model that was trained with BOS and is read without it, judged by its loss on a few windows without and with BOS.
+"""Missing BOS: the model was trained with BOS and is scanned without it, judged by its loss on a few windows.
 
 Models whose training texts all began with BOS use it as a sink for attention that is not needed elsewhere
 (arXiv:2309.17453). Without it their loss is far higher, and sinks and massive activations move or vanish. The numbers
@@ -52,6 +52,6 @@ def missing_bos(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _loss(value: Any) -> float | None:
-    """Return a loss; merged shards may hold several, of which the first is taken."""
+    """Return the loss of the survey, or the first one if merged shards hold several."""
     value = value[0] if isinstance(value, list) and value else value
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

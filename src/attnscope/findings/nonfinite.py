@@ -55,7 +55,7 @@ def nonfinite(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _broken_weights(survey: Survey) -> Iterator[Finding]:
-    """Report broken weights: a row of an embedding that no text uses shows nowhere else."""
+    """Report NaN or infinity in weights: a broken embedding row that no text uses shows nowhere else."""
     named = (survey.provenance.get("model") or {}).get("broken_weights")
     if not named or not isinstance(named, list):
         return

@@ -1,6 +1,6 @@
-"""An activation above 65,504, the largest number of float16, however slowly it grew.
+"""Float16 overflow: an activation above 65,504, the largest number of float16, however slowly it grew.
 
-`massive_activation` finds sudden steps. An activation that climbs in smaller steps can also pass the limit, and then is
+`massive_activation` finds sudden steps. An activation that climbs in smaller steps can also pass the limit, and is then
 infinite in float16. One sequence is enough: the maximum over sequences is judged, not the mean.
 """
 

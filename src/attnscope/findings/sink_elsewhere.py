@@ -1,6 +1,6 @@
 """Sinks elsewhere: heads in which one key, usually not the first, takes as much attention as a sink.
 
-Encoders often use another token than the first (a separator, a full stop, a register). On short sequences the threshold
+Encoders often use a token other than the first (a separator, a full stop, a register). On short sequences the threshold
 is raised as for sinks on the first token.
 """
 

@@ -1,4 +1,4 @@
-"""Over-smoothing: tokens of any length point the same way (Shi et al. 2022, arXiv:2202.08625).
+"""Over-smoothing: all tokens point in the same direction, whatever their length (Shi et al. 2022, arXiv:2202.08625).
 
 One strong channel shared by all tokens gives a high cosine, so this alone does not prove a collapse.
 """

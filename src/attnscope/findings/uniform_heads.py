@@ -1,10 +1,10 @@
-"""Heads that choose nothing: attention that is almost uniform.
+"""Uniform heads: attention spread almost evenly over all keys.
 
 The largest possible entropy of a row with m keys is ln m. Over n tokens its mean is ln n without a mask, and
-(1/n) sum_i ln i = ln(n!)/n under a causal mask. n is the mean number of tokens in a sequence (see `baseline`); since ln
-is concave this is never below the true bound for sequences of mixed length, so there are no false alarms. A sliding
+(1/n) sum_i ln i = ln(n!)/n under a causal mask. n is the mean number of tokens in a sequence (see `baseline`). ln is
+concave, so this is never below the true bound for sequences of mixed length, and there are no false alarms. A sliding
 window lowers the true bound: uniform heads inside a window are then missed. If some head exceeds the bound, n is wrong
-for that place (a decoder that reads another length), and there is no finding, nor for fewer than two tokens.
+there (a decoder that reads another length), and there is no finding. Fewer than two tokens give no finding either.
 """
 
 from __future__ import annotations

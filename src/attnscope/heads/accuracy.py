@@ -47,7 +47,7 @@ class Accuracy:
 
 
 def checked_accuracy(ratio_error: float, leak: float, dtype: str) -> Accuracy:
-    """Return the accuracy that a user asks for. The name of the precision may be wrong."""
+    """Return the requested accuracy. Refuse an unknown precision."""
     return Accuracy(ratio_error, leak, precision(dtype))
 
 

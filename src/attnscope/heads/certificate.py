@@ -70,7 +70,7 @@ def rounding_of_one(dtype: Dtype, width: int) -> float:
 
 
 class Logits(NamedTuple):
-    """Logits of the stored numbers, and how far from them an evaluation may end."""
+    """Logits of the stored numbers, and the largest error of an evaluation."""
 
     exact: Float[Tensor, "row key"]
     slack: Float[Tensor, "row key"]
@@ -91,7 +91,7 @@ def logits_and_slack(queries: QueryTensor, keys: KeyTensor, scale: float, unit: 
 
 
 def of_the_scale(below: Float[Tensor, "*entry"], scale: float, unit: float) -> Float[Tensor, "*entry"]:
-    """Bound what the rounding of the scale does to logits this far below the peak. Hidden ones (-inf) cost nothing."""
+    """Bound the effect of rounding the scale on logits this far below the peak. Hidden logits (-inf) have no error."""
     if not _rounds(scale):
         return torch.zeros_like(below)
     return unit * MILLIONTH * below.abs().masked_fill(below == -torch.inf, 0)
@@ -119,7 +119,7 @@ def lowest_bit(values: Float[Tensor, "*entry"]) -> Float[Tensor, "*entry"]:
 
 @torch.no_grad()
 def certify(head: Head, pattern: Pattern, accuracy: Accuracy) -> Certificate:
-    """Recompute what the head attends to and compare it with the pattern, row by row."""
+    """Recompute the attention of the head and compare it with the pattern, row by row."""
     if (head.n, len(head.keys)) != (pattern.n, pattern.n_keys):
         raise RefusalError(
             f"The head has {head.n} queries and {len(head.keys)} keys, the pattern {pattern.n} x {pattern.n_keys}: "
@@ -204,5 +204,5 @@ def _worst(values: Tensor) -> float:
 
 
 def _infinite(values: Tensor) -> Tensor:
-    """NaN counts as infinitely bad: it must not vanish in a maximum or hide in a mean."""
+    """Replace NaN by infinity, so that a maximum or a mean cannot hide it."""
     return values.nan_to_num(nan=torch.inf, posinf=torch.inf)

@@ -92,7 +92,7 @@ def write_head(path: Path | str, head: HeadFile) -> Path:
 
 
 def read_head(path: Path | str) -> HeadFile:
-    """Read a file, or refuse with a sentence that says what is wrong with it."""
+    """Read a file, or refuse and say what is wrong with it."""
     path = named_path(path)
     if path.is_dir():
         raise RefusalError(f"{path} is a folder: give the head file inside it.")

@@ -132,7 +132,7 @@ class Pattern:
         normalise: bool = False,
         name: str = "pattern",
     ) -> Pattern:
-        """Return the pattern with these entries, in any order, zeros ignored; refuse wrong entries by their place."""
+        """Return the pattern with these entries, in any order. Zeros are ignored. A refusal names the wrong entry."""
         n_keys = n if n_keys is None else n_keys
         _check_entries(rows, columns, weights, n, n_keys, causal)
         keep = weights > 0

@@ -86,7 +86,7 @@ def _walk(start: int, partners: list[list[int]], left: set[int]) -> Iterator[int
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
-    """The smaller pattern, what a row may leak in it, and how many coordinates the way back costs."""
+    """The smaller pattern, the leak allowed in its rows, and how many coordinates lifting it back costs."""
 
     pattern: Pattern
     leak: float
@@ -139,7 +139,9 @@ def _merged(before: Reduction) -> Reduction:
 def _alike(
     starts: Int[np.ndarray, " one_more"], places: Int[np.ndarray, " entry"], values: Float[np.ndarray, " entry"]
 ) -> tuple[Int[np.ndarray, " line"], Int[np.ndarray, " different"]]:
-    """Number the different lines of a sparse matrix: the number of each line, and the first line of each number."""
+    """Number equal lines of a sparse matrix alike. Return the number of each line, and the first line of each
+    number.
+    """
     known: dict[bytes, int] = {}
     first: list[int] = []
     which = np.empty(len(starts) - 1, dtype=np.int64)

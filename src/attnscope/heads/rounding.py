@@ -195,7 +195,7 @@ def _other_neighbour(exact: QueryTensor, nearest: QueryTensor) -> QueryTensor:
 
 
 def _spread(seen: Float[Tensor, "row k width"], wanted: Float[Tensor, "row k"], queries: QueryTensor) -> Tensor:
-    """ln(1 + ratio error) of each row: its largest minus its smallest error, between which empty places (0) lie."""
+    """Return ln(1 + ratio error) of each row: its largest minus its smallest error. Padding counts as 0."""
     error = torch.einsum("rkd,rd->rk", seen, queries) - wanted
     return error.amax(1) - error.amin(1)
 
@@ -208,6 +208,6 @@ class Certified(NamedTuple):
 
 
 def certified(factors: Factors, pattern: Pattern, accuracy: Accuracy, method: str) -> Certified:
-    """Round to the precision of the accuracy, then certify what is left after rounding."""
+    """Round to the precision of the accuracy, then certify the rounded head."""
     head = rounded(factors, pattern, accuracy.dtype, method)
     return Certified(head, certify(head, pattern, accuracy))

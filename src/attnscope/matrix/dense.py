@@ -15,7 +15,7 @@ from attnscope.matrix.similarity import sample_rows
 
 
 def dense_pattern(scores: Scores) -> Maps:
-    """A in float64; rows that may see nothing are 0."""
+    """Return A in float64. Rows that see no key are 0."""
     if scores.pattern is not None:
         return scores.pattern.double()
     s = dense_logits(scores)
@@ -27,7 +27,7 @@ def dense_pattern(scores: Scores) -> Maps:
 
 
 def dense_logits(scores: Scores) -> Maps:
-    """s in float64, -inf where a key may not be seen."""
+    """Return s in float64, -inf for hidden keys."""
     query, key = scores.query.double(), scores.key.double().repeat_interleave(scores.sharing, 1)
     s = scores.scale * query @ key.mT
     if scores.softcap is not None:
@@ -43,7 +43,7 @@ def dense_logits(scores: Scores) -> Maps:
 
 
 def dense_statistics(scores: Scores, want: Collection[str], *, query_mask: QueryMask, key_mask: KeyMask) -> Statistics:
-    """Every statistic straight from its definition."""
+    """Return every statistic straight from its definition."""
     A = dense_pattern(scores) * query_mask[:, None, :, None]
     i = torch.arange(A.shape[2], device=A.device)[:, None]
     j = torch.arange(A.shape[3], device=A.device)

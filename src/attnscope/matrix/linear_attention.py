@@ -108,7 +108,7 @@ def divided(weights: Float[Tensor, "*rows column"], total: Float[Tensor, "*rows 
 def sum_memory(
     query: Queries, key: Keys, value: Float[Tensor, "*batch key out"], visible: Seen = None
 ) -> Float[Tensor, "*batch query out"]:
-    """Return what each query reads of the sum of the pairs it sees (of all pairs without a mask)."""
+    """Return each query's read-out of the sum over the pairs that it sees (over all pairs without a mask)."""
     products = query @ key.mT
     return (products if visible is None else products * visible) @ value
 

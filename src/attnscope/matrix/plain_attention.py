@@ -145,5 +145,5 @@ def sink_pattern(query: Query, key: Key, sink: Sink, *, visible: Visible, causal
 
 
 def _divided(total: Float[Tensor, "*rows value_dim"], count: torch.Tensor) -> Float[Tensor, "*rows value_dim"]:
-    """A sum over nothing stays 0."""
+    """Divide sums by their counts. A sum over nothing stays 0."""
     return total / count.clamp_min(1)

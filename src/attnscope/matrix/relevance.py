@@ -60,7 +60,7 @@ class AttentionCall:
 
 
 def from_left(call: AttentionCall, r: Float[Tensor, "batch query"]) -> Float[Tensor, "batch key"]:
-    """Return r Abar: what rows weighted by r pass down to every key."""
+    """Return r Abar: the relevance that rows weighted by r pass to every key."""
     out = r.new_zeros(r.shape[0], call.scores.key.shape[2])
     for strip, key, tile in _tiles(call, r.dtype, rows=r):
         weights = r[strip.batch, None, None, strip.row]
@@ -69,7 +69,7 @@ def from_left(call: AttentionCall, r: Float[Tensor, "batch query"]) -> Float[Ten
 
 
 def from_right(call: AttentionCall, x: Float[Tensor, "batch key"]) -> Float[Tensor, "batch query"]:
-    """Return Abar x: what every row receives of the keys' x."""
+    """Return Abar x: the relevance that every row receives from the keys' x."""
     out = x.new_zeros(x.shape[0], call.scores.query.shape[2])
     for strip, key, tile in _tiles(call, x.dtype):
         out[strip.batch, strip.row] += (tile @ x[strip.batch, None, key, None]).squeeze(-1).sum(1)
@@ -157,7 +157,7 @@ def relevance_maps(calls: Sequence[AttentionCall]) -> dict[tuple[str, str], Map]
 def _added(
     call: AttentionCall, maps: dict[tuple[str, str], Map], streams: tuple[str, ...]
 ) -> dict[tuple[str, str], Map]:
-    """Return what one call adds to the maps."""
+    """Return the addition of one call to the maps."""
     s, q, pattern = call.stack, call.keys_from, abar(call)
     if not call.crosses:
         return {(s, other): pattern @ maps[s, other] for other in streams}

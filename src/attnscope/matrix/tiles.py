@@ -102,7 +102,7 @@ class LogPattern:
         return self._buffers[name]
 
     def _offset(self, tile: Tile) -> tuple[Tensor | None, bool]:
-        """Return what is added to the logits on a tile, and whether the tile is forbidden as a whole."""
+        """Return the terms added to the logits on a tile, and whether the whole tile is forbidden."""
         offset = self._edge(tile)
         if self.scores.bias is not None:
             bias = cut(self.scores.bias.detach(), *tile).to(self.dtype).clamp_min(FORBIDDEN)

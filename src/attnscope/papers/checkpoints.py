@@ -41,7 +41,7 @@ class SavedSession:
         self.seconds = 0.0  # spent on finished parts, in this run and earlier ones
 
     def open(self, resume: bool) -> None:
-        """Begin anew, or continue from the checkpoint; refuse a checkpoint of another plan."""
+        """Start, or continue from the checkpoint. Refuse a checkpoint of another plan."""
         if self.folder is None:
             return
         plan, where = self.folder / "plan.json", self.folder.parent
@@ -103,7 +103,7 @@ class SavedSession:
         return None if self.folder is None else self.folder / f"{safe}{tail}"
 
     def interruptible(self) -> AbstractContextManager[None]:
-        """Inside, the first Ctrl-C or SIGTERM waits for the next `advance`."""
+        """Delay the first Ctrl-C or SIGTERM until the next `advance`."""
         return self.stop.waiting()
 
 
@@ -120,7 +120,9 @@ def _digest(answer: Any) -> str:
 
 
 def _read_part(path: Path) -> tuple[Any, float]:
-    """Return what a finished part returned, and its time. Refuse changed files: they would fail deep inside."""
+    """Return the result of a finished part, and its time. Refuse changed files, which would fail later without a
+    reason.
+    """
     saved = _read(path)
     took = saved.get("seconds")
     timed = isinstance(took, int | float) and not isinstance(took, bool) and took >= 0

@@ -55,7 +55,7 @@ class Known:
 
     @property
     def words(self) -> str:
-        """`17 reproduced, 2 not reproduced (quick, 1 seed)`."""
+        """Return `17 reproduced, 2 not reproduced (quick, 1 seed)`."""
         counts = [(list(self.verdicts.values()).count(verdict), verdict) for verdict in VERDICTS]
         words = ", ".join(f"{number} {verdict}" for number, verdict in counts if number)
         words += f", {self.changed} changed since" if self.changed else ""
@@ -63,7 +63,7 @@ class Known:
 
     @property
     def brief(self) -> str:
-        """`16 of 21 (-1)`: reproduced claims of all, and contradicted ones."""
+        """Return `16 of 21 (-1)`: reproduced claims, all claims, contradicted claims."""
         verdicts = list(self.verdicts.values())
         against = verdicts.count("contradicted")
         words = f"{verdicts.count('reproduced')} of {len(verdicts)}"
@@ -97,7 +97,7 @@ def _as_now(preset: str, run: Mapping[str, Any], experiment: ExperimentCard) -> 
 
 
 def recorded(run: Reproduction) -> KnownRun:
-    """Return what known.json keeps of a run."""
+    """Return the part of a run that known.json keeps."""
     claims = {claim.name: KnownClaim(_rule(claim), claim.verdict, claim.medians) for claim in run.claims}
     return KnownRun(run.preset, run.seeds, run.attnscope, claims)
 

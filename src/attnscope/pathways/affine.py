@@ -55,18 +55,18 @@ class Affine:
 
     @property
     def enters(self) -> Float[Tensor, "token width"]:
-        """The stream that enters, as the model had it."""
+        """The stream that enters, as in the model."""
         return self.network.streams[self.first].flatten(0, -2)
 
     @property
     def leaves(self) -> Float[Tensor, "*leaves"]:
-        """What the model computes from it: states or logits of tokens, or one row of classes."""
+        """The model's output for it: states or logits of tokens, or one row of classes."""
         output = self.network.output if self.tail else self.network.streams[self.last]
         return output.flatten(0, -2) if output.ndim > 2 or len(output) > 1 else output[0]
 
     @property
     def at_once(self) -> int:
-        """How many products fit into memory together: a block is about eight streams wide inside."""
+        """Return how many products fit into memory together: a block is about eight streams wide inside."""
         return max(1, MAX_NUMBERS // max(8 * self.enters.numel(), self.leaves.numel()))
 
     @torch.no_grad()
@@ -102,7 +102,7 @@ class Affine:
 
     @cached_property
     def offset(self) -> Float[Tensor, "*leaves"]:
-        """b: what constants add."""
+        """b, the sum of all constants."""
         with torch.no_grad():
             parts = torch.zeros_like(self.network.streams[self.first])[None, None, None]
             for piece in self._pieces():
@@ -110,7 +110,7 @@ class Affine:
         return parts.reshape(self.leaves.shape)
 
     def _pieces(self) -> Iterator[int]:
-        """Yield blocks by number; the tail is one more than the last block of the network."""
+        """Yield the numbers of the blocks, then that of the tail: one more than the network's last block."""
         yield from range(self.first, self.last)
         if self.tail:
             yield self.network.layers

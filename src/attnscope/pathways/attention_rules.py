@@ -157,7 +157,7 @@ def _permuted(sums: PathSums, order: list[int]) -> PathSums:
 
 
 def _canonical(equation: str, pattern: int, stream: int) -> list[int] | None:
-    """Return the places of batch, head, query and channel in the answer, known by which operands have their letters."""
+    """Return the axes of batch, head, query and channel in the output, found by which operands have their letters."""
     inputs, output = equation.replace(" ", "").split("->")
     letters = inputs.split(",")
     both = [x for x in letters[pattern] if x in letters[stream] and x in output]  # batch, then head

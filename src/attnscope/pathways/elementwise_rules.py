@@ -54,7 +54,7 @@ def _scaled(stream: Graded, factor: Any, value: Tensor, divides: bool = False) -
 
 
 def _edge(stream: Graded, gate: Tensor, value: Tensor, gated: bool) -> Graded:
-    """An MLP edge: the stream times a gate."""
+    """Return an MLP edge: the stream times a gate."""
     scaled, axis = _scaled(stream, gate, value).deferred, stream.axis("mlp")
 
     def make() -> PathSums:
@@ -99,7 +99,7 @@ def _reshaped(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
 
 
 def _glu(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """a sigmoid(b), where a and b are the halves of one tensor."""
+    """Return a sigmoid(b), where a and b are the halves of one tensor."""
     both = args[0] if args else kwargs["input"]
     dim = args[1] if len(args) > 1 else kwargs.get("dim", -1)
     if not isinstance(both, Graded):

@@ -142,9 +142,12 @@ class BlockTranspose:
 
 @dataclass(frozen=True)
 class HeadTable:
-    """`contributions[l, h, k]` is c_k(l, h); `lengths[k]` the target summed over all paths of length k, which
-    `sources[s, k]` splits by where they begin, at the input or at a constant. `stream` leaves the last block, sorted
-    by length; `constant` is what constants behind it add to length zero."""
+    """Contributions of heads by length.
+
+    `contributions[l, h, k]` is c_k(l, h). `lengths[k]` is the target summed over all paths of length k; `sources[s, k]`
+    splits it by where paths begin, at the input or at a constant. `stream` leaves the last block, sorted by length.
+    `constant` is the contribution of constants after the last block, of length zero.
+    """
 
     contributions: Float[Tensor, "layer head length"]
     lengths: Float[Tensor, " length"]

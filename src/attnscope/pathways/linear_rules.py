@@ -35,8 +35,10 @@ def _sum(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
 
 
 def _index_add(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """Rows added into others by index, as experts add their answers to the tokens routed to them. The router chose
-    those tokens from this input: a frozen choice, like the weights it gives them."""
+    """Add rows into others by index, as experts add their answers to the tokens routed to them.
+
+    The router chose those tokens from this input. The choice is frozen, like the router's weights.
+    """
     names = ("self", "dim", "index", "source")
     arguments = {**dict(zip(names, args, strict=False)), **kwargs}
     target, dim, index, source = (arguments[word] for word in names)
@@ -84,7 +86,7 @@ def _times_weight(x: Graded, value: Tensor, weight: Tensor, bias: Tensor | None)
 
 
 def _convolution(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """A weight that slides along tokens or pixels: linear, and no attention. All parts go through at once."""
+    """Apply a convolution over tokens or pixels to all parts at once. It is linear and not an attention edge."""
     options = {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
     x, weight, bias = options.pop("input"), options.pop("weight"), options.pop("bias", None)
     batched = isinstance(x, Graded) and x.value.ndim == weight.ndim

@@ -88,7 +88,7 @@ def caching(cache: BlockCache, largest: int) -> Iterator[None]:
 
 
 def cached(name: str, compute: Callable[[], Any]) -> Any:
-    """Return what `compute` gives, or gave in the block's first run."""
+    """Return the result of `compute`, or the one stored in the block's first run."""
     cache = _cache.get()
     return compute() if cache is None or name not in EXPENSIVE else cache.value(name, compute)
 
@@ -130,7 +130,7 @@ class Network:
 
     @property
     def without_tail(self) -> Network:
-        """The same network, ending behind the last block."""
+        """Return the same network without its tail."""
         return replace(self, tail=lambda stream: stream, output=self.streams[-1])
 
     def entering(self, count: Count = "attention", sources: bool = True) -> Graded:
@@ -211,7 +211,7 @@ def number_of_paths(network: Network, blocks: tuple[Edges, ...] | None = None) -
 
 
 def scale_heads(factors: Callable[[int], Float[Tensor, "source head"]], network: Network) -> Watch:
-    """Return a watch on attention that multiplies what every head writes; `factors(heads)` gives the factors."""
+    """Return a watch on attention that multiplies the output of every head by `factors(heads)`."""
 
     def watch(mixed: Graded, pattern: Tensor) -> Graded:
         sums, merged = mixed.deferred, mixed.value.ndim == 3

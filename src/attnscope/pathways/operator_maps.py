@@ -124,7 +124,7 @@ def _by_input(affine: Affine, progress: Advance) -> Collapsed:
 
 
 def _by_norm(affine: Affine, progress: Advance) -> Collapsed:
-    """Send all channels of the side that has fewer numbers."""
+    """Return the map by norm. Propagate unit vectors from whichever side, input or output, has fewer numbers."""
     rows, tokens = rows_of(affine), affine.enters
     if rows.numel() < tokens.numel():
         every = torch.eye(rows.shape[1]).to(rows).expand(len(rows), -1, -1)

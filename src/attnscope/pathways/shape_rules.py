@@ -66,7 +66,7 @@ def _item(ndim: int, index: Any) -> OnParts | None:
 
 
 def _total(function: Callable[..., Tensor]) -> Callable[..., OnParts | None]:
-    """Build for `sum` and `mean` over named axes."""
+    """Return the rule for `sum` or `mean` over named axes."""
 
     def build(ndim: int, dim: Any = None, keepdim: bool = False) -> OnParts | None:
         axes = (dim,) if isinstance(dim, int) else dim

@@ -150,7 +150,7 @@ def _backward(
 def _differentiated(
     network: Network, layer: int, block: Edges, nodes: Tensor, stream: Tensor, adjoint: Tensor
 ) -> tuple[Float[Tensor, " node *shape"], Float[Tensor, "node player"]]:
-    """Do the same by running the block forward and differentiating: slow, for any rule."""
+    """Do the same by differentiating a forward run of the block. This is slow and works for any rule."""
     with torch.enable_grad():
         leaf = stream.clone().requires_grad_()
         gates = nodes[:, None].repeat(1, block.heads + block.mlps).requires_grad_()
@@ -182,7 +182,7 @@ def _gated(
 
 @contextmanager
 def _gates(network: Network, block: Edges, gates: Float[Tensor, "node player"]) -> Iterator[None]:
-    """Inside, multiply what passes through a player by its gate."""
+    """Multiply the output of each player by its gate inside this context."""
     passed: list[int] = []
 
     def on_mlp(activated: Graded, gate: Tensor) -> Graded | None:

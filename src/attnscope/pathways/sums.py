@@ -24,8 +24,10 @@ Constants = int | slice | None
 
 @dataclass(frozen=True)
 class Backwards:
-    """The transpose of a linear function, written out, and the shape of the function's answer: for functions too
-    expensive to run again to find these."""
+    """The transpose of a linear function and the shape of its output, given explicitly.
+
+    For functions that are too expensive to run again to find these.
+    """
 
     function: OnParts  # may be in the shape that the argument is broadcast to
     shape: tuple[int, ...]
@@ -79,7 +81,7 @@ class Sums(PathSums):
 
     @property
     def stop(self) -> tuple[int, int]:
-        """One more than the most attention and MLP edges."""
+        """One more than the largest numbers of attention and MLP edges."""
         return self.first[0] + self.parts.shape[1], self.first[1] + self.parts.shape[2]
 
     def through(self, function: OnParts, backwards: Backwards | None = None) -> Sums:

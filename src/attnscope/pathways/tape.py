@@ -185,7 +185,7 @@ class Recorded(PathSums):
 
 
 def pulled_through(network: Network, layer: int, adjoint: Sums, count: Count, heads: bool = False) -> Pulled:
-    """Carry an adjoint from behind block `layer` to before it; with `heads`, also to the output of each attention."""
+    """Carry an adjoint from after block `layer` to before it; with `heads`, also to the output of each attention."""
     pulled = pulled_if_recorded(network, layer, adjoint, count, heads)
     return pulled_slowly(network, layer, adjoint, count) if pulled is None else pulled
 

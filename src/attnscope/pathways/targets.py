@@ -103,7 +103,9 @@ def network_read_by(target: Functional, network: Network) -> Network:
 
 
 def pulled_back_through_tail(network: Network, target: Functional) -> tuple[Float[Tensor, "*shape"], float]:
-    """Return the adjoint of the target at the last stream, and what constants of the tail add: paths of length zero."""
+    """Return the adjoint of the target at the last stream, and the contribution of the tail's constants (length
+    zero).
+    """
     with torch.enable_grad():
         leaf = torch.zeros_like(network.streams[-1], requires_grad=True)
         answer = network.finish(Graded.of(network.streams[-1], leaf[None, None, None], 0, "attention"))

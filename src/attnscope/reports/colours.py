@@ -41,7 +41,7 @@ SERIES: dict[str, tuple[str, ...]] = {
 
 
 def hex_of(lightness: float, chroma: float, hue: float) -> str:
-    """OKLCh to `#rrggbb`; a colour that no screen has loses chroma, not lightness, until one has it."""
+    """Convert OKLCh to `#rrggbb`. A colour outside sRGB loses chroma, not lightness."""
     while True:
         a, b = chroma * math.cos(math.radians(hue)), chroma * math.sin(math.radians(hue))
         long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3
@@ -59,20 +59,20 @@ def hex_of(lightness: float, chroma: float, hue: float) -> str:
 
 @cache
 def sequential(theme: str, steps: int = STEPS) -> tuple[str, ...]:
-    """Small to large."""
+    """Return a ramp from small to large."""
     return _ramp(SEQUENTIAL[theme], steps)
 
 
 @cache
 def diverging(theme: str, steps: int = STEPS) -> tuple[str, ...]:
-    """Less, the same, more: an odd number of steps, so that `the same` has a colour of its own."""
+    """Return a ramp for less, equal, more. It has an odd number of steps, so that `equal` has its own colour."""
     low, mid_low, mid_high, high = DIVERGING[theme]
     half = steps // 2 + 1
     return _ramp((low, mid_low), half)[:-1] + _ramp((mid_high, high), half)
 
 
 def _ramp(stops: tuple[Stop, ...], steps: int) -> tuple[str, ...]:
-    """Lightness runs evenly from first stop to last; chroma and hue bend through the stops between."""
+    """Return colours whose lightness runs evenly from first stop to last. Chroma and hue follow the stops between."""
     colours = []
     for i in range(steps):
         t = i / (steps - 1)
@@ -91,7 +91,7 @@ def _gamma(channel: float) -> float:
 
 
 def ink(colour: str) -> str:
-    """Black or white, whichever is read better on `#rrggbb`: the better one has a contrast of 4.58 at least.
+    """Return black or white, whichever reads better on `#rrggbb`. Its contrast is at least 4.58.
 
     Contrast is (L1 + 0.05)/(L2 + 0.05) of relative luminances (WCAG 2). White and black are equally good on a colour
     with (L + 0.05)^2 = 1.05 * 0.05, where either has sqrt(21) = 4.58.
@@ -105,9 +105,9 @@ def _linear(channel: float) -> float:
     return channel / 12.92 if channel <= 0.04045 else float(((channel + 0.055) / 1.055) ** 2.4)
 
 
-FILLED = 1 / 3  # of a range: with less in it, a map is washed out
+FILLED = 1 / 3  # share of a range: if numbers fill less, the map looks washed out
 _ROUNDING = 1.001
-_NOISE = 0.25  # a range that was only seen is at least this share of its largest value: noise should look like noise
+_NOISE = 0.25  # an observed range is at least this share of its largest value: noise should look like noise
 
 
 @dataclass(frozen=True)
@@ -139,11 +139,11 @@ class Scale:
 
 
 def scale(values: np.ndarray, card: Card, bound: float | None = None) -> Scale:
-    """Choose what the colours of a map span. `bound` is the most possible at this length of sequences, if known.
+    """Choose the range of a colour map. `bound` is the largest possible value at this sequence length, if known.
 
-    In this order: numbers of both signs run to either side of zero. A measure with a range of its own keeps it, so that
-    one colour means one number in every report, unless the numbers fill less than a third of it. A measure that the
-    length of a sequence bounds (entropy, at most ln n) runs up to that bound. All else runs over what was seen.
+    The first rule that fits decides. Numbers of both signs: symmetric around zero. A measure with a fixed range: that
+    range, so that a colour means the same in every report, unless the numbers fill less than a third of it. A measure
+    bounded by the sequence length (entropy, at most ln n): up to that bound. Otherwise: the observed range.
     """
     finite = values[np.isfinite(values)]
     if card.low < 0 and (finite < 0).any():
@@ -197,7 +197,7 @@ def strokes(steps: Int[np.ndarray, "column row"], ramp: str, at: Int[np.ndarray,
         start = 0
         for column in range(1, columns + 1):
             if column == columns or steps[column, row] != steps[start, row]:
-                length = max(edges[column] - edges[start], 1)  # two looks within one unit still show
+                length = max(edges[column] - edges[start], 1)  # so that two looks within one unit are both visible
                 found[int(steps[start, row])].append(f"M{edges[start]} {row}h{length}")
                 start = column
     paths = "".join(

@@ -1,4 +1,4 @@
-"""What a record says, once: a page, a terminal and a notebook show the same `Document`.
+"""The content of a record: a page, a terminal and a notebook all show the same `Document`.
 
     def document(found: Collapse) -> Document:          # in the words.py of a command
         return Document(verdict(found), "What depth leaves of x", about=("12 blocks",), sections=(
@@ -7,7 +7,7 @@
         ))
 
 Text is plain: renderers escape it. On pages, arXiv numbers become links and `words in backticks` become code.
-Figures are drawn when a page asks for them, so a terminal never imports altair.
+Figures are drawn when a page needs them, so a terminal never imports altair.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """The verdict comes first. `about` lines say what was measured, `provenance` rows where the numbers come from.
+    """A verdict and its sections. `about` lines say what was measured, `provenance` rows where the numbers come from.
 
     A page names the `command` that made the record; by default that of the record's class.
     """
@@ -111,7 +111,7 @@ class Document:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The verdict, then all sentences and list items outside of details."""
+        """Return the verdict, then all sentences and list items outside of details."""
         shown = [section for section in self.sections if not section.detail]
         return (self.verdict.sentence, *(text for part in shown for text in (*part.sentences, *part.items)))
 

@@ -2,8 +2,8 @@
 
     chart = experiment_figure(figure)       # figure: attnscope.core.experiment.Figure, plain data
 
-Dashed rows are references. Over many powers of ten a difference of a tenth is less than the width of a line, so a
-logarithmic figure with references shows its panels once more on a linear axis.
+Dashed rows are references. Over many powers of ten a difference of a tenth is thinner than a line, so a logarithmic
+figure with references repeats its panels on a linear axis.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ BREAK = "¦"  # between the lines of a heading: a line feed in a label is drawn,
 def number_table(figure: Figure, *, title: bool = True, width: int = 1000) -> alt.LayerChart:
     """Draw numbers as text: a row for every x, a column for every series, a dash for a missing number.
 
-    Columns have no axis in common, so nothing is drawn to scale. Tooltips give the spread over seeds. `width` includes
-    the names of rows; headings wrap where a column is narrower.
+    Nothing is drawn to scale, because columns share no axis. Tooltips give the spread over seeds. `width` includes the
+    names of rows. Headings wrap in narrow columns.
     """
     names, columns = (list(dict.fromkeys(str(getattr(row, of)) for row in figure.rows)) for of in ("x", "series"))
     names_room = min(label_room(names), width // 2)
@@ -139,7 +139,7 @@ def _legend_room(names: list[str]) -> int:
 
 
 def _axes(rows: pd.DataFrame, figure: Figure) -> list[Figure]:
-    """Return the figure, and where its dashed rows could not be compared on it, the same with a linear axis."""
+    """Return the figure. Add a copy with a linear axis if its dashed rows cannot be compared on the logarithmic one."""
     if not figure.log or figure.kind != "curves" or not rows["dashed"].any():
         return [figure]
     far = float(rows["y"].max()) > FAR * float(rows["y"].min())
@@ -165,7 +165,7 @@ def _rows(figure: Figure) -> pd.DataFrame:
 
 
 def _label(point: Point, figure: Figure) -> str:
-    """Return the tooltip of a point: its numbers as they are, also where they are drawn on the floor of an axis."""
+    """Return the tooltip of a point. It gives the true numbers, even if they are drawn on the floor of an axis."""
     where = ", ".join(filter(None, (point.panel, point.series)))
     if figure.kind == "tracks":
         return f"{where}: {figure.x} {numeral(float(point.x))}, {figure.y} {numeral(point.y)}"

@@ -1,6 +1,6 @@
-"""A chart into a file: .json (the specification), .svg, .png or .html, without a browser or a network.
+"""Write a chart to a file: .json (the specification), .svg, .png or .html, without a browser or a network.
 
-vl-convert carries its own JavaScript engine and fonts. Files appear whole or not at all.
+vl-convert has its own JavaScript engine and fonts. Files are written atomically.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from attnscope.reports.theme import configuration, specification
 
 
 def digest(text: str) -> str:
-    """Return the name by which a Content-Security-Policy allows one script or style sheet."""
+    """Return the hash by which a Content-Security-Policy allows one script or style sheet."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -41,7 +41,7 @@ def save(chart: Any, path: Path | str, *, theme: str | None = None, scale: float
 
 
 def render(document: dict[str, Any], suffix: str, scale: float = 2.0) -> bytes:
-    """The bytes of a chart file. Every string in it passes through `drawable`: the renderer would abort the process."""
+    """Return the bytes of a chart file. All strings pass through `drawable`, because bad ones abort the process."""
     document = drawable(document)
     if suffix == ".json":
         return json.dumps(document, indent=1).encode()
@@ -57,10 +57,10 @@ def render(document: dict[str, Any], suffix: str, scale: float = 2.0) -> bytes:
 
 
 def _html(document: dict[str, Any]) -> bytes:
-    """A page with the chart. Texts in it are users' own: `</script>` in one must not end the script that holds them.
+    """Return a page with the chart. Texts in it come from users: a `</script>` in one must not end the page's script.
 
-    The specification is written into the page by vl-convert as it is, so every `<` travels as a character of private
-    use and becomes its JavaScript escape in the finished page.
+    vl-convert copies the specification into the page unchanged. So every `<` is replaced by a private-use character,
+    which becomes its JavaScript escape in the finished page.
     """
     import vl_convert
 
@@ -73,11 +73,11 @@ def _html(document: dict[str, Any]) -> bytes:
 
 
 def _confined(html: str) -> str:
-    """The page with a Content-Security-Policy: its own two scripts (Vega, the chart) by their hashes, and no network.
+    """Add a Content-Security-Policy to the page: it allows its two scripts (Vega, the chart) by hash, and no network.
 
-    Vega makes functions of a chart's expressions, which takes 'unsafe-eval'; with `ast` it interprets them instead, and
-    nothing is evaluated. Styles may stand in the page ('unsafe-inline'): Vega places what it draws by attributes, and
-    its menu brings a style sheet, and neither can load anything. `blob:` and `data:` are what the menu saves.
+    Vega compiles a chart's expressions to functions, which needs 'unsafe-eval'. With `ast` it interprets them instead.
+    Inline styles are allowed ('unsafe-inline'): Vega positions marks by attributes, and its menu adds a style sheet;
+    neither can load anything. The menu saves files as `blob:` and `data:`.
     """
     plain, interpreted = '{"renderer":"svg"}', '{"renderer":"svg","ast":true}'
     before, opts, after = html.rpartition(f"const opts = {plain}")
@@ -98,7 +98,7 @@ def _confined(html: str) -> str:
 
 WIDTHS = {"phone": 326, "tablet": 600, "desk": 1080}
 """Of whole charts with their axes and legends, on screens up to 46rem, up to 74rem, and beyond (see shell.css)."""
-BROAD = 440  # pixels; what is drawn wider cannot be read at the width of a telephone
+BROAD = 440  # pixels; wider drawings are unreadable on a telephone
 PLACES = "d|transform|viewBox|[xyr]|[xy][12]|[cdr][xy]|width|height|points"
 
 
@@ -121,9 +121,9 @@ def drawn(chart: Any, name: str, *, title: str, caption: str = "", summary: str 
 
 
 def drawn_to_fit(make: Callable[[int], Any], name: str, *, title: str, caption: str = "", summary: str = "") -> Drawn:
-    """Draw a chart as wide as its card on a telephone, a tablet and a desk: `make(width)` returns it, or SVG text.
+    """Draw a chart at three widths: telephone, tablet and desktop. `make(width)` returns a chart or SVG text.
 
-    One drawing that shrinks would shrink its letters too, so there are three, and the style sheet shows one of them.
+    One drawing that shrinks would shrink its letters too, so the style sheet shows one of three.
     """
     documents = {fit: _unchecked(lambda width=width: make(width)) for fit, width in WIDTHS.items()}  # type: ignore[misc]
     svg = "".join(
@@ -135,9 +135,9 @@ def drawn_to_fit(make: Callable[[int], Any], name: str, *, title: str, caption: 
 
 
 def _unchecked(make: Callable[[], Any]) -> Any:
-    """Return the light specification of a chart, or SVG text as it is, without Altair's checks against its schema.
+    """Return the light specification of a chart, or SVG text unchanged, without Altair's schema checks.
 
-    These cost more than the drawing. The tests check every chart.
+    The checks cost more than the drawing. The tests check every chart.
     """
     from altair.utils.schemapi import debug_mode
 
@@ -164,8 +164,10 @@ def fluid(document: dict[str, Any]) -> str:
 
 
 def numbered(svg: str, name: str) -> str:
-    """Clips and gradients are numbered by how much was drawn before: here they are numbered from 0, so that equal
-    charts give equal drawings, and `name` keeps those of one page apart."""
+    """Renumber clips and gradients from 0, so that equal charts give equal SVGs.
+
+    The renderer numbers them by how much it drew before. `name` keeps the numbers of one page apart.
+    """
     for kind, label in (("clip", "clip"), ("gradient_", "gradient")):
         numbers: dict[str, int] = {}
         svg = re.sub(
@@ -179,12 +181,12 @@ def numbered(svg: str, name: str) -> str:
 
 
 def slim(svg: str) -> str:
-    """Drop what the stylesheet says already or what says nothing; let the drawing grow with its column."""
+    """Drop attributes that the style sheet sets or that have no effect. Let the drawing grow with its column."""
     svg = re.sub(r' (?:opacity="1"|pointer-events="none"|version="1.1"|xmlns:xlink="[^"]*"|class="marks")', "", svg)
     svg = re.sub(r' (?:font-family|aria-roledescription|font-size)="[^"]*"', "", svg)
     svg = re.sub(r' role="graphics-(?:object|symbol)"', "", svg)
     svg = re.sub(r'<path class="(?:background|foreground)"[^>]*/>', "", svg)
-    # Hundredths of a pixel are enough for places, but not for what is written: 0.005 beside an axis is no 0.00.
+    # Round coordinates to hundredths of a pixel, but not text: an axis label 0.005 must not become 0.00.
     svg = re.sub(rf' (?:{PLACES})="[^"]*"(?=[^<]*>)', lambda place: re.sub(r"(\.\d\d)\d+", r"\1", place[0]), svg)
     return re.sub(
         r'(<svg [^>]*?) width="[^"]*" height="[^"]*"',

@@ -118,7 +118,7 @@ def page(
 
 
 def environment(package: str = "attnscope.reports") -> jinja2.Environment:
-    """Return the templates of a package, which may include those of this one; values are escaped by default."""
+    """Return the templates of a package. They may include those of this package. Values are escaped by default."""
     import jinja2
 
     packages = dict.fromkeys((package, "attnscope.reports"))
@@ -144,7 +144,9 @@ def page_style(templates: jinja2.Environment) -> str:
 
 
 def policy(style: str, script: str) -> str:
-    """Return a policy that allows only this style sheet and script: no network, frames, forms or evaluated text."""
+    """Return a Content-Security-Policy that allows only this style sheet and script: no network, frames, forms
+    or eval.
+    """
     return (
         f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -152,7 +154,7 @@ def policy(style: str, script: str) -> str:
 
 
 def unbroken(text: str) -> Markup:
-    """Escape text and keep lines from ending inside a number: browsers break `-5.082e-4` after either sign."""
+    """Escape text and prevent line breaks inside a number: browsers would break `-5.082e-4` after either sign."""
     from markupsafe import Markup, escape
 
     return Markup(SIGNED.sub(r'<span class="unbroken">\g<0></span>', str(escape(text))))

@@ -1,16 +1,16 @@
-"""What every record does, whatever command it comes from: save, load, table, chart, sentences, page, notebook.
+"""What all records share: save, load, table, chart, sentences, page and notebook view.
 
     record.save("collapse.json"); attnscope.load("collapse.json")
     record.table(); record.chart(); record.sentences(); attnscope.report(record, "collapse.html")
 
-A record is a frozen dataclass whose fields are its file: `{"format": "attnscope-KIND", "version": 1, ...fields}`. Its
+A record is a frozen dataclass. Its file holds its fields: `{"format": "attnscope-KIND", "version": 1, ...fields}`. Its
 words and charts are in the folder of its command, and are imported when they are first needed:
 
-    words.py       document(record): all that a page, a terminal and a notebook show; verdict(record)
-    chart.py       chart(record): the picture of the record
+    words.py       document(record): the content of a page, a terminal and a notebook; verdict(record)
+    chart.py       chart(record): the main chart of the record
 
-A folder may replace what is made of the document: `sentences` in words.py, `show` and `html` in terminal.py or words.py
-(for a terminal, for a notebook), `render` in page.py.
+A folder may replace how the document is shown: `sentences` in words.py, `show` (terminal) and `html` (notebook) in
+terminal.py or words.py, `render` in page.py.
 """
 
 from __future__ import annotations
@@ -42,46 +42,47 @@ BESIDE = (
     "sentences",
     "files",
     "chart",
-)  # what files and `--json` say beside fields
+)  # keys of files and `--json` that are not fields
 
 
-HEADS = ".safetensors"  # compiled heads are the one record that is not JSON
+HEADS = ".safetensors"  # compiled heads are the only record that is not JSON
 
 
 class Record:
-    """Abstract: subclasses are frozen dataclasses that set KIND and COMMAND and say what their table and repr are."""
+    """Base class. Subclasses are frozen dataclasses that set KIND and COMMAND and define their table and repr."""
 
     KIND: ClassVar[str]
-    COMMAND: ClassVar[str]  # what to run to make one: a refusal says so
-    FILE: ClassVar[str]  # what commands call the file
-    FOLDER: ClassVar[str] = ""  # package with its words and page; the one that holds the class if empty
+    COMMAND: ClassVar[str]  # the command that makes it, named in refusals
+    FILE: ClassVar[str]  # default file name
+    FOLDER: ClassVar[str] = ""  # package with its words and page; if empty, the package of the class
     VERSION: ClassVar[int] = 1
-    STEPS: ClassVar[Mapping[int, Step]] = MappingProxyType({})  # from every earlier version to the next
-    INDENT: ClassVar[int | None] = 1  # None: one line, for documents of thousands of numbers
+    STEPS: ClassVar[Mapping[int, Step]] = MappingProxyType({})  # upgrades from each earlier version to the next
+    INDENT: ClassVar[int | None] = 1  # None writes one line, for documents of thousands of numbers
 
     @classmethod
     def made_by(cls) -> str:
-        """What makes one, for refusals."""
+        """Return the command that makes such a record, for refusals."""
         return f"`attnscope {cls.COMMAND}`"
 
     def to_json(self) -> dict[str, Any]:
-        """All that `--json` prints."""
+        """Return the dictionary that `--json` prints."""
         fields: dict[str, Any] = encode(self)
         return {"format": f"attnscope-{self.KIND}", "version": self.VERSION, **fields}
 
     def document(self) -> dict[str, Any]:
-        """What `save` writes: what `to_json` gives, unless more is needed to read it back."""
+        """Return the dictionary that `save` writes: `to_json`, plus whatever is needed to read it back."""
         return self.to_json()
 
     @classmethod
     def from_json(cls: type[Kind], data: Mapping[str, Any]) -> Kind:
-        """What `to_json` gave, read back; a `FieldError` names what does not belong there."""
+        """Return the record that `to_json` wrote. A `FieldError` names a wrong field."""
         read: Kind = decode(cls, {name: value for name, value in data.items() if name not in BESIDE})
         return read
 
     def save(self, path: Path | str) -> Path:
-        """One JSON document, written whole or not at all; compressed where its name ends in .gz. The page where it
-        ends in .html."""
+        """Write one JSON document atomically. A name ending in .gz compresses it, a name ending in .html writes the
+        page.
+        """
         path = named_path(path)
         if path.suffix.lower() == ".html":
             return self.write_page(path)
@@ -108,7 +109,7 @@ class Record:
 
     @classmethod
     def file_in(cls, path: Path) -> Path:
-        """Return `path` itself, or the file of this kind in it where it is a folder."""
+        """Return `path`, or the file of this kind in it if it is a folder."""
         if not path.is_dir():
             return path
         usual = path / cls.FILE
@@ -116,34 +117,34 @@ class Record:
         return packed if packed.is_file() and not usual.exists() else usual
 
     def table(self) -> pandas.DataFrame:
-        """The numbers as a tidy frame."""
+        """Return the numbers as a tidy frame."""
         raise NotImplementedError
 
     def sentences(self) -> tuple[str, ...]:
-        """What the numbers say, in plain words."""
+        """Return the conclusions in plain words."""
         said: tuple[str, ...] = ask(self, "sentences")
         return said
 
     def chart(self, *args: Any, theme: str | None = "light", **options: Any) -> Any:
-        """The picture of this record, as an Altair chart; the command's `chart` function says what can be asked for.
+        """Return the main chart as an Altair chart. The command's `chart` function defines the options.
 
-        Altair joins charts (`one | other`) only where none has colours of its own: ask for both with `theme=None`.
+        Altair joins charts (`one | other`) only if neither has a theme: make both with `theme=None`.
         """
         return self._dressed(ask(self, "chart", *args, **options), theme)
 
     def write_page(self, path: Path | str, **options: Any) -> Path:
-        """The self-contained HTML page of this record."""
+        """Write the self-contained HTML page of this record."""
         path = named_path(path)
         page: str = ask(self, "render", **options)
         write_atomically(path, page.encode("utf-8", errors="replace"), make_folder=True)
         return path
 
     def page_name(self, file: Path) -> str:
-        """What the page of a record in `file` is called beside it."""
+        """Return the name of the page beside a record's `file`."""
         return f"{Path(file.name.removesuffix('.gz')).stem}.html"
 
     def _repr_html_(self) -> str:
-        """How it shows itself in a notebook. All text is escaped."""
+        """Return the notebook view. All text is escaped."""
         shown: str = import_module("attnscope.reports.notebook").html(self)
         return shown
 
@@ -168,7 +169,7 @@ _MODULES = MappingProxyType(
 def ask(record: Record, name: str, *args: Any, **options: Any) -> Any:
     """Call the function `name` in the folder of a record, or make the answer from the record's document.
 
-    Return None where the folder has neither.
+    Return None if the folder has neither.
     """
     if function := _function(record, name):
         return function(record, *args, **options)
@@ -193,19 +194,19 @@ def _function(record: Record, name: str) -> Callable[..., Any] | None:
 
 
 def verdict(record: Record) -> Verdict:
-    """Return what a record concludes."""
+    """Return the verdict of a record."""
     concluded: Verdict = ask(record, "verdict")
     return concluded
 
 
 def kind_of(data: Any) -> str:
-    """Return the kind that a document says it is, or "" where it does not say."""
+    """Return the kind that a document names, or "" if it names none."""
     form = str(data.get("format", "") if isinstance(data, dict) else "")
     return form.removeprefix("attnscope-") if form.startswith("attnscope-") else ""
 
 
 def read_record(kind: type[Kind], data: Mapping[str, Any], path: Path) -> Kind:
-    """The record in a document of its kind, or one sentence about what is wrong with it."""
+    """Return the record in a document of its kind, or refuse and say what is wrong."""
     try:
         while isinstance(version := data.get("version"), int) and version < kind.VERSION and version in kind.STEPS:
             data = {**kind.STEPS[version](data), "version": version + 1}

@@ -25,9 +25,9 @@ class Panel(NamedTuple):
 
 
 def panels(table: pd.DataFrame, stacks: Sequence[str] = ()) -> tuple[Panel, ...]:
-    """Return every chart that a table can fill, streams first; the middle of a block belongs to its stream.
+    """Return every chart that a table can fill, streams first. The middle of a block belongs to its stream.
 
-    `stacks` gives the order of the stacks; without it, they come as the table has them.
+    `stacks` gives the order of the stacks; the default is the order of the table.
     """
     places = table[["measure", "stack", "site"]].drop_duplicates()
     found = {Panel(str(m), str(s), "stream" if w == "middle" else str(w)) for m, s, w in places.to_numpy()}
@@ -49,7 +49,7 @@ def part_title(part: str) -> str:
 
 
 def series_title(card: Card, part: str) -> str:
-    """Return the name of a line in a legend: its part, or the measure where the part has no name of its own."""
+    """Return the name of a line in a legend: its part, or the measure if the part has no name."""
     return card.title.lower() if part == "value" else part_title(part)
 
 

@@ -20,7 +20,7 @@ from attnscope.reports.colours import scale
 from attnscope.reports.rows import Panel, depth_rows, depth_title, head_rows, panels, part_title, unit_title
 from attnscope.reports.theme import SCHEMA
 
-if TYPE_CHECKING:  # a survey page has dozens of profiles, and draws them without altair
+if TYPE_CHECKING:  # a survey page draws dozens of profiles, without altair
     import altair as alt
 
 Spec = dict[str, Any]  # part of a Vega-Lite specification
@@ -41,7 +41,7 @@ def depth_profile(
     panel = first_panel(table, card, stack, site)
     document = depth_specification(depth_rows(table, card, panel), card, panel, width=width, height=height)
     spread = "mean and p10 to p90 over " + ("sequences" if panel.site == "stream" else "heads")
-    del document["$schema"]  # Altair joins charts only without one, and writes its own
+    del document["$schema"]  # Altair only joins charts without a schema, and adds its own
     return altair.LayerChart.from_dict({**document, "title": chart_title(card, panel, spread)})
 
 
@@ -112,7 +112,7 @@ def _records(rows: pd.DataFrame) -> list[Spec]:
 
 
 def depth_label(rows: pd.DataFrame, card: Card, panel: Panel) -> str:
-    """Vega's expression for a tick: the number of the block, and `end` where the stream leaves the last one."""
+    """Return Vega's expression for a tick: the number of the block, or `end` after the last one."""
     whole = "format(datum.value, 'd')"
     if panel.site != "stream" or card.of_block:
         return whole
@@ -136,7 +136,7 @@ def chart_title(card: Card, panel: Panel, spread: str) -> Spec:
 
 
 def value_scale(rows: pd.DataFrame, card: Card) -> Spec:
-    """Return the scale of a measure. Zero is in sight on a linear axis: a decline must look as large as it is."""
+    """Return the scale of a measure. A linear axis includes zero, so that a decline looks as large as it is."""
     if card.log:
         return {"type": "log", "nice": False, "padding": 6}
     numbers = rows[["low", "high", "mean"]].to_numpy(float)
@@ -148,7 +148,9 @@ def value_scale(rows: pd.DataFrame, card: Card) -> Spec:
 
 
 def value_axis(rows: pd.DataFrame, card: Card) -> Spec:
-    """Return an axis of about four lines: on a log axis powers of ten, with 1, 2, 5 if these are few, or even steps."""
+    """Return an axis of about four lines: powers of ten on a log axis, with 1, 2, 5 if these are few, else even
+    steps.
+    """
     numbers = rows[["low", "high", "mean"]].to_numpy(float)
     seen = numbers[np.isfinite(numbers) & (numbers > 0)]
     if not card.log or not seen.size:
@@ -158,14 +160,14 @@ def value_axis(rows: pd.DataFrame, card: Card) -> Spec:
     powers = [10.0**e for e in decades if low <= 10.0**e <= high]
     if len(powers) < 3:
         powers = [m * 10.0**e for e in decades for m in (1, 2, 5) if low <= m * 10.0**e <= high]
-    if len(powers) < 3:  # within a small part of a decade a logarithmic axis is nearly an even one
+    if len(powers) < 3:  # within a small part of a decade a logarithmic axis is nearly linear
         powers = _even(low, high)
     powers = powers[:: max(1, len(powers) // 4)]
     return {"values": powers, "format": ",.7~g" if low > 1e-4 and high < 1e7 else ".0e"}
 
 
 def _even(low: float, high: float) -> list[float]:
-    """Three to six round numbers between two others; the lower one alone where they are the same."""
+    """Return three to six round numbers between two others; only the lower one if both are equal."""
     if not high > low:
         return [low]
     power = 10.0 ** np.floor(np.log10(high - low))
@@ -177,7 +179,7 @@ def _even(low: float, high: float) -> list[float]:
 
 
 def reading_size(rows: pd.DataFrame) -> int:
-    """Dots shrink where they would touch."""
+    """Return the size of dots: smaller if they would touch."""
     depths = rows["depth"].nunique()
     return 24 if depths <= 32 else 10 if depths <= 64 else 4
 
@@ -202,7 +204,7 @@ def head_grid(
 ) -> alt.LayerChart:
     """Draw one measure of one stack, a square per head. Without `part`, the card's first.
 
-    `bound` is the most that is possible at the length of the sequences, where that is known.
+    `bound` is the largest possible value at this sequence length, if known.
     """
     import altair as alt
 
@@ -247,7 +249,7 @@ def head_grid(
 
 
 def grid_axes(rows: pd.DataFrame) -> tuple[alt.X, alt.Y, int]:
-    """Axes of a map, and the side of its squares: as large as fits, between 4 and 18 pixels."""
+    """Return the axes of a map and the side of its squares: as large as fits, between 4 and 18 pixels."""
     import altair as alt
 
     longest = max(rows["head"].nunique(), rows["layer"].nunique())

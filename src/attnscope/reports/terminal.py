@@ -1,6 +1,6 @@
-"""Terminal screens: any `Document`, and what custom screens share. 80 columns, colour optional.
+"""Terminal screens: any `Document`, and helpers for custom screens. 80 columns, colour optional.
 
-Everything is built from `Text`, never from markup: a model called `[red]x` is called just that.
+All output is built from `Text`, never from markup, so that a model called `[red]x` is printed as it is.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from rich.text import Text
 
 from attnscope.core.words import clean
 
-if TYPE_CHECKING:  # lists are printed from here too, and need no records
+if TYPE_CHECKING:  # lists are printed from here too, without records
     from attnscope.reports import document
     from attnscope.reports.record import Record
     from attnscope.reports.words import Verdict
 
 LEVELS: dict[str, str] = {"calm": "bold green", "note": "bold", "warning": "bold yellow", "critical": "bold red"}
 OUTCOMES = {"reproduced": "green", "not reproduced": "yellow", "contradicted": "red", "not run": "dim"}  # of claims
-MOST_NOTES = 2  # of a section, without --verbose
-MOST_NAME, MOST_HEADING = 30, 12  # characters of a first column, and of a heading, that do not wrap
+MOST_NOTES = 2  # in a section without --verbose
+MOST_NAME, MOST_HEADING = 30, 12  # characters that do not wrap: in a first column, in a heading
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII = str.maketrans(BLOCKS + "→×·–−�", "_.-=+*%#>x---?")
 
@@ -38,7 +38,7 @@ def print_record(
     verbose: bool = False,
     **options: Any,
 ) -> None:
-    """Print what the command's `show` gives for a record (with `verbose`, its tables too), then where its files are."""
+    """Print a record with the command's `show` (with `verbose`, its tables too), then the paths of its files."""
     from attnscope.reports.record import ask
 
     shown = ask(record, "show", verbose=verbose, **options)
@@ -46,12 +46,12 @@ def print_record(
 
 
 def print_screen(what: RenderableType, files: Mapping[str, Path | None], console: Console) -> None:
-    """A terminal that knows only ASCII gets the same picture in ASCII, not an error."""
+    """Print a screen and the paths of files. A terminal without Unicode gets ASCII characters instead of an error."""
     written = {label: path for label, path in files.items() if path is not None}
     with console.capture() as captured:
         console.print(what)
         for place, (label, path) in enumerate(written.items()):
-            # A path is there to be copied: it is never broken, whatever the width.
+            # Paths never wrap, so that they can be copied.
             line = Text.assemble("" if place else "\n", (f"{label:<8}", "dim"), clean(str(path)))
             console.print(line, soft_wrap=True)
         console.print()
@@ -62,7 +62,7 @@ def print_screen(what: RenderableType, files: Mapping[str, Path | None], console
 
 
 def document_screen(shown: document.Document, *, verbose: bool = False) -> RenderableType:
-    """Return a document for a console; without `verbose`, leave out details, background, facts and most rows."""
+    """Return a document for a console. Without `verbose`, leave out details, background, facts and most rows."""
     sections = [part for part in shown.sections if verbose or not part.detail]
     parts = [block for place, part in enumerate(sections) for block in _section(part, verbose, titled=place > 0)]
     return Group(*opening(shown.verdict, *shown.about), *parts)
@@ -100,7 +100,7 @@ def _cards(cards: Sequence[document.Card], verbose: bool) -> Table:
 
 
 def grid(table: document.Table, verbose: bool = True) -> Table:
-    """Return a table for a console: numbers and short names are never broken, long text and long headings wrap."""
+    """Return a table for a console. Long text and headings wrap; numbers and short names do not."""
     made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=bool(table.heading), header_style="dim")
     rows = table.rows if verbose else table.rows[: table.brief]
     headings = table.heading or ("",) * len(table.alignment)
@@ -120,7 +120,7 @@ def grid(table: document.Table, verbose: bool = True) -> Table:
 
 
 def opening(verdict: Verdict, *about: str) -> list[RenderableType]:
-    """What a screen begins with: the verdict, and under it what it is about."""
+    """Return the first lines of a screen: the verdict, then what was measured."""
     return [
         Text(""),
         Text(clean(verdict.sentence), style=LEVELS[verdict.level]),
@@ -133,7 +133,7 @@ def section(text: str) -> RenderableType:
 
 
 def lines_under(title: str, heading: Sequence[str], lines: Sequence[Sequence[str]]) -> list[RenderableType]:
-    """A table under its title; nothing where there are no lines."""
+    """Return a table under its title, or nothing if there are no lines."""
     if not lines:
         return []
     table = Table.grid(padding=(0, 2))

@@ -1,8 +1,8 @@
-"""How charts look: light, dark, and `page`, whose colours are the CSS variables of the report.
+"""Themes of charts: light, dark, and `page`, whose colours are the CSS variables of the report.
 
-Charts name roles (`spread`, `line`, `broken`) and named colour ranges, never colours, so one specification
-serves all themes. In the `page` theme a colour is the text `var(--...)`: the SVG that comes out follows the
-reader's choice of light or dark without being drawn twice.
+Charts name roles (`spread`, `line`, `broken`) and named colour ranges, never colours, so one specification serves all
+themes. In the `page` theme a colour is the text `var(--...)`: the SVG follows the reader's choice of light or dark
+without being drawn twice.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.words import TINY
 from attnscope.reports.colours import SERIES, diverging, sequential
 
-FEW_DECADES = 2.5  # up to these, 1, 2 and 5 of every power of ten have room on an axis
+FEW_DECADES = 2.5  # up to this many decades, an axis has room for 1, 2 and 5 of every power of ten
 MOST_TICKS = 8
 
 
 def tick_labels(values: Iterable[float]) -> dict[str, Any]:
-    """Return options of a linear axis: labels as powers of ten where all values are tiny, else the default."""
+    """Return options of a linear axis: labels as powers of ten if all values are tiny, else the default."""
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
     if largest == 0 or largest >= TINY:
         return {}
@@ -43,22 +43,22 @@ def power_axis(low: float, high: float) -> dict[str, Any]:
 
 
 def round_below(value: float, decades: float) -> float:
-    """Return where a logarithmic axis begins: the power of ten at or below, or 1, 2 or 5 times it over few decades."""
+    """Return the start of a logarithmic axis: the power of ten at or below, or 1, 2 or 5 times it over few decades."""
     power = 10.0 ** math.floor(math.log10(value) + 1e-9)
     return max(m * power for m in ((1, 2, 5) if decades <= FEW_DECADES else (1,)) if m * power <= value * (1 + 1e-9))
 
 
 LINE = 14.0  # pixels from one name at the end of a line to the next
-LETTER = 6.4  # pixels of an average letter of 11 px, rounded up: room that is missing is a name that is cut
+LETTER = 6.4  # pixels of an average letter at 11 px, rounded up, so that no name is cut
 
 
 def end_labels(
     ends: Mapping[str, tuple[int | float, float]], *, log: bool, domain: tuple[float, float], height: int
 ) -> list[dict[str, Any]]:
-    """Return {name, x, y} of names at the ends of lines, in the numbers of the axis; they replace a legend.
+    """Return {name, x, y} of names at the ends of lines, in axis units. They replace a legend.
 
-    Names of lines that end close together are moved apart, no further than needed:
-    `end_labels({"whole model": (12, 0.6), "attention only": (12, 0.5)}, log=True, domain=(0.1, 1), height=300)`.
+    Names of lines that end close together are moved apart, no further than needed: `end_labels({"whole model": (12,
+    0.6), "attention only": (12, 0.5)}, log=True, domain=(0.1, 1), height=300)`.
     """
     low, high = map(math.log10, domain) if log else domain
     order = sorted(ends, key=lambda name: -ends[name][1])
@@ -71,14 +71,15 @@ def end_labels(
 
 
 def label_room(names: Sequence[str]) -> int:
-    """Return the pixels that names take beside a chart."""
+    """Return the pixels that names need beside a chart."""
     return math.ceil(LETTER * max(map(len, names), default=0)) + 14
 
 
 def moved_apart(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Return rising places at least `gap` apart, inside low..high where they fit, with the least squared movement.
+    """Return rising positions at least `gap` apart, inside low..high if they fit, with the least squared movement.
 
-    After subtracting i * gap from place i, the result has to rise: pool neighbours that do not (isotonic regression).
+    After subtracting i * gap from position i, the result has to rise: pool neighbours that do not (isotonic
+    regression).
     """
     pools: list[list[float]] = []
     for number, place in enumerate(places):
@@ -103,7 +104,7 @@ def fit(chart: Any, width: int) -> Any:
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 FONT = '-apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 WITHOUT_A_PAGE = ("light", "dark")
-THEMES = (*WITHOUT_A_PAGE, "page")  # the last is made of variables that only our pages know
+THEMES = (*WITHOUT_A_PAGE, "page")  # the last uses CSS variables that only our pages define
 
 _INK: dict[str, dict[str, str]] = {
     "light": {
@@ -149,7 +150,7 @@ def _finite(part: Any) -> Any:
 
 
 def dressed(chart: Any, theme: str) -> Any:
-    """Return the chart with a theme (light or dark) in it, for a notebook, which draws charts itself."""
+    """Return the chart with a light or dark theme included, for notebooks, which draw charts themselves."""
     if theme not in WITHOUT_A_PAGE:
         raise RefusalError(f"There is no theme called '{theme}'.{nearest(theme, WITHOUT_A_PAGE)}")
     copy = chart.copy(deep=False)

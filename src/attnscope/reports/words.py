@@ -1,4 +1,4 @@
-"""Words that pages and terminals share: a verdict, sources as links, what a card says, how sequences begin."""
+"""Words that pages and terminals share: verdicts, sources as links, cards, and how sequences begin."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ARXIV = re.compile(r"(?:arXiv:\s*)?(\d{4}\.\d{4,5})(?:v\d+)?", re.IGNORECASE)
 
 
 class Words(NamedTuple):
-    """A stretch of text, and where it leads, if anywhere."""
+    """A piece of text, and its link, if it has one."""
 
     text: str
     address: str | None = None
@@ -37,7 +37,7 @@ def listed(words: Sequence[str]) -> str:
 
 
 def citation(text: str) -> tuple[Words, ...]:
-    """A source with its arXiv numbers as links. Only arXiv addresses are made, and only from digits."""
+    """Return a source with its arXiv numbers as links. Links are built from digits only and lead to arXiv."""
     words: list[Words] = []
     end = 0
     for match in _ARXIV.finditer(text):
@@ -47,7 +47,7 @@ def citation(text: str) -> tuple[Words, ...]:
 
 
 def card_range(card: Card) -> str:
-    """`0 to 1`, `from 0`, `any number`."""
+    """Return `0 to 1`, `from 0` or `any number`."""
     low, high = (numeral(v) if abs(v) != float("inf") else None for v in (card.low, card.high))
     if low is None or high is None:
         return "any number" if low is None and high is None else f"from {low}" if high is None else f"up to {high}"
@@ -55,11 +55,11 @@ def card_range(card: Card) -> str:
 
 
 def beginning_words(provenance: Mapping[str, Any]) -> tuple[str, ...]:
-    """`BOS first (the tokenizer adds it)`, `no BOS (the tokenizer has none)`; nothing where it is not known."""
+    """Return `BOS first (the tokenizer adds it)` or `no BOS (the tokenizer has none)`; nothing if unknown."""
     found = provenance.get("bos")
     if not isinstance(found, Mapping) or "begins" not in found:
         return ()
-    if not isinstance(found["begins"], bool):  # surveys of both kinds, merged
+    if not isinstance(found["begins"], bool):  # a merged survey of both kinds
         return ("with and without BOS",)
     why = found.get("why")
     reason = "; ".join(map(str, why)) if isinstance(why, list) else why

@@ -70,11 +70,11 @@ def simultaneous_differences(
 def simultaneous_means(
     sums: GroupSums, sizes: GroupSizes, seed: int = 0
 ) -> tuple[Float[np.ndarray, " number"], Float[np.ndarray, " number"]]:
-    """Return means of many numbers, from their sums over groups of `sizes`, and how far each may be off.
+    """Return means of many numbers, from their sums over groups of `sizes`, and the half-width of each interval.
 
-    All hold together in 95 of 100 experiments: by signs, as above. Infinite with five groups or fewer. Under a draw of
-    signs e_g the numbers that are zero on average have the same distribution, so at most 5 of 100 draws call one of
-    them different from zero; the other numbers can only make c larger.
+    All intervals hold together in 95 of 100 experiments: by signs, as above. They are infinite with five groups or
+    fewer. Under a draw of signs e_g the numbers that are zero on average have the same distribution, so at most 5 of
+    100 draws call one of them different from zero; the other numbers can only make c larger.
     """
     count = len(sums)
     signs = _signs(count, seed)

@@ -107,7 +107,7 @@ def _correlation(one: Table, other: Table, seed: int, scale: Callable[[Table], T
 
 
 def _reliable(table: Table, seed: int, scale: Callable[[Table], Table]) -> float:
-    """Estimate the correlation of the means with those of as many other prompts, from halves of these."""
+    """Estimate how well these means would correlate with means over equally many other prompts, from two halves."""
     rows = len(table)
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(rows), (HALVES, 1)), axis=1)
     first = (order < rows // 2) / (rows // 2)

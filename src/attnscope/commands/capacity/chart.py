@@ -26,9 +26,9 @@ BOUNDS = {"universal": "keys for all patterns", "typical": "most patterns"}
 def capacity_curves(
     found: Capacity, *, title: str = "", subtitle: Sequence[str] = (), width: int = 860, height: int = 260
 ) -> alt.HConcatChart | alt.VConcatChart:
-    """Draw both panels, or the one that has a measured width; without a title there is none.
+    """Draw both panels, or the one that has a measured width. An empty `title` draws no title.
 
-    `width` is that of the whole chart. Where it is narrow, panels stand below each other and the legend above them.
+    `width` is that of the whole chart. In a narrow chart the panels are stacked, with the legend above them.
     """
     measured, proved = pd.DataFrame(need_rows(found)), pd.DataFrame(floor_rows(found))
     if measured.empty:
@@ -51,7 +51,7 @@ def capacity_curves(
 
 
 def need_rows(found: Capacity) -> list[dict[str, Any]]:
-    """What constructions were measured to need: {against, at, name, d, label}."""
+    """Return the measured width of each construction: {against, at, name, d, label}."""
     return [
         {
             "against": against,
@@ -67,7 +67,7 @@ def need_rows(found: Capacity) -> list[dict[str, Any]]:
 
 
 def floor_rows(found: Capacity) -> list[dict[str, Any]]:
-    """What bounds prove at the same places, measured or not: {against, at, name, d, label}."""
+    """Return the proved bounds at the same places, measured or not: {against, at, name, d, label}."""
     rows = []
     for against, curve in (("n", found.against_n), ("k", found.against_k)):
         for n, k in dict.fromkeys((need.n, need.k) for need in curve):
@@ -136,7 +136,7 @@ def _panel(
 
 
 def _powers(scale: alt.Scale) -> list[int]:
-    """Powers of two in sight, every second where there are many."""
+    """Return the visible powers of two; every second one if there are many."""
     low, high = scale["domain"]
     powers = [2**e for e in range(31) if low <= 2**e <= high]
     return powers if len(powers) <= 8 else powers[::2]

@@ -24,7 +24,7 @@ Kind = TypeVar("Kind", bound="Capacity")
 
 @dataclass(frozen=True)
 class Need:
-    """What one construction needs at one (n, k): the median width over seeds, or why there is none."""
+    """The width of one construction at one (n, k): the median over seeds, or the reason why it is missing."""
 
     method: str
     n: int
@@ -43,7 +43,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Floor:
-    """What no head can go below at one (n, k): with keys that serve every pattern, and for most patterns."""
+    """Lower bounds of the width at one (n, k): for keys that serve every pattern, and for most patterns."""
 
     n: int
     k: int
@@ -136,7 +136,7 @@ class Capacity(Record):
 
 @dataclass(frozen=True)
 class _Flat:
-    """The document as files hold it, in their order: the bounds lie beside the answer, not inside it."""
+    """The fields of the file, in their order. Bounds are beside the answer, not inside it."""
 
     n: int
     k: int

@@ -192,7 +192,9 @@ def known_constructions() -> tuple[str, ...]:
 
 
 def _theorem(n: int, k: int, accuracy: Accuracy) -> int:
-    """The theorem's width for weights within a factor 4 and an e2 that keeps the leak (see solvers.projection)."""
+    """Return the theorem's width for weights within a factor 4 and an e2 that keeps the leak (see
+    solvers.projection).
+    """
     zero_ratio = min(1.0, k / max(n - k, 1) * accuracy.leak / (1 - accuracy.leak))
     return theorem_width(n, float(k), SPREAD, accuracy.ratio_error, zero_ratio).width
 

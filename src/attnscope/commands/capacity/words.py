@@ -61,7 +61,7 @@ def document(found: Capacity) -> Document:
 
 
 def verdict(found: Capacity) -> Verdict:
-    """Say what is enough and what cannot be; warn where everything was tried and nothing reached the accuracy."""
+    """Say which width is enough and which is proved too small. Warn if no construction reached the accuracy."""
     pattern = f"{found.k:,} of {found.n:,} tokens"
     floor = f"keys that serve every such pattern need at least {found.bounds['universal'].width:,}"
     best = found.narrowest
@@ -75,7 +75,7 @@ def verdict(found: Capacity) -> Verdict:
 
 
 def _sentences(found: Capacity) -> tuple[str, ...]:
-    """Say what the theorem asks for, and what is missing."""
+    """Say which width the theorem needs, and which results are missing."""
     best = found.narrowest
     far = ": far above what is needed" if best is not None and 10 * (best.d or 0) < found.theorem_width else ""
     sentences = [f"The theorem of arXiv:2106.03764 asks for {found.theorem_width:,}, by formula{far}."]
@@ -86,7 +86,7 @@ def _sentences(found: Capacity) -> tuple[str, ...]:
 
 
 def need_rows(found: Capacity) -> tuple[tuple[str, ...], ...]:
-    """Narrowest first, then constructions without a width; the theorem's own width last."""
+    """Return the narrowest constructions first, then those without a width, and the theorem's own width last."""
     needs = sorted(found.needs, key=lambda need: math.inf if need.d is None else need.d)
     measured = ((need.method, _width(need), _measured(need)) for need in needs)
     return (*measured, ("the theorem", f"{found.theorem_width:,}", "what arXiv:2106.03764 guarantees, by formula"))
@@ -109,7 +109,7 @@ def _bounds(found: Capacity) -> tuple[tuple[str, ...], ...]:
 
 
 def _curves(found: Capacity) -> tuple[Section, ...]:
-    """Return the chart, or nothing where no width was measured along the curves."""
+    """Return the chart, or nothing if no width was measured along the curves."""
     if all(need.d is None for need in (*found.against_n, *found.against_k)):
         return ()
     figure = Figure(
@@ -123,7 +123,7 @@ def _curves(found: Capacity) -> tuple[Section, ...]:
 
 
 def seed_words(found: Capacity) -> str:
-    """Name the seeds behind the curves: all of them, or some where time ran out."""
+    """Name the seeds behind the curves: all of them, or some if time ran out."""
     drawn = [need.seeds for need in (*found.against_n, *found.against_k) if need.d is not None]
     named = ", ".join(map(str, found.seeds))
     if len(found.seeds) == 1:

@@ -50,8 +50,9 @@ class Worklist:
             self._measure_all(methods, others, seed)
 
     def _try_anyway(self, methods: Sequence[str], question: tuple[int, int], seed: int) -> None:
-        """Spend the rest of the time on the question itself, with the narrowest constructions: a width found before
-        the clock stopped the search is an answer too."""
+        """Use the remaining time for the question itself, with the narrowest constructions. A partial search counts
+        too.
+        """
         for construction in filter(None, (for_auto("one pattern"), for_auto("any pattern"))):
             method, point = construction.name, self.point(construction.name, *question, seed)
             left = self.deadline - time.process_time()

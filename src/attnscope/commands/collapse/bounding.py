@@ -139,7 +139,7 @@ class Reading:
 
     @property
     def violations(self) -> int:
-        """How many bounds of this block the truth exceeds by more than rounding."""
+        """Return how many bounds of this block the measured values exceed by more than rounding."""
         held = [(self.after, self.contraction), (self.after, self.cubic)]
         if self.spread is not None and self.spread <= SPREAD_LIMIT:
             held.append((self.residual_after, self.paper))
@@ -173,7 +173,7 @@ class Bounding:
             self._read[site.layer] = tokens.detach().clone()
 
     def wrote(self, layer: int, write: Float[Tensor, "batch token width"]) -> None:
-        """What the block adds to its stream."""
+        """Return what the block adds to its stream."""
         self._added[layer] = write.detach().clone()
 
     def refuse_other_writes(self) -> None:

@@ -43,7 +43,7 @@ MOST_SPREAD = 1.256  # what theorem 2.2 asks of the logits
 
 
 def bounds_section(found: Collapse) -> tuple[Section, ...]:
-    """Return what mathematics promises beside what was measured, or nothing where nothing is bounded."""
+    """Return a section with bounds beside measured values, or nothing if nothing is bounded."""
     if not found.bounds:
         return ()
     heading, *lines = bound_lines(found)
@@ -93,7 +93,7 @@ def bounds_section(found: Collapse) -> tuple[Section, ...]:
 
 
 def bounded(found: Collapse) -> tuple[Bounded, ...]:
-    """Return what has bounds of single blocks to draw."""
+    """Return the quantities that have bounds of single blocks to draw."""
     if not found.bounds:
         return ()
     return ("diameter", "residual") if any(row.paper is not None for row in found.bounds) else ("diameter",)
@@ -157,7 +157,7 @@ def skip_lines(found: Collapse) -> list[tuple[str, ...]]:
 
 
 def skip_words(found: Collapse) -> str:
-    """What skips guarantee; nothing where they guarantee nothing."""
+    """Say what skips guarantee, if anything."""
     safe = sum(row.strength < 1 for row in found.skip_bounds)
     if not safe:
         return ""
@@ -168,7 +168,7 @@ def skip_words(found: Collapse) -> str:
 
 
 def power_of_ten(exponent: float) -> str:
-    """`4.2e-5` where a number can be read, `10^152` where it cannot; the logarithm of zero is minus infinite."""
+    """Return `4.2e-5` for a readable number, else `10^152`. The logarithm of zero is minus infinity."""
     if not math.isfinite(exponent):
         return "infinite" if exponent > 0 else "0"
     return numeral(10.0**exponent) if abs(exponent) < 7 else f"10^{exponent:,.0f}"

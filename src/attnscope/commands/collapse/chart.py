@@ -1,11 +1,11 @@
-"""The picture of a collapse: relative residual against depth, one line per variant, and bounds beside the truth.
+"""Charts of a collapse: relative residual against depth, one line per variant, and bounds beside measured values.
 
     chart(found, published="BERT")       # the paper's curves dashed
-    chart(found, bounds=True)            # and below: what one block leaves, and its bounds
+    chart(found, bounds=True)            # and below: the diameter after one block, and its bounds
     curves_chart(found, 1080)            # the curves alone, that many pixels wide
 
-Values at or below the floor of rounding are drawn on it: they cannot be told from zero. Published curves are known to
-four decimals and end where they reach 0.
+Values at or below the rounding floor are drawn on the floor, because they cannot be told from zero. Published curves
+are known to four decimals and end where they reach 0.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.words import count, numeral
 from attnscope.reports.theme import end_labels, label_room, power_axis, round_below
 
-NARROW = 480  # pixels; below them names beside lines would leave no room for the lines
+NARROW = 480  # pixels; narrower charts have no room for names beside their lines
 AXIS = 62  # pixels of the vertical axis with its title
-BOUNDS: dict[str, dict[str, str]] = {  # what is bounded -> column of a block's bounds -> its name
+BOUNDS: dict[str, dict[str, str]] = {  # bounded quantity -> column of a block's bounds -> name of the column
     "diameter": {
         "after": "measured",
         "contraction": "bound from the patterns seen",
@@ -40,7 +40,9 @@ BOUNDS: dict[str, dict[str, str]] = {  # what is bounded -> column of a block's 
 def collapse_chart(
     found: Collapse, *, published: Published | None = None, bounds: bool = False, width: int = 720, title: bool = True
 ) -> alt.VConcatChart:
-    """All of it in one picture, for files and notebooks: `bounds` adds panels below, `published` the paper's curves."""
+    """Draw everything in one chart, for files and notebooks. `bounds` adds panels below, `published` the paper's
+    curves.
+    """
     panels: list[Any] = [curves_chart(found, width, published=published)]
     if far(found):
         panels.append(curves_chart(found, width, published=published, log=False))
@@ -55,8 +57,10 @@ def collapse_chart(
 def curves_chart(
     found: Collapse, width: int, *, published: Published | None = None, log: bool = True
 ) -> alt.LayerChart:
-    """The curves, `width` pixels wide with all that stands around them: names at the ends of lines, or, where that
-    leaves no room, above."""
+    """Draw the curves in a chart that is `width` pixels wide with axes and names.
+
+    Names stand at the ends of lines, or above the chart if there is no room.
+    """
     rows = curve_rows(found)
     if not rows:
         raise RefusalError("There is no finite number to draw: look at the notes of the collapse.")
@@ -100,7 +104,9 @@ def curves_chart(
 
 
 def bounds_chart(found: Collapse, of: Bounded, width: int) -> alt.LayerChart:
-    """What one block of attention alone leaves, as a line, and bounds above it, down to where rounding begins."""
+    """Draw the measured value after one block of attention alone, and the bounds above it, down to the rounding
+    floor.
+    """
     rows = bound_rows(found, of)
     values = [row["value"] for row in rows] or [1.0]
     domain, height = (min(values) / 2, max(values) * 2), 240
@@ -129,7 +135,7 @@ def bounds_chart(found: Collapse, of: Bounded, width: int) -> alt.LayerChart:
 
 
 def curve_rows(found: Collapse) -> list[dict[str, Any]]:
-    """One row per variant and depth that has a number: `variant, depth, mean, low, high, label`."""
+    """Return one row per variant and depth that has a number: `variant, depth, mean, low, high, label`."""
     floor = float(found.floor)
     rows = []
     for curve in found.curves.values():
@@ -150,7 +156,7 @@ def curve_rows(found: Collapse) -> list[dict[str, Any]]:
 
 
 def published_rows(found: Collapse, reference: Published) -> list[dict[str, Any]]:
-    """Published curves of the variants that are drawn, up to their first 0."""
+    """Return the published curves of the variants that are drawn, up to their first 0."""
     rows = []
     for name, values in reference.curves.items():
         if name in found.curves:
@@ -165,7 +171,7 @@ def published_rows(found: Collapse, reference: Published) -> list[dict[str, Any]
 
 
 def bound_rows(found: Collapse, of: Bounded) -> list[dict[str, Any]]:
-    """One row per block and bound that has a number: `block, which, value, label`."""
+    """Return one row per block and bound that has a number: `block, which, value, label`."""
     return [
         {
             "block": row.layer,
@@ -180,7 +186,7 @@ def bound_rows(found: Collapse, of: Bounded) -> list[dict[str, Any]]:
 
 
 def _colour(field: str, names: list[str], width: int) -> tuple[alt.Color, int]:
-    """The colours of lines, and the room that their names take beside them; none where a legend names them above."""
+    """Return the colours of lines and the pixels for names beside them; 0 pixels if a legend above names them."""
     beside = width >= NARROW
     columns = max(1, (width - AXIS) // (label_room(names) + 12))
     above = alt.Legend(orient="top", columns=columns, symbolType="stroke", symbolStrokeWidth=2, symbolSize=150)
@@ -191,7 +197,7 @@ def _colour(field: str, names: list[str], width: int) -> tuple[alt.Color, int]:
 
 
 def _names(rows: list[dict[str, Any]], x: alt.X, column: str, scale: alt.Scale, colour: alt.Color) -> alt.Chart:
-    """Names of lines at their ends, in the colours of the lines."""
+    """Draw the names of lines at their ends, in the colours of the lines."""
     field = colour["shorthand"].removesuffix(":N")
     frame = pd.DataFrame([{field: row["name"], column: row["x"], "place": row["y"]} for row in rows])
     return (
@@ -202,7 +208,7 @@ def _names(rows: list[dict[str, Any]], x: alt.X, column: str, scale: alt.Scale, 
 
 
 def _depth_axis(last: int, blocks: int, width: int) -> alt.X:
-    """Ticks at the blocks that the stream enters, and at the end, which enters none."""
+    """Return an axis with a tick per block that the stream enters, and `end` after the last block."""
     values = _ticks(last, width)
     label = f"datum.value == {blocks} ? 'end' : format(datum.value, 'd')"
     axis = alt.Axis(values=values, labelExpr=label)
@@ -211,13 +217,13 @@ def _depth_axis(last: int, blocks: int, width: int) -> alt.X:
 
 
 def _ticks(last: int, width: int) -> list[int]:
-    """Whole numbers from 0 to the last one, which always has a tick, with room for their labels."""
+    """Return whole numbers from 0 to `last`, with room for their labels. `last` always has a tick."""
     step = max(1, math.ceil(last * 40 / max(width - AXIS, 40)))
     return [n for n in range(0, last, step) if last - n >= 0.7 * step] + [last]
 
 
 def _dots(last: int) -> int:
-    """Dots shrink where they would touch."""
+    """Return the size of dots: smaller if they would touch."""
     return 40 if last <= 24 else 20
 
 
@@ -237,6 +243,6 @@ def _subtitle(found: Collapse, published: Published | None) -> list[str]:
 
 
 def chart(found: Collapse, *, published: str | None = None, bounds: bool = False) -> Any:
-    """`published` names a model of the paper (BERT, Albert, XLNet) to draw beside it, `bounds` adds panels below."""
+    """Draw the chart. `published` names a model of the paper (BERT, Albert, XLNet); `bounds` adds panels below."""
     theirs = None if published is None else published_curves(published, found.weights)
     return collapse_chart(found, published=theirs, bounds=bounds)

@@ -1,4 +1,6 @@
-"""How much of what tells tokens apart each variant keeps, in six grades: sentences and the verdict follow from them."""
+"""Grade each variant by how much of the difference between tokens it keeps. Sentences and the verdict use the six
+grades.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ from attnscope.commands.collapse.record import Collapse
 from attnscope.core.words import count, numeral
 from attnscope.reports.words import Level, Verdict
 
-COLLAPSED = 1e-3  # a residual this small beside the tokens: they are one token, for all that follows
+COLLAPSED = 1e-3  # relative residual below which all tokens count as equal
 NEARLY_ALL, MOST, HALF = 0.9, 0.6, 0.4
 """Shares of the first residual that are left at the end."""
 
 
 class Grade(IntEnum):
-    """From worst to best."""
+    """Grades from worst to best."""
 
     BROKEN = 0  # no finite number at the end
     COLLAPSES = 1
@@ -37,7 +39,9 @@ WORDS = {
 
 
 def graded(mean: Sequence[float]) -> Grade:
-    """Residuals that once fell below `COLLAPSED` count as collapsed: what grows again later is no longer the tokens."""
+    """Return the grade. A residual that ever fell below `COLLAPSED` has collapsed: growth after that is
+    rounding noise.
+    """
     if any(math.isfinite(value) and value < COLLAPSED for value in mean):
         return Grade.COLLAPSES
     if not math.isfinite(mean[-1]):
@@ -51,12 +55,12 @@ def graded(mean: Sequence[float]) -> Grade:
 
 
 def share_left(mean: Sequence[float]) -> float:
-    """The last residual over the first; 1 where there was nothing to lose or nothing is known of the first."""
+    """Return the last residual divided by the first; 1 if the first is zero or unknown."""
     return mean[-1] / mean[0] if math.isfinite(mean[0]) and mean[0] > 0 else 1.0
 
 
 def share_words(share: float) -> str:
-    """`92%`, and `less than 1%` where that would round to nothing."""
+    """Return `92%`, or `less than 1%` for a share that would round to 0%."""
     return "less than 1%" if share < 0.01 else f"{100 * share:.0f}%"
 
 
@@ -83,7 +87,7 @@ LEVELS: dict[Grade, Level] = {
 
 
 def verdict(found: Collapse) -> Verdict:
-    """What becomes of the whole model, and what skips and MLPs save it from. Parts that were run alone are no alarm."""
+    """Say how much the whole model keeps, and what skips and MLPs prevent. Parts that were run alone raise no alarm."""
     if "whole" not in found.curves:
         name = list(found.curves)[-1]
         return Verdict("note", _variant(name, found.curves[name].mean, found))
@@ -103,7 +107,7 @@ def verdict(found: Collapse) -> Verdict:
 
 
 def _saved(found: Collapse, grade: Grade) -> str:
-    """What attention alone would have come to, and which part makes the difference."""
+    """Say how attention alone would end, and which part makes the difference."""
     known = {name: graded(curve.mean) for name, curve in found.curves.items()}
     alone, skips, mlps = (known.get(name) for name in ("san", "san+skip", "san+mlp"))
     if alone is None or grade is Grade.BROKEN:
@@ -120,7 +124,7 @@ def _saved(found: Collapse, grade: Grade) -> str:
 
 
 def _saviour(skips: Grade, mlps: Grade, grade: Grade) -> str:
-    """What lifts attention alone to the grade of the whole model."""
+    """Name the parts that lift attention alone to the grade of the whole model."""
     if skips < grade and mlps < grade:
         return "it takes skips and MLPs together to"
     if skips >= grade and mlps >= grade:
@@ -129,7 +133,7 @@ def _saviour(skips: Grade, mlps: Grade, grade: Grade) -> str:
 
 
 def variant_sentences(found: Collapse, *, short: bool = False) -> tuple[str, ...]:
-    """What is left in every variant; `short` has room in a line of a terminal."""
+    """Say what is left in every variant; with `short`, in one terminal line each."""
     said = tuple(_variant(name, curve.mean, found) for name, curve in found.curves.items())
     return tuple(sentence.replace(OF_TOKENS, "") for sentence in said) if short else said
 
@@ -164,10 +168,10 @@ def _after(depth: int) -> str:
 
 
 def _ten(value: float) -> str:
-    """The power of ten at or below a number."""
+    """Return the power of ten at or below a number."""
     return numeral(10.0 ** math.floor(math.log10(value)))
 
 
 def place_words(depth: int, blocks: int) -> str:
-    """`entering block 3`; the stream that has passed all blocks enters none: `after block 11`."""
+    """Return `entering block 3`, or `after block 11` for the stream that leaves the last block."""
     return f"entering block {depth}" if depth < blocks else f"after block {depth - 1}"

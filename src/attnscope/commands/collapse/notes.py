@@ -17,7 +17,7 @@ from attnscope.matrix.residual import LARGEST_PROGRAM
 
 
 def noted(runs: Sequence[Measured], beside: Bounded | None, norm: str) -> tuple[str, ...]:
-    """Return what a reader must know to trust the numbers."""
+    """Return the notes that a reader needs to trust the numbers."""
     first = runs[0]
     notes = []
     if first.single:

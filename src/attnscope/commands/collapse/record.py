@@ -82,7 +82,7 @@ class SkipBounds:
 
 @dataclass(frozen=True)
 class EndToEnd:
-    """A bound from the first block to every depth, as log10, beside the truth; the largest over sequences."""
+    """A bound from the first block to every depth, as log10, and the measured value; the largest over sequences."""
 
     name: str  # "contraction" (a), "cubic" (c), "theorem 2.3" or "corollary 3.2"
     variant: str
@@ -122,7 +122,7 @@ class Collapse(Record):
 
     @property
     def weights_words(self) -> str:
-        """`random weights`, `trained weights`, `weights as given`."""
+        """Return `random weights`, `trained weights` or `weights as given`."""
         return "weights as given" if self.weights == "as given" else f"{self.weights} weights"
 
     @classmethod
@@ -132,7 +132,7 @@ class Collapse(Record):
         return found
 
     def table(self) -> pandas.DataFrame:
-        """One row for each variant and depth."""
+        """Return one row for each variant and depth."""
         import pandas
 
         columns = ("mean", "std", "low", "high", "n")
@@ -199,12 +199,14 @@ class Difference:
 
     @property
     def apart(self) -> float:
-        """|ours - theirs|, or by how much ours exceeds what they round to 0; NaN where ours is NaN."""
+        """Return |ours - theirs|, or our excess over the value that they round to 0; NaN if ours is NaN."""
         return abs(self.ours - self.theirs) if self.theirs > 0 or isnan(self.ours) else max(0.0, self.ours - ROUNDED)
 
 
 def published(model: str, weights: str = "random") -> Published:
-    """The curves of `BERT`, `Albert` or `XLNet`, for `random` or `trained` weights; `as given` counts as trained."""
+    """Return the curves of `BERT`, `Albert` or `XLNet`, for `random` or `trained` weights; `as given` counts as
+    trained.
+    """
     known = {name.lower(): name for name in _all()}
     name = known.get(model.lower())
     if name is None:
@@ -217,7 +219,7 @@ def published(model: str, weights: str = "random") -> Published:
 
 
 def differences(curves: Mapping[str, Any], reference: Published) -> tuple[Difference, ...]:
-    """Every depth that both have, of every variant that both have; `curves` as in `Collapse.curves`."""
+    """Return the differences at all depths and variants that both have; `curves` as in `Collapse.curves`."""
     return tuple(
         Difference(name, depth, float(ours), theirs)
         for name, curve in curves.items()

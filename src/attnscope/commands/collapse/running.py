@@ -76,7 +76,7 @@ def measured(
     coarse: tuple[tuple[str, ...], tuple[str, ...]],
     say: Callable[[str, int], None],
 ) -> Measured:
-    """Run every variant over every batch; `coarse` are module classes that cast to float32, and those that still do."""
+    """Run every variant over every batch. `coarse`: module classes that cast to float32, and those that still do."""
     lengths: dict[int, int] = {}
     values = {}
     depths = len(stack.blocks) + stack.chained
@@ -165,7 +165,7 @@ def _run(
 
 
 def _refuse_nothing(name: str, values: Values, loaded: Loaded) -> None:
-    """Refuse a whole model whose stream is not finite; a cut one may overflow, which a note says."""
+    """Refuse a whole model whose stream is not finite. A cut model may overflow: a note says so."""
     if CUTS[name].skip and CUTS[name].mlp and not np.isfinite(values).all():
         depth = int(np.flatnonzero(~np.isfinite(values).all(0))[0])
         raise RefusalError(

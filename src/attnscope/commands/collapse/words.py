@@ -25,7 +25,7 @@ BACKGROUND = (
 
 
 def document(found: Collapse, *, published: str | None = None) -> Document:
-    """With `published` (BERT, Albert or XLNet), the paper's curves are drawn too, and differences are listed."""
+    """Return the document. `published` (BERT, Albert or XLNet) adds the paper's curves and lists the differences."""
     theirs = None if published is None else published_curves(published, found.weights)
     numbers = Table(
         ("block", *(curve.title for curve in found.curves.values())),
@@ -69,7 +69,9 @@ def document(found: Collapse, *, published: str | None = None) -> Document:
 
 
 def _figures(found: Collapse, theirs: Published | None) -> tuple[Figure, ...]:
-    """Curves on a logarithmic axis, and on a linear one too where the first squeezes those that stay up together."""
+    """Draw the curves on a logarithmic axis, and also on a linear one if the first squeezes the upper lines
+    together.
+    """
     summary = " ".join(variant_sentences(found))
     over = count(max(int(n) for curve in found.curves.values() for n in curve.n), "sequence")
     dashed = "" if theirs is None else f" Dashed: {theirs.model} as published in arXiv:2103.03404."
@@ -95,13 +97,13 @@ def _figures(found: Collapse, theirs: Published | None) -> tuple[Figure, ...]:
 
 
 def far(found: Collapse) -> bool:
-    """Return whether lines that stay up need a linear axis beside the logarithmic one."""
+    """Return whether some lines stay so high that they need a linear axis as well."""
     means = [max(mean, found.floor) for curve in found.curves.values() for mean in curve.mean if math.isfinite(mean)]
     return bool(means) and min(means) * FAR < max(means)
 
 
 def _mean_rows(found: Collapse) -> tuple[tuple[str, ...], ...]:
-    """A row for every block, so that a table of many blocks grows downwards."""
+    """Return a row for every block, so that a table of many blocks grows downwards."""
     curves = [curve.mean for curve in found.curves.values()]
     last = max(map(len, curves)) - 1
     return tuple(
@@ -114,7 +116,7 @@ def _mean_rows(found: Collapse) -> tuple[tuple[str, ...], ...]:
 
 
 def sentences(found: Collapse) -> tuple[str, ...]:
-    """One on every variant, and one on how fast attention alone collapses."""
+    """Return a sentence on every variant, and one on how fast attention alone collapses."""
     return (*variant_sentences(found), *_order(found))
 
 
@@ -128,12 +130,12 @@ def _order(found: Collapse) -> tuple[str, ...]:
 
 
 def remarks(found: Collapse) -> tuple[str, ...]:
-    """Notes that a reader of the curves must know; those on bounds stand with the provenance."""
+    """Return the notes for readers of the curves. Notes on bounds are with the provenance."""
     return tuple(note for note in found.notes if not note.startswith("The bound"))
 
 
 def published_words(found: Collapse, published: Published) -> tuple[str, ...]:
-    """How far these curves are from the published ones, variant by variant."""
+    """Say how far these curves are from the published ones, variant by variant."""
     said = []
     for name, theirs in published.curves.items():
         if name not in found.curves:
@@ -167,13 +169,13 @@ def published_remarks(published: Published) -> tuple[str, ...]:
 
 
 def shape_words(found: Collapse) -> str:
-    """`12 blocks of 12 heads, norm pre, random weights`."""
+    """Return `12 blocks of 12 heads, norm pre, random weights`."""
     blocks, heads = count(found.layers, "block"), count(found.heads, "head")
     return f"{blocks} of {heads}, norm {found.norm_placement}, {found.weights_words}"
 
 
 def corpus_words(found: Collapse) -> str:
-    """`pocket's text, 32 sequences of up to 128 tokens, BOS first`, and the norm where it is not the paper's."""
+    """Return `pocket's text, 32 sequences of up to 128 tokens, BOS first`, and the norm if it is not the paper's."""
     corpus = found.provenance["corpus"]
     sequences = corpus["sequences"]
     over = count(sequences, "sequence") if isinstance(sequences, int) else f"{sequences} sequences"

@@ -174,7 +174,7 @@ def of_counts(finding: Finding, base: Reading, treated: Reading) -> Difference:
 
 
 def of_findings(finding: Finding, base: Reading, treated: Reading) -> Difference:
-    """Return how many more findings of this identity the treated arm has, for findings that count no heads."""
+    """Return the difference in the number of such findings between the arms, for findings that do not count heads."""
     pairs = _pairs(finding, base, treated)
     return UNKNOWN if pairs is None else over_texts([len(b) - len(a) for a, b in pairs], whole=True)
 

@@ -49,7 +49,7 @@ def _builds(surveys: Sequence[Survey]) -> str | None:
 
 
 def _build(provenance: dict[str, Any]) -> str:
-    """`LlamaForCausalLM, decoder of 30 blocks × 9 heads`."""
+    """Return `LlamaForCausalLM, decoder of 30 blocks × 9 heads`."""
     model = provenance.get("model")
     model = model if isinstance(model, dict) else {}
     stacks = [s for s in model.get("stacks") or [] if isinstance(s, dict) and s.get("layers")]

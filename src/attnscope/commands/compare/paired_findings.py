@@ -41,7 +41,7 @@ class FindingChange:
 
     @property
     def either(self) -> Finding:
-        """The finding now, or before if it is gone."""
+        """The finding now, or the earlier one if it disappeared."""
         found = self.after or self.before
         assert found is not None
         return found
@@ -95,7 +95,7 @@ def told_first(pair: FindingChange) -> tuple[int, int, int]:
 
 
 def identity(finding: Finding) -> tuple[Hashable, ...]:
-    """Return what two findings must share to be paired. NaNs may move between sites; broken weights are apart."""
+    """Return the fields that paired findings share. NaNs may move between sites, but not between weights and runs."""
     details = finding.details
     site = None if finding.kind == "nonfinite" else details.get("site")
     measure = details.get("measure") if finding.kind == "alarm" else None
@@ -108,7 +108,7 @@ def concerned(finding: Finding) -> int:
 
 
 def status(before: Finding | None, after: Finding | None) -> Status:
-    """What became of a finding."""
+    """The change of a finding."""
     if any(one is not None and _neutral(one) for one in (before, after)) and (before is None or after is None):
         return "changed"
     if before is None or after is None:

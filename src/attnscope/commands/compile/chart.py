@@ -1,4 +1,4 @@
-"""The picture of a compiled head: target, realised pattern and error, side by side."""
+"""Charts of a compiled head: target, realised pattern and error, side by side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attnscope.commands.compile.words import LARGEST_SIDE, pooling_words
 from attnscope.core.words import numeral
 from attnscope.reports.colours import sequential
 
-# A pattern, what a head makes of it, and the difference, side by side as maps.
+# A pattern, what a head realises of it, and the difference, side by side as maps.
 #
 #     chart = pattern_panels(target, realised, error, size=(4096, 4096))
 #
@@ -42,10 +42,12 @@ COLOURS = 256
 def pooled(
     blocks: Iterator[tuple[int, Float[np.ndarray, "some_rows key"]]], n: int, n_keys: int, side: int = LARGEST_SIDE
 ) -> Float[np.ndarray, "cell_row cell_key"]:
-    """A map of an n x n_keys array that comes in blocks (first row, rows): the largest number of every cell."""
+    """Return a map of an n x n_keys array that comes in blocks (first row, rows). Each cell has the largest number in
+    it.
+    """
     height, width = min(n, side), min(n_keys, side)
     cells = np.zeros((height, width))
-    key_edges = np.ceil(np.arange(width) * n_keys / width).astype(int)  # a cell begins at the first key inside it
+    key_edges = np.ceil(np.arange(width) * n_keys / width).astype(int)  # first key of each cell
     for first, rows in blocks:
         narrow = np.maximum.reduceat(rows, key_edges, axis=1)
         np.maximum.at(cells, (first + np.arange(len(rows))) * height // n, narrow)
@@ -63,15 +65,15 @@ def pattern_panels(
     theme: str = "light",
     width: int = 940,
 ) -> alt.HConcatChart | alt.VConcatChart:
-    """Draw three maps. `size` is queries and keys of the pattern, which axes count in. Without a title there is none.
-    `width` is that of the whole chart; where it is narrow, maps stand below each other.
+    """Draw three maps side by side, or below each other if the chart is narrow.
 
-    Cells are pixels of an embedded picture, because 3 x 65,536 of them as marks take half a minute to draw; a picture
-    has its colours inside, so this chart is told its theme when it is made.
+    `size` is (queries, keys) of the pattern, for the axes. `width` is that of the whole chart. Cells are pixels of an
+    embedded picture, because 3 x 65,536 marks take half a minute to draw. A picture contains its colours, so the theme
+    must be known when the chart is made.
     """
     ramp = sequential("dark" if theme == "dark" else "light", COLOURS)
     legend = list(sequential("dark" if theme == "dark" else "light"))
-    share = alt.Scale(type="sqrt", domain=[0, 1], range=legend)  # a row of eight is pale on a linear one
+    share = alt.Scale(type="sqrt", domain=[0, 1], range=legend)  # on a linear scale a row of eight keys would be pale
     beside = width >= NARROW
     side = (width - 2 * SPACING) // 3 - AXIS if beside else width - AXIS
     far = alt.Scale(type="log", domain=[FLOOR, 1], range=legend)
@@ -87,7 +89,7 @@ def pattern_panels(
 
 
 def error_rows(error: Float[np.ndarray, "cell_row cell_key"], size: tuple[int, int]) -> list[dict[str, Any]]:
-    """What can be read of the error, one row of the pattern or a few at a time: `from, to, label`."""
+    """Return tooltip rows for the error, each for one or a few rows of the pattern: `from, to, label`."""
     height, width = error.shape
     step = -(-height // MOST_READINGS)
     rows = []
@@ -106,7 +108,9 @@ def error_rows(error: Float[np.ndarray, "cell_row cell_key"], size: tuple[int, i
 def _shade(
     cells: Float[np.ndarray, "cell_row cell_key"], *, log: bool = False
 ) -> UInt8[np.ndarray, "cell_row cell_key"]:
-    """Which colour each cell has. A number that is not finite counts as the largest: it must not look like nothing."""
+    """Return the colour index of each cell. NaN and infinity count as the largest number, so that they are not
+    overlooked.
+    """
     cells = np.clip(np.nan_to_num(cells, nan=1.0, posinf=1.0), 0.0, 1.0)
     share = 1 - np.log(np.maximum(cells, FLOOR)) / np.log(FLOOR) if log else np.sqrt(cells)
     return np.asarray(np.round(share * (COLOURS - 1)), dtype=np.uint8)
@@ -122,7 +126,7 @@ def _panel(
     meaning: str,
     readings: Sequence[dict[str, Any]] = (),
 ) -> alt.LayerChart:
-    """The picture, laid into axes; a mark that nobody sees asks for the legend, others tell what is in their rows."""
+    """Draw one map inside its axes. One invisible mark makes the legend, others carry the tooltips of their rows."""
     longest = max(size)
     shape = {"width": max(24, side * size[1] // longest), "height": max(24, side * size[0] // longest)}
     axis = alt.Axis(tickCount=5, format="d", grid=False, domain=False)
@@ -156,7 +160,7 @@ def _ticks(scale: alt.Scale) -> dict[str, Any]:
 
 
 def data_uri(shades: UInt8[np.ndarray, "cell_row cell_key"], ramp: tuple[str, ...]) -> str:
-    """A PNG with the ramp as its palette, enlarged by whole pixels, so that no renderer blurs the cells.
+    """Return a PNG with the ramp as its palette, enlarged by whole pixels, so that no renderer blurs the cells.
 
     https://www.w3.org/TR/png: signature, then chunks of (length, kind, data, CRC); a line begins with its filter, 0.
     """
@@ -179,7 +183,7 @@ WHAT: tuple[What, ...] = ("target", "realised", "error")
 
 
 def chart(compiled: Compiled, *, theme: str = "light") -> Any:
-    """Pictures have their colours inside, so the chart is told its theme (light or dark) when it is made."""
+    """Draw the maps in a theme, light or dark. The pictures contain their colours."""
     certificate = compiled.certificate
     return pattern_panels(
         *maps(compiled),
@@ -192,7 +196,7 @@ def chart(compiled: Compiled, *, theme: str = "light") -> Any:
 
 
 def maps(compiled: Compiled) -> tuple[Map, Map, Map]:
-    """Target, realised pattern and error, at most `LARGEST_SIDE` cells a side."""
+    """Return target, realised pattern and error, with at most `LARGEST_SIDE` cells a side."""
     target, realised, error = (
         pooled(_blocks(compiled, what), compiled.target.n, compiled.target.n_keys) for what in WHAT
     )
@@ -200,7 +204,7 @@ def maps(compiled: Compiled) -> tuple[Map, Map, Map]:
 
 
 def _blocks(compiled: Compiled, what: What) -> Iterator[tuple[int, np.ndarray]]:
-    """The pattern, what the head makes of it, or how far apart they are, a few rows at a time."""
+    """Yield a few rows at a time of the pattern, of what the head realises, or of their difference."""
     n = compiled.target.n
     step = max(1, _NUMBERS_AT_ONCE // compiled.target.n_keys)
     for first in range(0, n, step):
@@ -214,9 +218,9 @@ def _blocks(compiled: Compiled, what: What) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def attention(compiled: Compiled, first: int, last: int) -> Float[np.ndarray, "some_rows key"]:
-    """softmax of the logits of rows first..last, in float32 as attention computes it (float64 for float64 heads).
+    """Return the softmax of rows first..last, in float32 as attention computes it (float64 for float64 heads).
 
-    A head that overflows has rows without a number here, and the chart shows them as the largest error.
+    A head that overflows has NaN rows here. The chart shows them as the largest error.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         logits = compiled.queries[first:last] @ compiled.keys.T

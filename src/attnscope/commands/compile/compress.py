@@ -40,13 +40,13 @@ LEAK = 0.01  # largest share of attention off the selected keys with the default
 TIE = 1e-9  # scores this close to a row's highest, relative to its largest, count as highest too
 BORNE: dict[Dtype, float] = {"float64": 1e13, "float32": 1e5, "bfloat16": 50.0, "float16": 400.0}
 """Logits beyond which rounding exceeds the margin: max |logit| 2^-bits stays a small part of 1."""
-_SLACKS = (1.001, 1.02, 1.1, 1.3)  # margins to aim at, as multiples of the required one: rounding takes some
+_SLACKS = (1.001, 1.02, 1.1, 1.3)  # margins to aim at, as multiples of the required one: rounding uses some of it
 _ROWS = 1024
 
 
 @dataclass(frozen=True)
 class MarginCertificate:
-    """Worst and mean gap between selected keys and all others, from the rounded tensors."""
+    """Smallest and mean gap between selected keys and all others, computed from the rounded tensors."""
 
     rows: int
     keys: int
@@ -67,7 +67,7 @@ class MarginCertificate:
 
 @dataclass(frozen=True, eq=False)
 class Compressed:
-    """A head whose logits select the right keys. Every such head obeys `bounds`."""
+    """A head whose logits select the right keys. No such head can be narrower than `bounds`."""
 
     head: Head
     certificate: MarginCertificate
@@ -87,12 +87,12 @@ class Compressed:
 
     @property
     def query_weight(self) -> Float[Tensor, "row width"]:
-        """W_Q for one-hot queries. It carries the sqrt(width) that attention divides by again."""
+        """Return W_Q for one-hot queries. It includes the factor sqrt(width) that attention divides by."""
         return self.head.queries
 
     @property
     def key_weight(self) -> Float[Tensor, "key width"]:
-        """W_K for one-hot keys."""
+        """Return W_K for one-hot keys."""
         return self.head.keys
 
     def to_json(self) -> dict[str, Any]:
@@ -224,7 +224,7 @@ class _Task:
 
     @torch.no_grad()
     def certify(self, head: Head) -> MarginCertificate:
-        """Check every row of the rounded tensors, with each logit at its rounding bound (`heads.certificate`)."""
+        """Check every row of the rounded tensors in the worst case of rounding each logit (`heads.certificate`)."""
         chosen = torch.from_numpy(self.chosen)
         gap, largest, unit = [], 0.0, UNITS[precision(head.dtype)]
         for first in range(0, len(chosen), _ROWS):
@@ -253,7 +253,9 @@ class _Task:
 
 
 def _for_search(found: MarginCertificate) -> Certificate:
-    """Express a margin as a certificate: the leak is the ratio of the best other key to the worst selected one."""
+    """Express a margin as a certificate. The leak is exp(-margin): the best other key against the worst
+    selected one.
+    """
     leak = math.exp(min(-found.margin, 700.0))
     return Certificate(
         n=found.rows,
@@ -277,7 +279,9 @@ def _for_search(found: MarginCertificate) -> Certificate:
 
 
 def _bounds(chosen: Bool[np.ndarray, "row key"], dtype: Dtype) -> Bounds:
-    """Return bounds that only need a gap: those of the uniform pattern at a leak so small that every row has one."""
+    """Return the bounds that only need a gap: those of the uniform pattern at a leak so small that every row
+    has a gap.
+    """
     rows, columns = np.nonzero(chosen)
     n, n_keys = chosen.shape
     uniform = Pattern.of(rows, columns, np.ones(len(rows)), n=n, n_keys=n_keys, normalise=True, name="selector")

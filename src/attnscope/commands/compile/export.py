@@ -1,4 +1,4 @@
-"""Heads to files and back, as torch tensors; `heads.head_file` has the format, which needs no torch."""
+"""Save and load heads as torch tensors. `heads.head_file` defines the format and needs no torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def save_head(
 
 
 def load_head(path: Path | str) -> tuple[Head, dict[str, Any]]:
-    """Return the head of a file and its certificate, or refuse with a sentence that says what is wrong."""
+    """Return the head of a file and its certificate, or refuse and say what is wrong."""
     stored = read_head(path)
     head = Head.of(stored.queries, stored.keys, stored.dtype, stored.causal, stored.method, stored.notes)
     return head, dict(stored.certificate)

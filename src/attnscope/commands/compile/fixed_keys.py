@@ -1,4 +1,4 @@
-"""Keys once, patterns ever after: the setting of arXiv:2106.03764, where what the head knows is fixed beforehand.
+"""Fixed keys for many patterns: the setting of arXiv:2106.03764, in which keys are chosen before the pattern is known.
 
     keys = fixed_keys(1024, 32)
     factors = queries_for(pattern, keys)            # `leaking` in the notes counts the rows that fail
@@ -6,10 +6,10 @@
     proof = universality(40, 2)                     # are keys of width 4 proved to serve all rows of 2 of 40 keys?
     head = universal_head(pattern, proof)           # if so: the head of the proof for any such pattern
 
-Which patterns fixed keys serve is seen when queries are sought. Only keys on the moment curve are proved to serve all
-(`solvers.universality`), while n is small enough for the precision. `frame` interpolates, thousands of rows a second,
-and wants keys of low coherence. `margin` solves a quadratic program for every row, hundreds of rows a second, and needs
-half the width or less.
+Solving for queries shows whether fixed keys serve a pattern. Only keys on the moment curve are proved to serve all
+patterns (`solvers.universality`), while n is small enough for the precision. `frame` interpolates, thousands of rows a
+second, and needs keys of low coherence. `margin` solves a quadratic program for every row, hundreds of rows a second,
+and needs half the width or less.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from attnscope.heads.solvers.universality import universality as worst_of_all
 
 METHODS = {"frame": interpolated, "margin": largest_margin}
 OTHERS = 8  # other patterns to try on the keys of a head
-SECONDS = 20.0  # of processor time, after which no other pattern is begun
-SPREADS = (1000.0, 16.0)  # of weights in a row, tried before the pattern's own
+SECONDS = 20.0  # seconds of processor time, after which no other pattern is started
+SPREADS = (1000.0, 16.0)  # spreads of weights in a row, tried before the pattern's own
 _REMEMBERED = 2**18  # supports, as numbers of k digits
 _ELEMENTS = 2**18  # logits of one block of rows: 2 MB
 
@@ -82,10 +82,10 @@ def universality(
     leak: float = 0.01,
     width: int | None = None,
 ) -> Universality:
-    """Whether keys on the moment curve (width 2k by default) are proved to serve every row of up to k of n keys.
+    """Return whether keys on the moment curve (width 2k by default) are proved to serve every row of up to k of n keys.
 
-    Weights of a row lie within a factor `spread`. The answer also says what the worst such row needs. If `proved` is
-    False, it is unknown whether they serve all.
+    The weights of a row lie within a factor `spread`. The result also says what the worst such row needs. If `proved`
+    is False, it is unknown whether the keys serve all rows.
     """
     return worst_of_all(n, k, spread, checked_accuracy(ratio_error, leak, dtype), width)
 
@@ -107,7 +107,7 @@ def _refuse_misfit(pattern: Pattern, keys: Keys) -> None:
 
 
 class KeysServed(NamedTuple):
-    """How many other patterns the keys realise, of how many tried. None if none was tried."""
+    """How many other patterns the keys realise, and how many were tried. None if no pattern was tried."""
 
     realised: int | None
     tried: int | None
@@ -130,7 +130,7 @@ def served(
 ) -> KeysServed:
     """Count the fresh patterns that the keys of this construction, width and seed realise.
 
-    This is what can be said where there is no proof: trying cannot show that keys serve *all* patterns.
+    Used if there is no proof. Trying patterns cannot show that keys serve *all* of them.
     """
     realised = tried = 0
     start = time.process_time()
@@ -146,7 +146,9 @@ def served(
 
 
 def another(pattern: Pattern, rng: np.random.Generator) -> Pattern:
-    """Return rows of the same sizes, on other keys that the query sees, with the same weights in another order."""
+    """Return a pattern with rows of the same sizes on other visible keys, and with the same weights in another
+    order.
+    """
     drawn = [rng.permutation(int(seen))[:size] for seen, size in zip(pattern.visible, pattern.counts, strict=True)]
     weights = pattern.weights.copy()
     for a, b in pairwise(pattern.starts):
@@ -160,7 +162,7 @@ Checked = tuple[Float[Tensor, "row width"], Bool[Tensor, " row"]]
 
 @dataclass(frozen=True, eq=False)
 class HeadsForMany:
-    """A head for each pattern, whether all its rows are certified, and how many rows the quick check did not pass."""
+    """A head for each pattern, whether all its rows are certified, and how many rows failed the quick check."""
 
     heads: list[Head]
     certified: list[bool]
@@ -176,15 +178,15 @@ def queries_for_many(keys: Keys, accuracy: Accuracy | None = None) -> QueriesFor
 
 
 class QueriesForMany:
-    """Queries for many patterns on the same keys.
+    """Solve queries for many patterns on the same keys.
 
     Rows of all patterns are solved together (`solvers.many_rows`), lifted to the whole margin on the stored keys
-    (`lifted`) and checked by `surely_certified`, which is never kinder than the certificate. Rows that do not
-    pass go through the certificate itself, first only as long as the leak asks for, then as `queries_for` finds them.
+    (`lifted`) and checked by `surely_certified`, which is never kinder than the certificate. Rows that fail this quick
+    check go through the certificate itself: first with the shortest query that the leak allows, then as `queries_for`
+    solves them.
 
-    Where there are few supports (n^k at most 2^18: every pair of up to 512 keys), the direction of a support is
-    remembered. It is the best one for equal weights, and serves any weights: the base gives the ratios, the scale the
-    margin.
+    If there are few supports (n^k at most 2^18: every pair of up to 512 keys), the direction of a support is cached. It
+    is the best one for equal weights and serves any weights: the base gives the ratios, the scale the margin.
     """
 
     def __init__(self, keys: Keys, accuracy: Accuracy) -> None:
@@ -218,7 +220,7 @@ class QueriesForMany:
         for pattern in patterns:
             part = slice(first, first + pattern.n)
             first += pattern.n
-            if pattern.causal and not good[part].all():  # solve it whole: what a row sees depends on its number
+            if pattern.causal and not good[part].all():  # solve it whole: which keys a row sees depends on its number
                 wrong = ~good[part]
                 queries[part][wrong], good[part][wrong] = (values[wrong] for values in self._slowly(pattern))
             heads.append(Head(queries[part].clone(), self.stored, pattern.causal, "margin", self.source.facts()))
@@ -247,7 +249,9 @@ class QueriesForMany:
         return queries, surely_certified(queries, self.stored, rows, self.accuracy)
 
     def _again(self, rows: Rows, towards: Float[Tensor, "row width"]) -> Checked:
-        """Solve rows that the quick check did not pass: as long as the leak asks for, else by the exact program."""
+        """Solve rows that failed the quick check: with the shortest query that the leak allows, else by the exact
+        program.
+        """
         pattern = rows.pattern(len(self.keys))
         solved = equations(self.keys, rows)
         settle = settled(solved.base.numpy(), solved.off(towards).numpy(), self.keys.numpy(), pattern, self.accuracy)
@@ -267,7 +271,9 @@ class QueriesForMany:
 
 @dataclass
 class _Directions:
-    """The known directions, and where that of a support lies, by the number that its keys write (-1: unknown)."""
+    """The cached directions, and the index of each support's direction (-1: unknown). Its keys, read as digits, number
+    it.
+    """
 
     place: Tensor
     vectors: Tensor

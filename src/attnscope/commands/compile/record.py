@@ -1,12 +1,11 @@
-"""What a compilation gives: a head, its certificate, what is known from below, and everything that was tried.
+"""The record of a compilation: a head, its certificate, lower bounds, and everything that was tried.
 
     compiled = attnscope.load("head.safetensors")
     compiled.certificate.leak, compiled.bounds.best, compiled.verdict
     compiled.queries, compiled.keys          numpy arrays with the rounded values, exactly
     compiled.head, compiled.pattern          the same as a torch head in its own precision and as a `Pattern`
 
-Everything but `head` can be had without torch. The file is not JSON but safetensors (`records.head_file`); what
-`to_json` gives is its certificate.
+Only `head` needs torch. The file is not JSON but safetensors (`records.head_file`); `to_json` returns its certificate.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 Kind = TypeVar("Kind", bound="Compiled")
 WIDTH_AS_ASKED = "width as asked"
-# Fields that stand in the file under their own names, and what is said there although it follows from others.
+# Fields that the file stores under their own names, and fields that it repeats although they follow from others.
 _OWN = ("method", "why", "seed", "seconds", "tried", "universal", "forced", "interrupted", "out_of_time", "notes",
         "attnscope", "served", "served_of", "universality")  # fmt: skip
 _DERIVED = ("reached", "proved_minimal", "verdict", "lower_bound", "lower_bound_reason")
@@ -45,7 +44,7 @@ _DERIVED = ("reached", "proved_minimal", "verdict", "lower_bound", "lower_bound_
 
 @dataclass(frozen=True)
 class Try:
-    """One head that was built: where, and how well it did. `refused`: why a construction would not build it."""
+    """One head that was built, and how well it did. `refused` says why a construction would not build it."""
 
     width: int
     seed: int
@@ -76,14 +75,14 @@ class Compiled(Record):
     bounds: Bounds
     tried: tuple[Try, ...] = ()
     universal: bool = False
-    forced: bool = False  # the width was asked for
+    forced: bool = False  # the caller chose the width
     interrupted: bool = False
     out_of_time: bool = False
     notes: dict[str, Any] = field(default_factory=dict)  # notes of the construction, as plain JSON
-    attnscope: str = __version__  # which made it
-    served: int | None = None  # universal keys: how many patterns of this size that they were not sought for ...
-    served_of: int | None = None  # ... of so many tried they realise as well
-    universality: Universality | None = None  # ... or a proof that they serve all, where there is one
+    attnscope: str = __version__  # the version that made it
+    served: int | None = None  # universal keys: how many other patterns of this size they realise ...
+    served_of: int | None = None  # ... of how many tried
+    universality: Universality | None = None  # ... or a proof that they serve all, if there is one
 
     @property
     def reached(self) -> bool:
@@ -91,17 +90,17 @@ class Compiled(Record):
 
     @property
     def proved_minimal(self) -> bool:
-        """Whether no narrower head can exist: a bound that is a proof says so. All else is `smallest found`.
+        """Whether a proved bound excludes every narrower head. Otherwise the head is the `smallest found`.
 
-        Of universal keys it is said where they are proved to be universal: that they serve *all* patterns is not proved
-        by the ones that were tried.
+        Universal keys also need a proof that they are universal: the patterns that were tried do not show that they
+        serve *all* patterns.
         """
         sure = not self.universal or self.proved_universal
         return self.reached and sure and self.certificate.d == self.bounds.best.width
 
     @property
     def proved_universal(self) -> bool:
-        """Whether the keys are proved to serve every pattern of rows of so many keys and weights within the spread."""
+        """Whether the keys are proved to serve every pattern with as many keys a row and weights within the spread."""
         return self.universality is not None and self.universality.proved
 
     @property
@@ -118,31 +117,31 @@ class Compiled(Record):
 
     @cached_property
     def head(self) -> Head:
-        """The head as torch tensors; torch, and a room above this one, are first needed here."""
+        """The head as torch tensors. Importing torch is delayed until here."""
         with asking_for_torch():
             made: Head = import_module("attnscope.commands.compile.export").head_of(self)
         return made
 
     @cached_property
     def pattern(self) -> Pattern:
-        """What the head should attend to, as `queries_for` and `certify` take it."""
+        """The target pattern, in the form that `queries_for` and `certify` take."""
         made: Pattern = import_module("attnscope.heads.pattern").Pattern.from_entries(self.target)
         return made
 
     def table(self) -> pandas.DataFrame:
-        """One row for each head that was tried."""
+        """Return one row for each head that was tried."""
         import pandas
 
         columns = [one.name for one in fields(Try)]
         return pandas.DataFrame([[getattr(one, name) for name in columns] for one in self.tried], columns=columns)
 
     def chart(self, *args: Any, theme: str | None = "light", **options: Any) -> Any:
-        """Target, realised pattern and error: pictures, which have the colours of the theme inside."""
+        """Draw target, realised pattern and error as pictures, in the colours of a theme."""
         drawn = ask(self, "chart", *args, theme=theme or "light", **options)
         return self._dressed(drawn, theme)
 
     def to_json(self) -> dict[str, Any]:
-        """Flat: what was asked, what was reached, and how. The tensors are in the file alone."""
+        """Return a flat dictionary: what was requested, what was reached, and how. Tensors are only in the file."""
         told = {
             **encode(self.certificate),
             **encode(self.bounds.to_json()),
@@ -160,7 +159,7 @@ class Compiled(Record):
         raise RefusalError("The certificate of a head is not the head: load the .safetensors file that holds both.")
 
     def save(self, path: Path | str) -> Path:
-        """Write the head, its pattern and this as safetensors; a failing head is marked as failing."""
+        """Write the head, its pattern and this record as safetensors. A failing head is marked as failing."""
         target, certificate = self.target, self.certificate
         return write_head(
             path,
@@ -178,7 +177,7 @@ class Compiled(Record):
 
     @classmethod
     def load(cls: type[Kind], path: Path | str) -> Kind:
-        """Read the head that `save` wrote; refuse by name what contradicts itself in the file."""
+        """Read the head that `save` wrote. Refuse a file that contradicts itself, and name the field."""
         file = cls.file_in(named_path(path, "file"))
         if file.suffix.lower() != ".safetensors":
             data = read_document(file, "the .safetensors file of a compiled head")
@@ -220,7 +219,7 @@ class Compiled(Record):
 
 @dataclass(frozen=True)
 class _Flat:
-    """The certificate as files hold it, in their order."""
+    """The fields of the certificate in a file, in their order."""
 
     method: str
     n: int
@@ -258,15 +257,15 @@ class _Flat:
     notes: dict[str, Any]
     tried: tuple[Try, ...]
     attnscope: str
-    forced: bool | None = None  # missing in older files, whose verdict says it where it matters
+    forced: bool | None = None  # missing in older files, whose verdict says it if it matters
     served: int | None = None
     served_of: int | None = None
     universality: Universality | None = None
-    rounding: float | None = None  # missing in files from before certificates counted it
+    rounding: float | None = None  # missing in older files
 
 
 def _agree(compiled: Compiled, flat: _Flat, stored: HeadFile) -> None:
-    """What the certificate says and what follows from the tensors and from its own numbers must be the same."""
+    """Raise `FieldError` if the certificate contradicts the tensors or its own numbers."""
     follows: dict[str, Any] = {
         "n": len(stored.queries),
         "n_keys": len(stored.keys),

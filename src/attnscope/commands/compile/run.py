@@ -35,9 +35,9 @@ from attnscope.heads.read_pattern import read_pattern
 from attnscope.heads.reduction import Reduction, reduced
 
 AUTO = "auto"
-CURVE_PAIRS = 2**22  # beyond it the logits of curves that serve all patterns outgrow every precision, but for circles
-FORCED_RESTARTS = 4  # a width that was asked for is worth more draws than one of a search
-WIDER = 4  # universal keys that fail another pattern are made wider by one part in so many
+CURVE_PAIRS = 2**22  # above it the logits on universal curves exceed every precision, except on circles
+FORCED_RESTARTS = 4  # a requested width gets more draws than a width in a search
+WIDER = 4  # universal keys that fail another pattern grow by 1/WIDER of their width
 BUDGET = 300.0  # seconds after which a search that has found something ends
 
 
@@ -171,7 +171,7 @@ def _chosen(method: str, universal: bool) -> Construction:
 
 
 class _Work:
-    """One compilation: every search of it shares pattern, accuracy, bounds, seed, time and progress."""
+    """One compilation. All its searches share pattern, accuracy, bounds, seed, time limit and progress."""
 
     def __init__(
         self,
@@ -208,13 +208,15 @@ class _Work:
         return SearchBudget(self.deadline - time.process_time(), binds, restarts)
 
     def forced(self, construction: Construction, width: int, method: str) -> tuple[Found, str]:
-        """The best of several draws at a width that was asked for; under `auto` heads of known width if it misses."""
+        """Return the best of several draws at the requested width. If all miss, `auto` also tries heads of
+        known width.
+        """
         found = self._at(construction, width, FORCED_RESTARTS)
         why = f"{construction.name}, at the width that was asked for."
         for one in self.fixed if method == AUTO else ():
             if found.certificate.reached or found.interrupted:
                 break
-            with contextlib.suppress(RefusalError):  # it is wider than that, or not for this pattern
+            with contextlib.suppress(RefusalError):  # it is wider than that, or does not take this pattern
                 other = self._at(one, width, 1)
                 if badness(other.certificate) < badness(found.certificate):
                     found = _joined(other, found)
@@ -234,10 +236,10 @@ class _Work:
         )
 
     def narrowest(self, construction: Construction, universal: bool) -> tuple[Found, str]:
-        """Which construction `auto` takes, and why.
+        """Choose the construction for `auto`, and say why.
 
-        A construction of known width costs next to nothing to try. Where its logits fit the precision it is a ceiling:
-        the search has to look no higher, and not at all where it meets what is proved.
+        A construction of known width costs almost nothing to try. If its logits fit the precision, its width is a
+        ceiling for the search. If that width equals the proved bound, no search is needed.
         """
         reason = (
             "keys that serve every pattern were asked for, and its queries keep the largest margin on them"
@@ -259,7 +261,7 @@ class _Work:
         if width <= self.lowest and (universal or self.pattern.k > 1):
             no_less = "narrower keys serve not all patterns" if universal else "no narrower head has this pattern"
             return fixed, f"{holds}, and {no_less}."
-        try:  # also at that width: the logits of what is found there are far smaller
+        try:  # include that width: a searched head has far smaller logits
             found: Found | None = self.search(construction, below=width + 1)
         except KeyboardInterrupt:
             return _interrupted(fixed), f"{name}, the only head that was built before the interruption."
@@ -270,7 +272,7 @@ class _Work:
         return _joined(fixed, found), f"{holds}, where {construction.name} found nothing."
 
     def serving(self, found: Found, why: str, construction: Construction) -> tuple[Found, str, KeysServed]:
-        """Keys for all patterns are tried on others; while some of those fail, wider ones are sought."""
+        """Try universal keys on other patterns, and search wider keys while some of these fail."""
         others, width = self._served(found), found.head.width
         while others.tried and others.realised != others.tried and time.process_time() < self.deadline:
             width += max(1, width // WIDER)
@@ -290,8 +292,10 @@ class _Work:
         return served(taken, self.pattern, self.accuracy, found.head.width, found.seed, self._named(taken))
 
     def _ceiling(self) -> Found | None:
-        """The narrowest head of known width, or the nearest miss; None where none can take the pattern, or would take
-        long to fail on it."""
+        """Return the narrowest head of known width, or the nearest miss.
+
+        Return None if no such construction takes the pattern, or only ones that would take long to fail on it.
+        """
         best: Found | None = None
         smaller = self.reduction.pattern
         for one in self.fixed:
@@ -312,7 +316,7 @@ class _Work:
 
 
 def _joined(kept: Found, other: Found | None) -> Found:
-    """The head of the first; what was tried in both."""
+    """Return the head of `kept` with the tries of both."""
     if other is None:
         return kept
     ending: Ending = "interrupted" if kept.interrupted or other.interrupted else kept.ending

@@ -43,14 +43,16 @@ Binds = Literal["always", "once built", "once reached"]
 RESTARTS = 2
 PATIENCE = 2
 HOPELESS = 0.1  # share of failing rows above which no other draw is made at that width
-FEW = 1  # failing rows that never count as hopeless: in a small pattern one row is luck
-STALLED = 3  # doublings in a row that were short of precision, which width does not give
+FEW = 1  # this many failing rows are never hopeless: in a small pattern one row is luck
+STALLED = 3  # stop after this many doublings in a row that lack precision: width does not help
 LARGEST_FACTORS = 2**26  # numbers in queries and keys together: half a gigabyte
 
 
 @dataclass(frozen=True)
 class SearchBudget:
-    """Limits of a search: `restarts` draws at one width, and `seconds`, which count from when `binds` says."""
+    """Limits of a search: `restarts` draws at one width, and `seconds`. `binds` says from when the time limit
+    counts.
+    """
 
     seconds: float = math.inf
     binds: Binds = "always"
@@ -89,7 +91,9 @@ def smallest(
     budget: SearchBudget = UNLIMITED,
     advance: Advance = silent,
 ) -> Found:
-    """Search widths `lowest`..`highest`, starting at `first`. `lowest` is a proved bound: nothing below is tried."""
+    """Search widths `lowest`..`highest`, starting at `first`. `lowest` is a proved bound, so no smaller width
+    is tried.
+    """
     search = _Search(build, seed, budget, advance)
     highest = max(highest, lowest)
     return search.ended_by(lambda: search.descend(min(max(first, lowest), highest), lowest, highest))
@@ -98,7 +102,7 @@ def smallest(
 def at_width(
     build: Build, width: int, *, seed: int = 0, budget: SearchBudget = UNLIMITED, advance: Advance = silent
 ) -> Found:
-    """Return the best of a few draws at one width; stop at one that reaches the accuracy or is far off."""
+    """Return the best of a few draws at one width. Stop at a draw that reaches the accuracy or is far off."""
     search = _Search(build, seed, budget, advance)
     return search.ended_by(lambda: search.succeeds(width, range(budget.restarts)))
 
@@ -136,7 +140,7 @@ class _Search:
         self._walk_down(reached, lowest)
 
     def _short_of_precision(self) -> bool:
-        """Return whether width cannot help: the leak is small and rounding spoils ratios, or numbers overflow."""
+        """Return whether more width cannot help: the leak is small but rounding spoils ratios, or numbers overflow."""
         last = self.latest
         return last is not None and not (math.isfinite(last.leak) and last.leak > last.asked_leak)
 
@@ -153,7 +157,7 @@ class _Search:
             width -= 1
 
     def succeeds(self, width: int, draws: Iterable[int]) -> bool:
-        """Return whether one of these draws reaches the accuracy. A draw that is far off is the last."""
+        """Return whether one of these draws reaches the accuracy. Stop after a draw that is far off."""
         for draw in draws:
             if self.reaches(width, self.seed + draw):
                 return True
@@ -198,7 +202,7 @@ class _Search:
         return self.best is not None and (self.budget.binds == "once built" or self.best[1].reached)
 
     def ended_by(self, work: Callable[[], object]) -> Found:
-        """Do the work. An interruption or the clock ends it early; what was built by then counts."""
+        """Run `work` and return the best head. Heads built before an interruption or the time limit still count."""
         ending: Ending = "finished"
         try:
             work()
@@ -237,9 +241,9 @@ def narrowest_by(
     advance: Advance = silent,
     reduction: Reduction | None = None,
 ) -> Found:
-    """Search the smallest width of a construction, with `below` only widths under that one.
+    """Search the smallest width of a construction; with `below`, only widths under that one.
 
-    With a `reduction` of the pattern the construction gets the smaller one, and its answer is lifted and certified.
+    With a `reduction`, the construction gets the smaller pattern, and its head is lifted and certified.
     """
     build = building(construction, pattern, accuracy, reduction)
     smaller = reduction or Reduction(pattern, accuracy.leak)
@@ -261,7 +265,7 @@ def narrowest_by(
 def building(
     construction: Construction, pattern: Pattern, accuracy: Accuracy, reduction: Reduction | None = None
 ) -> Build:
-    """Return a function for the search that builds, rounds and certifies a head of a given whole width."""
+    """Return a function for the search that builds, rounds and certifies a head of a given total width."""
     smaller = reduction or Reduction(pattern, accuracy.leak)
     stricter = replace(accuracy, leak=smaller.leak)
 
@@ -290,7 +294,9 @@ def refuse_too_wide(width: int, pattern: Pattern) -> None:
 
 
 def widest(construction: Construction, pattern: Pattern) -> int:
-    """Return where a search upwards ends. One key per dimension can do anything; random keys may need more than that on
-    small patterns."""
+    """Return the largest width to search.
+
+    One dimension per key can realise any pattern. Random keys may need more than that on small patterns.
+    """
     most = max(pattern.n_keys, 8 * construction.first_width(pattern))
     return max(1, min(most, LARGEST_FACTORS // (pattern.n + pattern.n_keys)))

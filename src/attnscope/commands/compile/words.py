@@ -108,7 +108,7 @@ def _picture(compiled: Compiled) -> Figure:
 
 
 def pooling_words(size: tuple[int, int], side: int = LARGEST_SIDE) -> str:
-    """Say what a cell of a map stands for; nothing where it is one entry."""
+    """Say how many entries a map cell stands for, or nothing if it is one entry."""
     if max(size) <= side:
         return ""
     down, across = (-(-entries // min(entries, side)) for entries in size)
@@ -116,7 +116,7 @@ def pooling_words(size: tuple[int, int], side: int = LARGEST_SIDE) -> str:
 
 
 def verdict(compiled: Compiled) -> Verdict:
-    """Say whether the head does what was asked, and whether a narrower one could."""
+    """Say whether the head reaches the accuracy, and whether a narrower one could."""
     certificate, lowest = compiled.certificate, compiled.bounds.best
     subject = f"{compiled.target.name} in {certificate.dtype}"
     if not compiled.reached:
@@ -151,7 +151,7 @@ def _sentences(compiled: Compiled) -> tuple[str, ...]:
 
 
 def _served(compiled: Compiled) -> str:
-    """Universality is a claim about all patterns. What there is to say for it: a proof, or what was tried."""
+    """Say which patterns the keys serve: by a proof, or by what was tried."""
     if compiled.universality is not None and compiled.universality.proved:
         return f"Its keys are universal, which is proved: {_proof(compiled.universality)}."
     others = f"{compiled.served:,} of {count(compiled.served_of or 0, 'other pattern')}"
@@ -177,7 +177,7 @@ def _universal_line(compiled: Compiled) -> Line:
 
 
 def _worst(compiled: Compiled) -> str:
-    """What the worst row has too much of."""
+    """Name the limits that the worst row exceeds."""
     certificate = compiled.certificate
     asked = (
         ("leak", certificate.leak, certificate.asked_leak),
@@ -186,13 +186,13 @@ def _worst(compiled: Compiled) -> str:
     missed = [
         f"its {name} is {number(worst)} where {numeral(limit)} was asked for"
         for name, worst, limit in asked
-        if not worst <= limit  # a number that is not finite misses too
+        if not worst <= limit  # NaN and infinity miss too
     ]
     return f"in the worst of them {' and '.join(missed)}"
 
 
 def certificate_lines(compiled: Compiled) -> list[Line]:
-    """What a head reaches, against what was asked."""
+    """Return what a head reaches and what was requested."""
     certificate, lowest = compiled.certificate, compiled.bounds.best
     lines = [
         ("width", f"{certificate.d:,}", compiled.verdict),
@@ -221,7 +221,7 @@ def certificate_lines(compiled: Compiled) -> list[Line]:
 
 
 def title_words(compiled: Compiled) -> str:
-    """Generated patterns have their size in their name; files do not."""
+    """Return the title of a pattern. Generated patterns have their size in their name; for files it is added."""
     name = compiled.target.name
     size = "" if "n=" in name else f": {size_words(compiled)}"
     return f"{name}{size}{_keys(compiled)}, {compiled.certificate.dtype}"
@@ -232,7 +232,7 @@ def _keys(compiled: Compiled) -> str:
 
 
 def size_words(compiled: Compiled) -> str:
-    """`48 × 48, k = 3, causal`."""
+    """Return `48 × 48, k = 3, causal`."""
     target = compiled.target
     return f"{target.n:,} × {target.n_keys:,}, k = {compiled.certificate.k}{', causal' * target.causal}"
 
@@ -244,7 +244,7 @@ def row_words(rows: Sequence[int], failing: int) -> str:
 
 
 def _bound_rows(compiled: Compiled) -> tuple[tuple[str, ...], ...]:
-    """The largest first; bounds that are no proof for this pattern last."""
+    """Return the bounds, largest first. Bounds that are not proved for this pattern come last."""
     ordered = sorted(compiled.bounds.bounds, key=lambda bound: (not bound.proves, -bound.width))
     return tuple(
         (bound.name, f"{bound.width:,}", "yes" if bound.proves else "no", bound.statement, bound.citation)

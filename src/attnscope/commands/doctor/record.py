@@ -18,8 +18,10 @@ State = Literal["well", "missing", "ill"]
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at. `missing` is an extra that nobody needs unless they ask for it, or what cannot be
-    looked at without it; `ill` is broken."""
+    """The result of one check.
+
+    `missing` is an optional extra, or a check that cannot run without one; `ill` means broken.
+    """
 
     group: str
     name: str
@@ -43,7 +45,7 @@ class Checkup:
         return {name: tuple(check for check in self.checks if check.group == name) for name in names}
 
     def sentences(self) -> tuple[str, ...]:
-        """What is wrong and what to do, or that nothing is."""
+        """Return what is wrong and what to do, or that nothing is wrong."""
         wrong = tuple(f"{c.name}: {c.found}. {c.advice}".strip() for c in self.checks if c.state == "ill")
         if not wrong and any(check.group == "scan" and check.state == "missing" for check in self.checks):
             return (f"Records can be read, drawn, compared and exported here. To run models: {INSTALL}",)

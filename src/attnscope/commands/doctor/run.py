@@ -117,7 +117,7 @@ def embedded_model() -> Check:
 
 
 def _requirements() -> Iterator[tuple[str, str | None]]:
-    """Every requirement of the package as it was installed: its name, and the extra that asks for it."""
+    """Return every requirement of the installed package: its name, and the extra that needs it."""
     for line in metadata.requires(PACKAGE) or ():
         name = re.match(r"[A-Za-z0-9._-]+", line)
         extra = re.search(r"extra == ['\"]([^'\"]+)['\"]", line)

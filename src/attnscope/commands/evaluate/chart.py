@@ -19,7 +19,7 @@ NARROWEST, AXIS, SPACING = 150, 46, 18  # pixels of one panel of curves, of its 
 
 
 def chart(found: Faithfulness, *, width: int | None = None) -> Any:
-    """Draw two points for each method and a line for the interval of each; zero is what chance gives."""
+    """Draw two points for each method, each with a line for its interval. Zero is chance level."""
     rows = pd.DataFrame(
         [
             {
@@ -60,7 +60,9 @@ def chart(found: Faithfulness, *, width: int | None = None) -> Any:
 
 
 def curves(found: Faithfulness, *, width: int = 720) -> Any:
-    """Draw one panel for each method: what is left of the answer while tokens go in its order, and against it."""
+    """Draw one panel for each method: the share of the answer left while tokens are removed in its order, and in
+    reverse.
+    """
     columns = max(1, min(len(found.methods), (width + SPACING) // (NARROWEST + AXIS + SPACING)))
     side = (width - SPACING * (columns - 1)) // columns - AXIS
     panels = []

@@ -99,7 +99,7 @@ def soft_masks(
 
 @dataclass(frozen=True)
 class Perturbed:
-    """What the answer becomes, as shares of what it was, at most 1."""
+    """The answer after each perturbation, as a share of the original, at most 1."""
 
     positive: float
     negative: float
@@ -116,7 +116,7 @@ class NoAnswerError(RefusalError):
 
 
 def averaged(found: Sequence[Perturbed]) -> Perturbed:
-    """Return the mean of several, field by field and step by step."""
+    """Return the mean of several perturbations, field by field and step by step."""
 
     def mean(values: Sequence[Any]) -> Any:
         if isinstance(values[0], tuple):
@@ -166,7 +166,7 @@ def perturbed(
 def _answers(
     ask: Ask, embedding: Vectors, baseline: Vectors, stacks: list[str], kept: list[Bool[Tensor, "token entries"]]
 ) -> Iterator[Float[Tensor, " rows"]]:
-    """Yield the answer with only what each mask keeps; masks have one column for whole tokens, or one per entry."""
+    """Yield the answer for each mask of kept tokens. Masks have one column for whole tokens, or one per entry."""
     lengths = [len(embedding[stack]) for stack in stacks]
     for begin in range(0, len(kept), AT_ONCE):
         vectors = {stack: [own] * len(kept[begin : begin + AT_ONCE]) for stack, own in embedding.items()}

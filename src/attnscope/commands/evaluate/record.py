@@ -52,7 +52,7 @@ class Estimate:
 
     @property
     def sure(self) -> bool:
-        """Return whether zero is outside."""
+        """Return whether the interval excludes zero."""
         return self.low > 0 or self.high < 0
 
 
@@ -175,7 +175,7 @@ class Faithfulness(Record):
         return any((each.one, each.other) == (one, other) and each.real for each in self.comparisons(by))
 
     def ranks(self, by: By = "gap") -> dict[str, tuple[int, int]]:
-        """Return the (best, worst) rank of each method: behind all surely better ones, before all surely worse ones."""
+        """Return the (best, worst) rank of each method: after all surely better ones, before all surely worse ones."""
         sure = [each for each in self.comparisons(by) if each.real]
         return {
             one.name: (

@@ -79,7 +79,7 @@ def _differences(found: Faithfulness) -> Section:
 
 
 def verdict(found: Faithfulness) -> Verdict:
-    """The method with the widest gap, and who cannot be told from it."""
+    """Name the method with the widest gap, and the methods that do not differ from it beyond chance."""
     first = next((one for one in found.methods if one.group != "floor"), found.methods[0])
     floor = next((one for one in found.methods if one.group == "floor" and one is not first), None)
     if _nothing_told(found):
@@ -169,7 +169,7 @@ def _judged_on(found: Faithfulness) -> str:
 
 
 def near(estimate: Estimate) -> str:
-    """A mean with its interval, two decimals."""
+    """Return a mean with its interval, to two decimals."""
     mean, low, high = (numeral(round(v, 2) + 0.0, 3) for v in (estimate.mean, estimate.low, estimate.high))
     return f"{mean}, {low} to {high}"
 
@@ -184,7 +184,7 @@ def rank(found: Faithfulness, one: Judged, by: By = "gap") -> str:
 
 
 def method_rows(found: Faithfulness, columns: tuple[str, ...] = RANKS) -> tuple[tuple[str, ...], ...]:
-    """One row for each method, the most faithful first."""
+    """Return one row for each method, the most faithful first."""
 
     def mean(estimate: Estimate) -> str:
         return numeral(round(estimate.mean, 2) + 0.0, 3)

@@ -52,7 +52,7 @@ class Aim:
 
 
 def aim(loaded: Loaded, read: Reading, output: Float[Tensor, " batch *shape"], question: Question) -> Aim:
-    """Without a target, explain the model's most likely answer; of states, the norm of their mean."""
+    """Return the number to explain. By default it is the most likely answer; for states, the norm of their mean."""
     from attnscope.commands.explain import embedding_aim
 
     if embedding_aim.two_towers(read, output):

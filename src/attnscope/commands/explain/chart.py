@@ -26,13 +26,15 @@ CONSTANTS, OTHERS = "constants", "other tokens"
 
 
 def reach(method: Scored) -> float:
-    """The largest number of a method, either sign; 1 where there is none."""
+    """Return the largest absolute score of a method, or 1 if it has none."""
     sizes = [abs(number) for row in method.scores for number in row if math.isfinite(number)]
     return max(sizes, default=0.0) or 1.0
 
 
 def share_rows(found: Explanation) -> list[dict[str, Any]]:
-    """One row for each token and method, in the order of reading; of many tokens those that did most by any method."""
+    """Return one row for each token and method, in reading order. Of many tokens, keep those with the highest
+    scores.
+    """
     cells: dict[tuple[str, int], list[dict[str, Any]]] = {}
     several = len(found.inputs) > 1
     for method in found.methods:
@@ -148,5 +150,5 @@ def length_caption(found: Explanation) -> str:
 
 
 def chart(found: Explanation) -> Any:
-    """How much every token did by each method, as a share of the largest."""
+    """Draw the score of every token by each method, as a share of the largest."""
     return explanation_map(found)

@@ -49,7 +49,7 @@ def two_to_compare(loaded: Loaded, given: tuple[Any, ...]) -> bool:
 def of_both(
     loaded: Loaded, given: tuple[Any, ...], question: Question, explain: Callable[[Any, Question], Explanation]
 ) -> Explanation:
-    """Explain both sides of the likeness of two inputs: a token of either may be what they share."""
+    """Explain the similarity of two inputs on both sides, because a token of either may cause it."""
     if question.against is not None:
         raise RefusalError("Two inputs are compared with each other: leave `against=` out, or give one input.")
     try:
@@ -84,13 +84,13 @@ def of_both(
 
 
 def refuse_unusable(question: Question) -> None:
-    """Refuse what is wrong whatever the model."""
+    """Refuse arguments that are wrong for any model."""
     if _count(question) is not None and question.target is not None:
         raise RefusalError("A continuation is either given (`target=`) or written (`generate=`): leave one out.")
 
 
 def continued(loaded: Loaded, read: Reading, question: Question) -> Reading:
-    """Return the input with the continuation behind it, if one is asked for; for a sound, what the decoder wrote."""
+    """Return the input followed by the requested continuation, if any; for a sound, by the decoder's own text."""
     generate = _count(question)
     # A sound that was read here. Of a ready batch the next token is explained.
     speaks = any(scene.seconds is not None for scene in read.scenes) and "decoder_input_ids" in read.batch

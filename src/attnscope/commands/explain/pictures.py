@@ -1,7 +1,7 @@
-"""The matrix of a continuation: what every token that was read (columns) did for every token that followed (rows).
+"""The matrix of a continuation: the score of every token that was read (columns) for every token that followed (rows).
 
-Rows are divided by their own largest number: logits differ from token to token, and where a row looks is what is asked.
-A sound has time as its columns. Of many tokens of a text those that did most for any row are shown.
+Each row is divided by its own largest score, because logits differ from token to token. The columns of a sound are
+times. Of a long text, the columns are the tokens with the highest scores in any row.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from attnscope.commands.explain.record import Explanation, Input
 from attnscope.commands.paths.vocabulary import signed, visible
 from attnscope.core.words import numeral
 
-# Pictures and sounds with what every part of them did laid over them: geometry for a page and for a terminal.
+# Pictures and sounds with the score of every part laid over them: geometry for a page and for a terminal.
 #
 # Patches are cells of one unit in a drawing of rows x columns; a sound is a row of bars over time. Both are shaded by
-# the largest number among patches or moments: what stands before them ([CLS], registers) often did more and is listed
-# apart.
+# the largest score among patches or moments. Leading tokens ([CLS], registers) often have higher scores and are listed
+# separately.
 
 MOST_BARS = 150
-WIDE, HIGH, FOOT = 1000, 150, 34  # of the drawing of a sound, and what the time axis takes of it
+WIDE, HIGH, FOOT = 1000, 150, 34  # height of the drawing of a sound, and of its time axis
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One patch: where it is, how strongly it is coloured, for or against, and what is read of it."""
+    """One patch: its place, the strength and sign of its colour, and its tooltip."""
 
     x: int
     y: int
@@ -65,12 +65,12 @@ class Strip:
 
     bars: tuple[Bar, ...]
     ticks: tuple[Tick, ...]
-    middle: str  # of bars that point both ways
+    middle: str  # of bars that point up and down
     said: str
 
 
 def overlay(read: Input, numbers: tuple[float, ...]) -> Overlay | None:
-    """Cells over a picture; None where it is not known how patches lie."""
+    """Return cells over a picture, or None if the layout of its patches is unknown."""
     if read.grid is None or not numbers:
         return None
     rows, columns = read.grid
@@ -95,7 +95,9 @@ def overlay(read: Input, numbers: tuple[float, ...]) -> Overlay | None:
 
 
 def strip(read: Input, numbers: tuple[float, ...]) -> Strip | None:
-    """Bars over time, several moments to each where there are many; silence behind the end is left out and said."""
+    """Return bars over time, each for several moments if there are many. Silence after the end is left out, with a
+    note.
+    """
     if read.kind != "sound" or not numbers or read.step is None:
         return None
     lasting = read.window or 0.0 if read.seconds is None else min(read.seconds, read.window or read.seconds)
@@ -148,14 +150,14 @@ def _finite(number: float) -> float:
 
 
 MOST_COLUMNS, MOST_MOMENTS, MOST_ROWS = 48, 150, 64
-LEFT, ROW, MATRIX_WIDE = 150, 22, 1000  # of the drawing: labels of rows, height of one, width of all
+LEFT, ROW, MATRIX_WIDE = 150, 22, 1000  # of the drawing: width of the row labels, height of a row, width of all columns
 HEAD, MATRIX_FOOT = 110, 30  # labels of columns above, or time below
 LONGEST_WORD = 14
 
 
 @dataclass(frozen=True)
 class Place:
-    """A cell, and what is read of it."""
+    """A cell, and its tooltip."""
 
     x: str
     y: str
@@ -185,12 +187,12 @@ class Matrix:
 
     @property
     def against(self) -> bool:
-        """Whether anything in it speaks against its row."""
+        """Whether any cell is negative."""
         return any(cell.side == "against" for cell in self.cells)
 
 
 def matrices(found: Explanation, method: str) -> tuple[Matrix, ...]:
-    """One for each input that the method speaks of; none where there is no continuation, or the method has none."""
+    """Return a matrix for each input that the method scores; empty without a continuation or without scores of it."""
     if not found.steps or method not in found.steps[0].methods:
         return ()
     made = []
@@ -213,7 +215,7 @@ def _drawn(found: Explanation, read: Input, rows: list[tuple[float, ...]]) -> Ma
         largest = largest_of(row)
         for x, number in enumerate(row):
             share = number / largest
-            if abs(share) >= 0.02:  # what would be nearly white
+            if abs(share) >= 0.02:  # smaller shares would be nearly white
                 cells.append(
                     Place(
                         f"{LEFT + x * width:.1f}",
@@ -244,7 +246,7 @@ def _drawn(found: Explanation, read: Input, rows: list[tuple[float, ...]]) -> Ma
 
 
 def _heard(read: Input) -> int:
-    """Moments before the sound ends."""
+    """Return the number of moments before the sound ends."""
     if read.seconds is None or read.step is None:
         return len(read.tokens)
     return min(len(read.tokens), max(1, math.ceil(read.seconds / read.step - 1e-9)))
@@ -262,7 +264,7 @@ def _moments(read: Input, rows: list[tuple[float, ...]]) -> tuple[list[list[floa
 
 
 def _tokens(read: Input, rows: list[tuple[float, ...]]) -> tuple[list[list[float]], list[str], str]:
-    """The columns that did most for any row, in the order of reading."""
+    """Return the columns with the highest scores in any row, in reading order."""
     sizes = [max(abs(row[place]) / largest_of(row) for row in rows) for place in range(len(rows[0]))]
     kept = sorted(sorted(range(len(sizes)), key=lambda place: -sizes[place])[:MOST_COLUMNS])
     some = f" Shown are {len(kept)} of {len(sizes)} tokens." if len(kept) < len(sizes) else ""

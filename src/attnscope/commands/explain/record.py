@@ -1,12 +1,12 @@
-"""What `explain` found: for one answer, a number for every token of the input by each of several methods.
+"""The record of `explain`: for one answer, a score for every token of the input by each of several methods.
 
-    found.value, found.target                      what is explained
-    found.scores("relevance")                      numbers of one method, all tokens in order
-    found.top("relevance", 5)                      the tokens that did most
+    found.value, found.target                      the number that is explained
+    found.scores("relevance")                      scores of one method, all tokens in order
+    found.top("relevance", 5)                      the tokens with the highest scores
     found.agreement()                              rank correlation of every two methods
     found.save("explanation.json"); Explanation.load("explanation.json")
 
-Numbers of different methods have different units: within one method they can be compared, between two only their order.
+Methods have different units. Compare scores within one method; between two methods compare only their order.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Asked:
-    """The target by its parts, where `Explanation.target` is a sentence."""
+    """The parts of the target. `Explanation.target` is the same as a sentence."""
 
     kind: Literal["logit", "difference", "continuation", "norm", "entry", "similarity", "match"]
-    word: str | None = None  # the token or class whose logit it is
-    other: str | None = None  # the one whose logit is taken away, or the other text
-    where: str = ""  # "after the last token"; empty where the answer is of the whole text
-    of: str = "mean state"  # what a norm or an entry is of
+    word: str | None = None  # the token or class of the logit
+    other: str | None = None  # the token or class whose logit is subtracted, or the other text
+    where: str = ""  # "after the last token"; empty if the answer belongs to the whole text
+    of: str = "mean state"  # the vector of a norm or an entry
 
     @property
     def words(self) -> str:
@@ -55,20 +55,23 @@ class Asked:
 
 @dataclass(frozen=True)
 class Input:
-    """A row of tokens that the model read: `encoder`, `decoder`, or its only one; of an `image` the patches, row by
-    row, behind what stands before them ([CLS], registers); of a `sound` moments of equal length."""
+    """A row of tokens that the model read: `encoder`, `decoder`, or its only one.
+
+    Of an `image` these are the patches, row by row, after any leading tokens ([CLS], registers). Of a `sound` they are
+    moments of equal length.
+    """
 
     name: str
     tokens: tuple[str, ...]
     kind: Literal["text", "image", "sound"] = "text"
     grid: tuple[int, int] | None = None  # rows and columns of patches: the last tokens
     shown: str | None = None  # the picture as the model read it, as data:
-    seconds: float | None = None  # how long the sound is
-    window: float | None = None  # how long all moments are together, with the silence behind a short sound
+    seconds: float | None = None  # length of the sound
+    window: float | None = None  # length of all moments together, including the silence after a short sound
 
     @property
     def before(self) -> int:
-        """How many tokens are no patches."""
+        """How many leading tokens are not patches."""
         return len(self.tokens) if self.grid is None else len(self.tokens) - self.grid[0] * self.grid[1]
 
     @property
@@ -79,7 +82,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Token:
-    """One token of the input, and its number by some method."""
+    """One token of the input, and its score by some method."""
 
     input: str
     place: int  # from 0, within its input
@@ -89,14 +92,14 @@ class Token:
 
 @dataclass(frozen=True)
 class Scored:
-    """The numbers of one method, input by input; empty where it does not speak of one."""
+    """The scores of one method for each input. Empty for an input that the method does not score."""
 
     name: str
     title: str
     group: str  # "default", "slow" or "floor"
-    signed: bool  # whether a token can speak against the answer
+    signed: bool  # whether scores can be negative
     scores: tuple[tuple[float, ...], ...]
-    adds_up: str | None = None  # what all numbers add up to, in words
+    adds_up: str | None = None  # what all scores add up to, in words
 
     @property
     def total(self) -> float:
@@ -105,8 +108,10 @@ class Scored:
 
 @dataclass(frozen=True)
 class ByLength:
-    """What the frozen network sends to the answer, by token and by how many heads it passes: the numbers of
-    path_contribution, split. All of them and the constants add up to the answer."""
+    """The scores of path_contribution, split by the number of heads that a path passes.
+
+    All of them and the constants add up to the answer.
+    """
 
     input: str
     tokens: tuple[tuple[float, ...], ...]  # token, length
@@ -118,14 +123,16 @@ class ByLength:
 
     @property
     def sums(self) -> tuple[float, ...]:
-        """Over tokens and constants, by length."""
+        """Sums over tokens and constants, by length."""
         return tuple(math.fsum(column) for column in zip(self.constants, *self.tokens, strict=True))
 
 
 @dataclass(frozen=True)
 class Step:
-    """One token of a continuation: its logit where it is predicted, and what every token before it did for that, by
-    methods that need one pass, in the order of `Explanation.inputs`."""
+    """One token of a continuation: its logit, and the score of every token before it.
+
+    Only methods that need one pass are included, in the order of `Explanation.inputs`.
+    """
 
     word: str
     value: float
@@ -150,15 +157,15 @@ class Explanation(Record):
     inputs: tuple[Input, ...]
     target: str  # in words
     asked: Asked
-    position: int | None  # of the token that answers, in the last input; None where the answer is of the whole text
+    position: int | None  # of the token that answers, in the last input; None if the answer belongs to the whole text
     value: float  # of the target
     dtype: str
-    baseline: str  # what a token that says nothing is, in words
+    baseline: str  # the neutral token, in words
     methods: tuple[Scored, ...]
     steps: tuple[Step, ...] = ()  # of a continuation, token by token
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
-    lengths: ByLength | None = None  # where path_contribution was asked for
+    lengths: ByLength | None = None  # if path_contribution was requested
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -166,13 +173,15 @@ class Explanation(Record):
 
     @property
     def voting(self) -> tuple[Scored, ...]:
-        """Methods that know something: all but the floor."""
+        """All methods except the floor, which is random."""
         return tuple(one for one in self.methods if one.group != "floor")
 
     @property
     def continued_at(self) -> int | None:
-        """The first token of the last input that belongs to the continuation itself; None where there is none. Of its
-        tokens the last is predicted and not read."""
+        """Index of the first token of the continuation in the last input, or None if there is no continuation.
+
+        The last token of a continuation is predicted and not read.
+        """
         read = len(self.inputs[-1].tokens)
         return read - (len(self.steps) - 1) if 1 < len(self.steps) <= read else None
 
@@ -183,7 +192,7 @@ class Explanation(Record):
         return found
 
     def tokens(self, name: str) -> tuple[Token, ...]:
-        """All tokens that a method speaks of, in the order in which they were read."""
+        """Return all tokens that a method scores, in reading order."""
         return tuple(
             Token(read.name, place, word, score)
             for read, row in zip(self.inputs, self.method(name).scores, strict=True)
@@ -194,12 +203,17 @@ class Explanation(Record):
         return tuple(token.score for token in self.tokens(name))
 
     def top(self, name: str, most: int = 10) -> tuple[Token, ...]:
-        """The tokens that speak most for the answer, largest first; of equals the one that was read first."""
+        """Return the tokens with the highest scores, largest first. Of equal tokens the one that was read first comes
+        first.
+        """
         return tuple(sorted(self.tokens(name), key=lambda token: -token.score)[:most])
 
     def named(self, name: str, few: int = 1) -> tuple[Token, ...]:
-        """The first `few` tokens of a method and all that are equal to the last of them; none that has the method's
-        lowest number, which says nothing. Reading first is no merit: BOS is not named before its equals."""
+        """Return the first `few` tokens of a method and all that equal the last of them.
+
+        Tokens with the method's lowest score are left out, because it says nothing. Ties are included so that BOS is
+        not named only because it was read first.
+        """
         lowest = min(self.scores(name))
         first = [token for token in self.top(name, few) if token.score > lowest]
         return tuple(
@@ -207,14 +221,16 @@ class Explanation(Record):
         )
 
     def unlisted(self, name: str, most: int = 10) -> int:
-        """How many tokens have the same number as the last of `top` and are not in it for want of room."""
+        """Return how many tokens tie with the last of `top` but did not fit into it."""
         listed = self.top(name, most)
         equal = sum(token.score == listed[-1].score for token in self.tokens(name))
         return equal - sum(token.score == listed[-1].score for token in listed)
 
     def agreement(self) -> dict[tuple[str, str], float]:
-        """Spearman's rank correlation of every two methods, over the tokens of which both speak; NaN where one of them
-        gives all tokens the same."""
+        """Return Spearman's rank correlation of every two methods, over the tokens that both score.
+
+        NaN if one of them gives all tokens the same score.
+        """
         from scipy.stats import rankdata
 
         found = {}
@@ -231,7 +247,7 @@ class Explanation(Record):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Explanation:
-        """What `to_json` gave, read back; a `FieldError` names what does not belong there."""
+        """Return the record that `to_json` wrote. A `FieldError` names a wrong field."""
         found = super().from_json(data)
         for number, one in enumerate(found.methods):
             fits = len(one.scores) == len(found.inputs) and all(
@@ -267,7 +283,9 @@ class Explanation(Record):
         return found
 
     def matrix(self, name: str) -> pandas.DataFrame:
-        """What every token of the input (rows) did for every token of a continuation (columns), by one method."""
+        """Return the scores of one method: a row for every token of the input, a column for every token of a
+        continuation.
+        """
         import pandas
 
         if not self.steps:
@@ -289,7 +307,7 @@ class Explanation(Record):
         return pandas.DataFrame(data, index=pandas.MultiIndex.from_tuples(index, names=["input", "place", "token"]))
 
     def table(self) -> pandas.DataFrame:
-        """One row for each method and token."""
+        """Return one row for each method and token."""
         import pandas
 
         rows = [

@@ -58,7 +58,7 @@ def _input(loaded: Loaded, read: Reading, place: Entrance, length: int, several:
 
 
 def _image(loaded: Loaded, read: Reading, scene: Scene, length: int) -> Input:
-    """Name patches row by row, and before them what is no patch: words of the same row, [CLS], registers."""
+    """Name patches row by row, and the tokens before them: words of the same row, [CLS], registers."""
     ids: Any = read.batch.get("input_ids")
     words = () if ids is None else tuple(word(loaded.tokenizer, int(i)) for i in ids[0])
     grid = scene.grid
@@ -96,7 +96,7 @@ class Run:
         return answer
 
     def _field(self, name: str) -> Any:
-        """Make what an explanation reads under this name (the table stands in `core.explanation`)."""
+        """Compute the field of this name for an explanation (`core.explanation` lists all fields)."""
         model, batch, number = self.loaded.model, self.read.batch, self.aim.number
         makers: dict[str, Callable[[], Any]] = {
             "calls": lambda: self.captured.calls,
@@ -114,7 +114,7 @@ class Run:
         return makers[name]()
 
     def baseline(self) -> dict[str, Float[Tensor, "token width"]]:
-        """Return an input without information, by stack: for pictures and sounds, what a blank one sends."""
+        """Return a neutral input by stack: for pictures and sounds, the vectors of a blank one."""
         streams = tuple(place for place in self.places if not place.looks_up)
         made = entering_rows(self.loaded.model, self.read.blank(), streams) if streams else {}
         found = {stack: rows[0] for stack, rows in made.items()}
@@ -140,12 +140,12 @@ class Run:
         return moved_by_zeroing(self.loaded.model, self.read.batch, self.found, stack, tokens)
 
     def contributions(self) -> dict[str, Float[Tensor, "token width"]]:
-        """Return what each token sends through the network frozen at this text."""
+        """Return the contribution of each token through the network frozen at this text."""
         adjoint, _ = pulled_back(self.network, self._answered)
         return {self.places[-1].stack: (self.network.streams[0] * adjoint)[0].detach()}
 
     def lengths(self) -> tuple[Float[Tensor, "token length"], Float[Tensor, " length"]]:
-        """Return the same by how many heads it passes on its way, and what constants add by length."""
+        """Return the contributions by number of heads passed, and those of constants by length."""
         adjoint, constants = pulled_back_by_length(self.network, self._answered)
         return (self.network.streams[0] * adjoint)[:, 0].sum(-1).mT, constants
 
@@ -158,7 +158,7 @@ class Run:
         return freeze(self.loaded.model, self.read.batch, self.found)
 
     def made_of(self) -> dict[str, Float[Tensor, "token width"]]:
-        """Return what each token adds to the states from which the number is read, along each of them."""
+        """Return the part of each token in the states from which the number is read, projected on each of them."""
         blocks = Affine(self.network, 0, self.network.layers, False)
         stack = self.places[-1].stack
         weights = start_of(self.captured, self.found)[stack][:, None].to(blocks.leaves)

@@ -56,14 +56,16 @@ def in_words(method: Scored) -> str:
 
 
 def sentences(found: Explanation) -> tuple[str, ...]:
-    """Return the verdict, the target, tokens named by most methods, what speaks against, agreement and sums."""
+    """Return sentences on the verdict, the target, the tokens that most methods name, negative tokens, agreement and
+    sums.
+    """
     target = f"The target is the {visible(found.target)}: {numeral(found.value)}."
     parts = (_when(found), _often_named(found), _aside(found), _against(found), _agreement(found), *_sums(found))
     return (verdict(found).sentence, target, *filter(None, parts))
 
 
 def _when(found: Explanation) -> str:
-    """Return the shortest time that holds half of what a sound did, by the first method that covers it."""
+    """Return the shortest time that holds half of a sound's score, by the first method that covers it."""
     for place, read in enumerate(found.inputs):
         telling = [one for one in found.voting if decides(one) and place < len(one.scores) and any(one.scores[place])]
         if read.step is None or not telling:
@@ -141,7 +143,7 @@ def _often_named(found: Explanation) -> str:
 
 
 def _against(found: Explanation) -> str:
-    """Name the token that speaks most against the answer, by methods with signs."""
+    """Name the token that lowers the answer most, by methods with signs."""
     heard: Counter[Place] = Counter()
     speaking = [one for one in found.voting if one.signed and decides(one)]
     for one in speaking:
@@ -177,7 +179,7 @@ def _agreement(found: Explanation) -> str:
 
 
 def _sums(found: Explanation) -> list[str]:
-    """Say what is left to constants, for methods whose numbers should add up to the answer."""
+    """Say how much constants contribute, for methods whose scores should add up to the answer."""
     said = []
     for one in found.methods:
         # Others add up to something else, such as the norm of states.

@@ -24,7 +24,7 @@ LONGEST_WORD = 12
 
 
 def cell_rows(found: OperatorMap) -> list[dict[str, Any]]:
-    """One row for each cell, in the order of reading."""
+    """Return one row for each cell, in reading order."""
     down, across = (_groups(len(side)) for side in (found.rows, found.tokens))
     cells = []
     for above in down:

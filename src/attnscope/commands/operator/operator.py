@@ -56,7 +56,7 @@ class Operator:
 
     @property
     def output(self) -> Float[Tensor, "*leaves"]:
-        """What the model itself gave for it."""
+        """The model's own output for this input."""
         return self.affine.leaves
 
     @property
@@ -76,7 +76,7 @@ class Operator:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns of T: numbers that leave, numbers that enter."""
+        """Rows (outputs) and columns (inputs) of T."""
         return self.output.numel(), self.input.numel()
 
     @property
@@ -123,7 +123,7 @@ class Operator:
 
     @property
     def tail(self) -> Operator:
-        """What follows the last block: the final norm and the head."""
+        """The part after the last block: the final norm and the head."""
         network = self.affine.network
         return replace(self, affine=Affine(network, network.layers, network.layers, True))
 
@@ -135,7 +135,7 @@ class Operator:
         return self.affine.transposed_times(unit.reshape(1, *self.output.shape))[0]
 
     def column(self, token: int, channel: int) -> Float[Tensor, "*leaves"]:
-        """Return the column of T for one number that enters: what it sends to the output."""
+        """Return the column of T for one input number: its effect on every output."""
         unit = torch.zeros_like(self.input)
         unit[_place(token, len(unit), "token"), _place(channel, unit.shape[1], "channel of the input")] = 1
         return self.affine.times(unit[None])[0]
@@ -201,7 +201,7 @@ class Operator:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The tokens that enter; their numbers if they are not words."""
+        """The input tokens as words, or as numbers if they are not words."""
         tokens, known = len(self.input), self.about.words
         return known if len(known) == tokens else tuple(map(str, range(tokens)))
 

@@ -27,7 +27,7 @@ Rows = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True, repr=False)
 class OperatorMap(Record):
-    """`values[i][j]` is what token j is to row i of the output."""
+    """`values[i][j]` is the influence of token j on row i of the output."""
 
     KIND: ClassVar[str] = "operator_map"
     COMMAND: ClassVar[str] = "operator"

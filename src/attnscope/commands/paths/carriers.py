@@ -89,7 +89,7 @@ def _constants(report: PathReport) -> list[str]:
 
 
 def _sizes(report: PathReport) -> tuple[float, float]:
-    """Return the absolute values of what the input and what constants add, summed over lengths."""
+    """Return the absolute contributions of the input and of constants, summed over lengths."""
     return sum(abs(row.stream) for row in report.lengths), sum(abs(row.constants) for row in report.lengths)
 
 
@@ -188,7 +188,7 @@ def carriers(report: PathReport) -> list[Head]:
 
 @dataclass(frozen=True)
 class Balance:
-    """What heads add and take away, and what paths through no head give."""
+    """The sums of positive and of negative heads, and the contribution of paths through no head."""
 
     adds: float
     takes: float

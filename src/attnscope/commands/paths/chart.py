@@ -77,7 +77,7 @@ def value_rows(report: PathReport) -> list[dict[str, Any]]:
 
 
 def head_length_rows(report: PathReport) -> list[dict[str, Any]]:
-    """Return what paths of each length through the most valuable heads contribute, in order of depth."""
+    """Return the contribution of paths of each length through the most valuable heads, in order of depth."""
     end = min(max(seen_lengths(report), 3), len(report.lengths))
     places = [(block, head) for block, heads in enumerate(report.head_values) for head in range(len(heads))]
     most = sorted(places, key=lambda place: -abs(report.head_values[place[0]][place[1]]))[:MOST_HEADS]

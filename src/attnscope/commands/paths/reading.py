@@ -99,7 +99,7 @@ def aim(
 
 @contextmanager
 def refusing_what_is_not_followed(loaded: Loaded) -> Iterator[None]:
-    """Refuse a model whose own code does something to a graded stream that no rule covers."""
+    """Refuse a model whose code uses an operation on the stream that no rule covers."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
@@ -120,7 +120,7 @@ def refusing_what_is_not_followed(loaded: Loaded) -> Iterator[None]:
 
 @contextmanager
 def fitting(tokens: int) -> Iterator[None]:
-    """If memory runs out, refuse and say how many tokens to try."""
+    """Refuse if memory runs out, and say how many tokens to try."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -28,7 +28,7 @@ _OF_A_ROW, _OF_ALL = ("value", "mean"), ("difference",)
 
 @dataclass(frozen=True)
 class Goal:
-    """The parts of the target, which `PathReport.target` says in a sentence."""
+    """The parts of the target. `PathReport.target` is the same as a sentence."""
 
     kind: Literal["logit", "difference", "residual_norm", "stream_norm"]
     word: str | None = None  # token or class of the logit; None for norms
@@ -38,7 +38,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says if only some paths count, with frozen norms."""
+    """The model's answer if only some paths count, with frozen norms."""
 
     value: float  # of the target
     predicted: str | None  # token or class; None for states
@@ -69,7 +69,7 @@ class LengthRow:
 
     @property
     def mean(self) -> float:
-        """What the mean path of this length adds to the target."""
+        """The mean contribution of a path of this length to the target."""
         return self.stream / self.paths if self.paths else 0.0
 
 

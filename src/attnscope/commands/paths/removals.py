@@ -130,7 +130,7 @@ class Predicting:
 
 
 def _row(output: Float[Tensor, " batch *shape"], position: int | None) -> Float[Tensor, " entry"]:
-    """Return one row; the states of all tokens as one row if there is no position."""
+    """Return the output at one position, or at all positions as one row if `position` is None."""
     return (output[0] if position is None else output[0, position]).flatten()
 
 
@@ -138,8 +138,10 @@ def _row(output: Float[Tensor, " batch *shape"], position: int | None) -> Float[
 def predictions(
     found: Lengths, values: list[float], constant: float, sight: Predicting, advance: Advance
 ) -> tuple[tuple[Prediction, Prediction], ...]:
-    """Return for every length k what the model says with paths up to k, and without those of length k. `values` is the
-    target by length; of length zero, `constant` is the target of c, which no removal takes away."""
+    """Return for every length k the model's prediction with paths up to length k, and without those of length k.
+
+    `values` is the target by length. `constant` is the target of c, which has length zero and is never removed.
+    """
     network, stream, whole = found.network, found.stream, sum(values)
 
     def through_tail(parts: Float[Tensor, " length *shape"], constants: int | None) -> Float[Tensor, " length *output"]:

@@ -88,7 +88,7 @@ def _head_table(report: PathReport, most: int) -> Table:
 
 
 def _chain_table(report: PathReport, most: int) -> Table:
-    """Return the largest paths, with what the token that names each sends alone."""
+    """Return the largest paths, each with the contribution of the token that it is named after."""
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", no_wrap=True, style="bold")
     table.add_column(justify="right", no_wrap=True)

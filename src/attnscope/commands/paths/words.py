@@ -27,7 +27,7 @@ CANCEL = 10.0  # paths of a length cancel if their energy is this many times the
 
 
 def sentences(report: PathReport) -> tuple[str, ...]:
-    """Return the verdict, where the target comes from, what works against it, and how exact this is."""
+    """Return sentences on the verdict, the sources of the target, what works against it, and the precision."""
     said = [*origin(report), *_against(report), *_rank(report), *_cancelling(report)]
     return (verdict(report).sentence, *said, _exact(report))
 

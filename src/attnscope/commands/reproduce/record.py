@@ -1,11 +1,11 @@
-"""What `reproduce` found, as plain data: the claims of a paper beside their numbers, and everything behind them.
+"""The record of `reproduce` as plain data: the claims of a paper, their verdicts, and all numbers behind them.
 
-    found.claims[0].verdict            computed from its rule and numbers whenever it is asked for, never stored here
+    found.claims[0].verdict            computed from its rule and numbers on access, never stored here
     found.measured["sort_accuracy"]    one number for every seed
     found.save("results.json"); Reproduction.load("results.json"); Reproduction.load("attnscope-dong2021")
 
-The file repeats verdicts, medians and counts for those who read it without this package. They are computed again when
-it is read, and a file that says anything else than its own rules and numbers give is refused.
+The file repeats verdicts, medians and counts for readers without this package. `load` computes them again and refuses a
+file that contradicts its own rules and numbers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Reproduction(Record):
     paper: str
     summary: str
     preset: str
-    params: dict[str, Any]  # of the preset: what they are called differs from one experiment to the next
+    params: dict[str, Any]  # of the preset; each experiment has its own names
     seeds: tuple[int, ...]
     seconds: float
     claims: tuple[Claim, ...]
@@ -50,11 +50,11 @@ class Reproduction(Record):
     measured: dict[str, tuple[float, ...]] = field(default_factory=dict)
     records: tuple[dict[str, Any], ...] = ()  # every number behind `measured`, as the experiment names them
     figures: tuple[Figure, ...] = ()
-    advice: str = ""  # what follows, for someone who trains or changes models
+    advice: str = ""  # for people who train or change models
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many claims have each verdict."""
+        """Return how many claims have each verdict."""
         return {verdict: sum(claim.verdict == verdict for claim in self.claims) for verdict in VERDICTS}
 
     def to_json(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Reproduction(Record):
         return PAGE
 
     def table(self) -> pandas.DataFrame:
-        """One row for each claim and each quantity it is judged by."""
+        """Return one row for each claim and each quantity that it is judged by."""
         import pandas
 
         rows = [
@@ -98,7 +98,7 @@ class Reproduction(Record):
 
 @dataclass(frozen=True)
 class Rule:
-    """The rule of a claim in words that a person reads: `sort_accuracy >= 0.95`."""
+    """The rule of a claim in readable words: `sort_accuracy >= 0.95`."""
 
     reproduced: tuple[str, ...]
     contradicted: tuple[str, ...]
@@ -111,7 +111,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class _ClaimDocument:
-    """A claim as the file has it. Files have not always had the bounds as numbers; then the words are read."""
+    """A claim in the file. Older files do not have the bounds as numbers; then they are parsed from the words."""
 
     name: str
     paper: str
@@ -145,11 +145,11 @@ class _Document:
     measured: dict[str, tuple[float, ...]]
     records: tuple[dict[str, Any], ...]
     figures: tuple[Figure, ...]
-    advice: str = ""  # files have not always had it
+    advice: str = ""  # missing in older files
 
 
 def claim_document(claim: Claim) -> dict[str, Any]:
-    """A claim with what follows from it; the limits of its rule in words, and exactly."""
+    """Return a claim with its verdict and medians, and the limits of its rule both in words and as numbers."""
     data: dict[str, Any] = encode(
         {
             "name": claim.name,
@@ -169,7 +169,7 @@ def claim_document(claim: Claim) -> dict[str, Any]:
 
 
 def _judged_again(kept: _ClaimDocument, measured: Mapping[str, tuple[float, ...]]) -> Claim:
-    """The claim, from its rule and the numbers of the run; what the file says of it beyond that must agree."""
+    """Judge a claim by its rule and the numbers of the run. Refuse a file whose own verdict differs."""
     place = f"claims['{kept.name}']"
     try:
         holds = kept.holds or tuple(map(Bound.parse, kept.rule.reproduced))
@@ -200,7 +200,7 @@ def _most(values: tuple[Number, ...]) -> float:
 
 
 def _finite_or_infinite(values: tuple[Number, ...]) -> list[float]:
-    """What is a number; a seed that gave none is None before it is written and NaN when it is read."""
+    """Return the values without missing ones: None before writing, NaN after reading."""
     return [float(value) for value in values if value is not None and not math.isnan(value)]
 
 

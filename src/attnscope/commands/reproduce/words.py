@@ -69,7 +69,7 @@ def _all(bounds: tuple[object, ...]) -> str:
 
 
 def sentences(found: Reproduction) -> tuple[str, ...]:
-    """One on all claims together, one on each, and the remarks of the experiment."""
+    """Return a sentence on all claims together, one on each, and the remarks of the experiment."""
     verdicts = ", ".join(f"{number} {verdict}" for verdict, number in found.counts.items() if number)
     return (
         f"Of {count(len(found.claims), 'claim')}: {verdicts}.",
@@ -83,7 +83,9 @@ def sentences(found: Reproduction) -> tuple[str, ...]:
 
 
 def measured_words(claim: Claim) -> tuple[str, ...]:
-    """One text for each quantity, `sort accuracy 0.98 (0.97 to 0.99 over 5 seeds)`; last why a claim is not judged."""
+    """Return a text for each quantity, `sort accuracy 0.98 (0.97 to 0.99 over 5 seeds)`; last why a claim is not
+    judged.
+    """
     return (*_spreads(claim), _not_judged(claim)) if claim.missing else _spreads(claim)
 
 
@@ -106,7 +108,7 @@ def _spread(name: str, values: tuple[Number, ...]) -> str:
 
 
 def verdict(found: Reproduction) -> Verdict:
-    """How many claims held, and which did not; a contradiction is the worst that can be said of one."""
+    """Say how many claims held, and which did not. A contradicted claim decides the severity."""
     counts, total = found.counts, len(found.claims)
     if total and counts["reproduced"] == total:
         return Verdict("calm", "The claim is reproduced." if total == 1 else f"All {total} claims are reproduced.")

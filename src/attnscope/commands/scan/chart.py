@@ -74,9 +74,10 @@ TICKS = 101  # quantiles drawn of each measure: 96 x 96 heads cost no more than 
 def portrait_rows(
     table: pd.DataFrame, cards: Mapping[str, Card], *, stack: str, site: str, layer: int, head: int
 ) -> pd.DataFrame:
-    """Return a row per tick and one, `own`, per dot: `title, place, own, value, below, text`.
+    """Return a row for each tick, and a row for each dot (`own` is True): `title, place, own, value, below, text`.
 
-    `place` is 0 at the smallest value of any head and 1 at the largest; `below` is the share of heads with less.
+    `place` is 0 at the smallest value of any head and 1 at the largest. `below` is the share of heads with a lower
+    value.
     """
     rows = table[(table["stack"] == stack) & (table["site"] == site) & table["head"].notna()]
     rows = rows[rows["measure"].isin(list(cards))]

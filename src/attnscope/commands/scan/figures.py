@@ -95,7 +95,7 @@ class HeadMap:
 
     @property
     def ramp(self) -> str:
-        """`d` for colours that diverge from zero, else `q`."""
+        """Return `d` for colours that diverge from zero, else `q`."""
         return "d" if self.scale.diverging else "q"
 
     def steps(self) -> np.ndarray:

@@ -89,7 +89,7 @@ class ScanPlan:
 
     @property
     def digest(self) -> str:
-        """A hash of the plan, which is part of the names of shards."""
+        """A hash of the plan, part of the names of its shards."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
     def differences(self, other: ScanPlan) -> tuple[str, ...]:

@@ -236,7 +236,7 @@ def _with_what_is_looked_for(chosen: tuple[Measure, ...], loaded: Loaded, text: 
 def _measurable(
     chosen: tuple[Measure, ...], words: Iterable[str], loaded: Loaded, prepared: Batches
 ) -> tuple[Measure, ...]:
-    """Drop measures of pictures among words, and of gates, where a model has none, unless they were named."""
+    """Drop measures of media or gates if the model has no media or gates, unless the caller named them."""
     absent = set() if holds_placeholders(loaded.model, (batch.inputs for batch in prepared)) else {"media"}
     absent |= set() if gated(loaded.model) else {"gate"}
     return tuple(m for m in chosen if absent.isdisjoint(m.reads) or m.card.name in words)

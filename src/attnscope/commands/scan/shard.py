@@ -49,14 +49,14 @@ class Checkpoint:
         return None if self.path is None else shards_beside(self.path)
 
     def clear(self) -> None:
-        """Remove what an earlier scan left behind."""
+        """Remove the files of an earlier scan."""
         if self.path is not None:
             self._refuse_folder(self.path)
             self.path.unlink(missing_ok=True)
             remove_store(shards_beside(self.path))
 
     def restore(self) -> Survey | None:
-        """Return the survey of the interrupted scan, or None. Refuse one of another plan."""
+        """Return the survey of the interrupted scan, or None. Refuse a scan of another plan."""
         if self.path is None or not self.path.exists():
             return None
         self._refuse_folder(self.path)
@@ -90,7 +90,7 @@ class Checkpoint:
 
     @property
     def due(self) -> bool:
-        """Whether half a minute has passed: a killed process loses no more than that."""
+        """Return whether half a minute has passed, which is the most that a killed process loses."""
         return self.path is not None and time.monotonic() - self._saved_at > _EVERY_SECONDS
 
     def save(self, survey: Survey, shard: int = 0) -> None:

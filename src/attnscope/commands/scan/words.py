@@ -27,7 +27,7 @@ def sentences(survey: Survey) -> tuple[str, ...]:
 
 
 def site_title(stack: str, site: str, *, alone: bool = False) -> str:
-    """Return `decoder, cross-attention`; without the stack where a model has one stack `alone`."""
+    """Return `decoder, cross-attention`, without the stack if it is the model's only one (`alone`)."""
     what = "self-attention with unequally many queries and keys" if site == "uneven" else f"{site}-attention"
     if alone:
         return "residual stream" if site in ("stream", "middle") else what

@@ -18,7 +18,7 @@ SURE, UNSURE = "known", "may be zero"
 
 
 def chart(task: TaskPaths) -> Any:
-    """Draw bars of heads; beside them, where heads were removed, the scatter of both numbers."""
+    """Draw bars of heads. If heads were removed, add a scatter of both numbers."""
     bars = head_bars(task)
     if task.removal is None:
         return bars
@@ -80,7 +80,7 @@ def head_map(task: TaskPaths, *, width: int) -> Any:
 
 
 def removal_scatter(task: TaskPaths, *, width: int | None = None) -> Any:
-    """Draw every head: its value across, what the target loses without it upwards; on the line both are equal."""
+    """Draw every head: its value along x, the loss of the target without it along y. On the line both are equal."""
     rows = pd.DataFrame(
         [
             {

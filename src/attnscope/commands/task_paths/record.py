@@ -30,7 +30,7 @@ Values = tuple[tuple[float, ...], ...]  # by block and head
 
 @dataclass(frozen=True)
 class Removal:
-    """What changes when a head is really removed and everything behind it recomputes, by block and head."""
+    """The change when a head is really removed and everything after it is recomputed, by block and head."""
 
     target: Values  # the target less what it is without the head: positive where the head adds to it
     loss: Values  # by how much -log p(target token) grows

@@ -224,7 +224,7 @@ class _Work:
 
 @contextmanager
 def _at(prompt: Prompt) -> Iterator[None]:
-    """A refusal says which prompt it is about."""
+    """Add the name of the prompt to a refusal."""
     try:
         yield
     except RefusalError as refusal:

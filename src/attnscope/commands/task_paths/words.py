@@ -72,7 +72,7 @@ def document(task: TaskPaths) -> Document:
 
 
 def _removal(task: TaskPaths) -> tuple[Section, ...]:
-    """Return values beside what happens when heads are removed, or nothing where none was."""
+    """Return a section that compares values with the effect of removals, or nothing if no head was removed."""
     if task.removal is None:
         return ()
     replaced = REPLACED[task.removal]
@@ -166,7 +166,7 @@ def _near(found: Correlation) -> str:
 
 
 def parting(task: TaskPaths) -> str:
-    """The head whose value is farthest from what its removal does."""
+    """Return the head whose value differs most from the effect of its removal."""
     known = [one for one in task.heads if one.removed is not None]
     if not known:
         return ""
@@ -187,7 +187,7 @@ def interval(one: TaskHead) -> str:
 
 
 def head_rows(task: TaskPaths) -> tuple[tuple[str, ...], ...]:
-    """One row for each head, the largest first."""
+    """Return one row for each head, the largest first."""
     return tuple(
         (
             head_name(head.block, head.head),

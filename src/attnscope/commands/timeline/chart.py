@@ -39,7 +39,7 @@ def chart(
 
 
 def telling(timeline: Timeline) -> Key | None:
-    """Return the measure to show first: that of the first alarm, else entropy, else any."""
+    """Return the measure to show first: the one of the first alarm, else entropy, else any."""
     keys = [key for key in timeline.keys if np.isfinite(timeline.numbers(key)).any()]
     for spell in timeline.alarms:
         rule = spell.alarm.rule

@@ -128,10 +128,10 @@ def _content(path: Path, offset: int = 0) -> bytes | None:
 
 @dataclass(frozen=True)
 class Columns:
-    """Thousands of looks in a few hundred columns: looks `begins[c]` to `ends[c]` (not included) share column c.
+    """Thousands of looks in a few hundred columns. Looks `begins[c]` to `ends[c]` (excluded) share column c.
 
-    A mean would hide a spike of one look. So every place keeps, of the looks in a column, the number farthest from its
-    own median over the run. Such a line shows every excursion, and more unrest than a mean; `words` says so.
+    A mean would hide a spike of one look. So each column shows the number farthest from the median over the run. Such a
+    line shows every excursion and looks more restless than a mean; `words` says so.
     """
 
     begins: NDArray[np.int64]

@@ -33,7 +33,7 @@ Key = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class Spell:
-    """An alarm from its beginning to its end (None while it holds), with its renewals."""
+    """One alarm from its beginning to its end (None while it holds), with its renewals."""
 
     alarm: Alarm
     ended: int | None
@@ -45,13 +45,13 @@ class Spell:
 
     @property
     def sentence(self) -> str:
-        """The sentences of its beginning and of the last renewal."""
+        """The sentence of its beginning and that of its last renewal."""
         return " ".join(one.sentence for one in (self.alarm, *self.renewals[-1:]))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Timeline(Record):
-    """One run; `name` is that of its folder. `notes` say what could not be read, or how it was made."""
+    """One run, with the name of its folder. `notes` say what could not be read, or how the run was made."""
 
     KIND: ClassVar[str] = "timeline"
     COMMAND: ClassVar[str] = "timeline"
@@ -66,7 +66,7 @@ class Timeline(Record):
 
     @property
     def runs(self) -> tuple[Timeline, ...]:
-        """This run and those beside it."""
+        """This run and the runs compared with it."""
         return (self, *self.beside)
 
     @property
@@ -80,7 +80,7 @@ class Timeline(Record):
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """What was measured where, in the order of the header and of the cards."""
+        """All measured places, in the order of the header and of the cards."""
         seen = self._found.keys()
         stacks = {stack.name: n for n, stack in enumerate(self.header.stacks)}
         names = {name: n for n, name in enumerate(self.header.measures)}
@@ -135,7 +135,7 @@ class Timeline(Record):
 
     @cached_property
     def _found(self) -> dict[Key, list[NDArray[np.float64] | None]]:
-        """The numbers of every look by key, collected in one pass."""
+        """The numbers of every look by key. All are collected in one pass."""
         found: dict[Key, list[NDArray[np.float64] | None]] = {}
         for number, look in enumerate(self.looks):
             for one in look.values:

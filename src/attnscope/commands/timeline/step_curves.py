@@ -178,7 +178,9 @@ def worry(card: Card) -> str:
 
 
 def of_heads(numbers: np.ndarray, rows_of: str) -> np.ndarray:
-    """[looks, layers, heads] to [looks, layers]: the mean of heads, the smallest or the largest; NaN where none is."""
+    """Reduce [looks, layers, heads] to [looks, layers]: mean, smallest or largest of the heads; NaN if all are
+    missing.
+    """
     if numbers.ndim == 2:
         return numbers
     known = np.isfinite(numbers)
@@ -197,7 +199,7 @@ def layer_title(card: Card, key: Key) -> str:
 
 
 def reach(steps: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first and last step of each column: up to the next column; the last is as wide as the median."""
+    """Return the first step of each column and that of the next. The last column is as wide as the median one."""
     starts = steps[begins]
     if not len(starts):
         return starts, starts

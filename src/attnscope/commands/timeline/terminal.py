@@ -21,7 +21,9 @@ ALARMS = 5  # on the screen of a run that is written
 
 
 def show(timeline: Timeline, *, verbose: bool = False) -> RenderableType:
-    """Return the screen: verdict, alarms, loss and what moved most; with `verbose` also every measure as a table."""
+    """Return the screen: verdict, alarms, loss and the largest changes; with `verbose`, every measure as a
+    table too.
+    """
     lines = [f"{run.name}: {run.header.model}, {about(run)}" for run in timeline.runs]
     parts: list[RenderableType] = opening(verdict(timeline), *lines)
     for run in timeline.runs:
@@ -117,7 +119,7 @@ def _ago(seconds: float) -> str:
 
 
 def _alarms(run: Timeline) -> list[Text]:
-    """Return alarms that hold, most severe and newest first, then those that are over."""
+    """Return alarms that hold, most severe and newest first, then alarms that ended."""
     rank = SEVERITIES.index
     spells = sorted(run.alarms, key=lambda s: (s.ended is not None, -rank(s.alarm.severity), -s.alarm.step))
     if not spells:
@@ -134,7 +136,7 @@ def _alarms(run: Timeline) -> list[Text]:
 
 
 def _measures(run: Timeline, width: int, room: int) -> RenderableType:
-    """Return the loss and as many measures as fit, those of heads first."""
+    """Return the loss and as many measures as fit, measures of heads first."""
     table = Table.grid(padding=(0, 1), expand=False)
     for justify in ("left", "right", "left"):
         table.add_column(justify=justify, no_wrap=True, overflow="ellipsis")

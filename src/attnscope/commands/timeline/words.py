@@ -97,7 +97,7 @@ def verdict(timeline: Timeline) -> Verdict:
 
 
 def sentences(timeline: Timeline) -> tuple[str, ...]:
-    """Return the verdict, then for each run its looks, alarms, loss and what moved."""
+    """Return the verdict, then for each run its looks, alarms, loss and largest changes."""
     lines = [verdict(timeline).sentence]
     for run in timeline.runs:
         whose = f"{run.name}: " if timeline.beside else ""

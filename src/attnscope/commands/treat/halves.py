@@ -40,7 +40,7 @@ class Halves:
 
 
 def halves(loaded: Loaded, corpus: Text | Ready | None, sampling: Sampling, training: int) -> Halves:
-    """Return at most `training` sequences to train on, and those of `sampling` held out."""
+    """Return at most `training` sequences to train on, and the held-out sequences of `sampling`."""
     source = corpus if isinstance(corpus, str | Path | Corpus | Batches | Mapping) or corpus is None else list(corpus)
     if isinstance(source, Batches | Mapping) or (
         isinstance(source, list) and source and isinstance(source[0], Mapping)

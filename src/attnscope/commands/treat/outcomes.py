@@ -87,7 +87,9 @@ def outcomes_of(
 
 
 def judged(pair: FindingChange, base: Reading | None = None, treated: Reading | None = None) -> tuple[Judgement, float]:
-    """Return the judgement of one pair, and how far chance may move what decided it (None without readings)."""
+    """Return the judgement of one pair, and how much of the deciding difference may be chance (None without
+    readings).
+    """
     became = status(pair.before, pair.after)
     if became in ("changed", "same"):
         return ("no effect" if became == "same" else "changed"), 0.0

@@ -147,7 +147,7 @@ def _prompts(trial: Trial) -> list[Int[Tensor, " token"]]:
 
 
 def _by_contribution(trial: Trial, places: Sequence[Place], prompts: Sequence[Tensor]) -> list[Place]:
-    """Order heads by their mean share of what the block writes, on the same prompts."""
+    """Order heads by their mean share of the block's write, on the same prompts."""
     ready = Batches.of([{"input_ids": ids[None]} for ids in prompts])
     survey = scan(trial.loss.loaded, ready, measures=["head_contribution"], keep_text=False)
     shares = survey.values("head_contribution", stack=survey.stacks[-1])
@@ -182,7 +182,7 @@ def _losses(
 
 
 def _allowed(counts: Sequence[int], losses: Sequence[float], keep_loss: float) -> int:
-    """Return the largest number of heads that costs at most `keep_loss`, as all smaller ones do."""
+    """Return the largest number of heads up to which no removal costs more than `keep_loss`."""
     allowed = 0
     for removed, loss in zip(counts, losses, strict=True):
         if loss > losses[0] + keep_loss:

@@ -146,7 +146,7 @@ class Treatment(Record):
 
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """Every finding of any arm, those that the remedy answers first."""
+        """Every finding of any arm. Findings that the remedy answers come first."""
         found = {name: diagnose(survey, self.thresholds) for name, survey in self.surveys.items()}
         if self.pruning is not None:
             # Ignore removed heads in both arms: their removal is not a success.
@@ -166,7 +166,7 @@ class Treatment(Record):
         return order.heads[: self.pruning.removed]
 
     def table(self) -> pandas.DataFrame:
-        """One row for each arm and held-out sequence."""
+        """Return one row for each arm and held-out sequence."""
         import pandas
 
         rows = [
@@ -177,7 +177,7 @@ class Treatment(Record):
         return pandas.DataFrame(rows, columns=["arm", "sequence", "loss"])
 
     def to_json(self) -> dict[str, Any]:
-        """The numbers and what is concluded from them, without the surveys."""
+        """Return the numbers and conclusions, without the surveys."""
         data: dict[str, Any] = {
             name: encode(getattr(self, name)) for name in _Fields.__dataclass_fields__ if name != "thresholds"
         }

@@ -71,7 +71,7 @@ class Behind:
 
 
 def behind_finding(survey: Survey, sample: int | None) -> Behind:
-    """Return sequence `sample`, by default that of the worst finding which names one."""
+    """Return sequence `sample`; the default is the sequence of the worst finding that names one."""
     kept = survey.sequences
     if not kept:
         raise RefusalError(

@@ -88,7 +88,7 @@ def row_blocks(scores: Scores) -> Iterator[tuple[int, int, Float[np.ndarray, "so
 
 
 def _off(frame: AttentionFrame, block: np.ndarray, first_head: int, first_row: int) -> float:
-    """Return the largest difference between these rows times the values and what the module passed on, in float64."""
+    """Return the largest difference between these rows times the values and the module's own output, in float64."""
     heads, rows, _ = block.shape
     sharing = frame.mixed.shape[2] // frame.value.shape[1]
     chosen = [head // sharing for head in range(first_head, first_head + heads)]
@@ -153,7 +153,7 @@ MOST_BEFORE = 16  # [CLS], registers
 
 @dataclass(frozen=True)
 class Shape:
-    """What maps of one part have in common."""
+    """The properties that all maps of one part share."""
 
     stack: str
     site: str

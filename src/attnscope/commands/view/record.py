@@ -227,7 +227,7 @@ class View(Record):
         return found
 
     def table(self) -> pandas.DataFrame:
-        """One row for each head."""
+        """Return one row for each head."""
         import pandas
 
         names = ("layer", "head", "entropy", "first", "own", "previous", "error")

@@ -34,7 +34,7 @@ def sentences(found: View) -> tuple[str, ...]:
 
 
 def title(part: Part) -> str:
-    """`model` -> self-attention; `decoder cross` -> cross-attention of the decoder."""
+    """Return `self-attention` for `model`, and `cross-attention of the decoder` for `decoder cross`."""
     stack, _, site = part.name.partition(" ")
     kind = {"": "self-attention", "cross": "cross-attention"}.get(site, f"{site} attention")
     return kind if stack == "model" else f"{kind} of the {stack}"

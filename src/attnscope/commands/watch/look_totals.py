@@ -96,7 +96,7 @@ def is_writer() -> bool:
 
 
 def gather_totals(totals: LookTotals, *, same_batch: bool) -> LookTotals:
-    """Return the totals of the whole batch. With `same_batch` (a probe) those of rank 0 count."""
+    """Return the totals of the whole batch. With `same_batch` (a probe), return those of rank 0."""
     if not distributed():
         return totals
     parts: list[LookTotals] = _gather(totals)

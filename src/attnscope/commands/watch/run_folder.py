@@ -254,7 +254,7 @@ def _made(folder: Path | str) -> Path:
 
 
 def _read(folder: Path) -> tuple[list[Look], list[int]]:
-    """Return the looks, and where in the file the line of each ends."""
+    """Return the looks, and the byte at which the line of each ends."""
     try:
         content = (folder / LOOKS).read_bytes()
     except FileNotFoundError:

@@ -94,7 +94,7 @@ def _image(numbers: NDArray[np.float64], card: Card | None) -> NDArray[np.uint8]
 
 @runtime_checkable
 class Writer(Protocol):
-    """What a watch needs of a logger."""
+    """The interface of a logger."""
 
     def open(self, header: RunHeader) -> None: ...
     def write(self, look: Look) -> None: ...

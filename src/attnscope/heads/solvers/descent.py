@@ -188,7 +188,7 @@ class TwoSides:
 
 
 def _some(target: Target, rows: Int[Tensor, " some"]) -> Target:
-    """Return these rows with no more places than their fullest needs: real places come first."""
+    """Return these rows with as many places as the fullest of them needs. Real places come first."""
     most = int(target.real[rows].sum(1).max()) if len(rows) else 1
     logs = target.log_weights[rows, :most].double()
     return Target(target.support[rows, :most], logs, target.real[rows, :most], False)

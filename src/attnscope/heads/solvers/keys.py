@@ -42,7 +42,7 @@ class Keys:
         return int(self.array.shape[1])
 
     def facts(self) -> dict[str, object]:
-        """Return what a construction notes about its keys."""
+        """Return the notes of a construction about its keys."""
         return {"keys": self.kind, "coherence": self.coherence, "welch_bound": self.welch_bound}
 
 

@@ -30,7 +30,9 @@ _BLOCK_ELEMENTS = 2**20
 
 
 def largest_margin(pattern: Pattern, keys: Keys, accuracy: Accuracy, advance: Advance = silent) -> Factors:
-    """Return factors on these keys: exact ratios, each query the smallest that keeps all other keys a margin below."""
+    """Return factors on these keys. Ratios are exact; each query is the smallest that keeps all other keys a margin
+    below.
+    """
     margin = float(np.log(pattern.n_keys / accuracy.leak))
     solution = separated(pattern, keys.array, margin, _BEYOND * borne(accuracy, keys.width), advance)
     solution, repaired = repair(solution, pattern, keys.array, margin)
@@ -85,7 +87,7 @@ def check(
 
 
 def repair(solution: Separation, pattern: Pattern, keys: KeyArray, margin: float) -> tuple[Separation, int]:
-    """Solve rows that stopped or fail the check again, by non-negative least squares; return also how many."""
+    """Solve rows that stopped or failed the check again, by non-negative least squares. Also return their number."""
     gap, violation = check(solution, pattern, keys, margin)
     status = solution.status.copy()
     wrong = (status == STATUSES.index("separated")) & ~((gap <= CHECKED) & (violation <= CHECKED))

@@ -203,7 +203,7 @@ class _Lanes:
         self.entering_multiplier.masked_fill_(free, 0)
 
     def _move(self) -> None:
-        """One step for every lane: full (take the half-space in) or partial (drop another)."""
+        """Do one step for every lane: full (add the half-space) or partial (drop another)."""
         width = self.keys.shape[1]
         normal = self.reference - self.keys[self.entering]
         column = torch.bmm(normal[:, None, :], self.table.mT)[:, 0]

@@ -58,7 +58,7 @@ class Target:
 
 
 def row_zero_ratios(pattern: Pattern, leak: float) -> Float[np.ndarray, " row"]:
-    """Return the e2 that keeps the leak of every row: at most 1, and 1 for a row without zeros."""
+    """Return, for every row, the e2 that keeps its leak: at most 1, and 1 for a row without zeros."""
     zeros = np.maximum(pattern.visible - pattern.counts, 1)
     enough = np.minimum(pattern.counts / zeros * leak / (1 - leak), 1.0)
     return np.where(pattern.visible > pattern.counts, enough, 1.0)
@@ -91,7 +91,7 @@ def gaussian(rank: int, width: int, rng: np.random.Generator) -> Projection:
 
 
 def as_drawn(pair: Pair, pattern: Pattern, accuracy: Accuracy) -> Certificate:
-    """Certify a draw in float64 before its ratios are corrected: what the theorem speaks of."""
+    """Certify a draw in float64 before its ratios are corrected, as in the theorem."""
     import torch
 
     queries, keys = pair

@@ -90,7 +90,7 @@ def separated(selection: Selection, width: int, stretch: float, rng: np.random.G
 
 
 def gaps(logits: Float[Tensor, "row key"], chosen: Bool[Tensor, "row key"]) -> Float[Tensor, " row"]:
-    """Return min over the selected minus max over the rest; infinite if there is no rest."""
+    """Return the smallest selected logit minus the largest other one; infinite if all keys are selected."""
     return logits.masked_fill(~chosen, torch.inf).amin(1) - logits.masked_fill(chosen, -torch.inf).amax(1)
 
 

@@ -144,7 +144,7 @@ class _Batch:
                 setattr(self, name, value[stay])
 
     def _move(self) -> None:
-        """One step of Goldfarb and Idnani for every row: full (take the half-space in) or partial (drop another)."""
+        """Do one step of Goldfarb and Idnani for every row: full (add the half-space) or partial (drop another)."""
         every = np.arange(len(self.row))
         normal = self.entering_normal
         weights = _products(self.inverse, _products(self.normals, normal))
@@ -186,7 +186,9 @@ class _Batch:
         self.entering[rows] = -1
 
     def _drop(self, rows: np.ndarray, leaving: np.ndarray) -> None:
-        """The inverse Gram matrix without one normal: subtract g g^T / g_l, g its column, and clear the place."""
+        """Return the inverse Gram matrix without one normal: subtract g g^T / g_l, g its column, and clear the
+        place.
+        """
         place = leaving[rows]
         column = self.inverse[rows, :, place]
         pivot = column[np.arange(len(rows)), place]

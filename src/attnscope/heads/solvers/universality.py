@@ -157,7 +157,7 @@ def _product(keys: Int[np.ndarray, "row some"], n: int) -> Complex[np.ndarray, "
 
 
 def _squares(steps: Int[np.ndarray, "*shape"], n: int) -> Float[np.ndarray, "*shape"]:
-    """w of the derivation: 4 sin^2 of half the angle between keys so many steps apart, the shorter way round."""
+    """Return w of the derivation: 4 sin^2 of half the smaller angle between keys that many steps apart."""
     return np.asarray(4 * np.sin(np.pi * np.minimum(steps, n - steps) / n) ** 2)
 
 
@@ -214,7 +214,7 @@ def _sharpness(leak: Callable[[float], float], asked: float, gaps: Float[np.ndar
 
 
 def _rounding(dtype: Dtype, d: int) -> Callable[[float, float], tuple[float, float]]:
-    """E0 and E1 of the derivation, from N and C."""
+    """Return E0 and E1 of the derivation, from N and C."""
     info = torch.finfo(getattr(torch, dtype))
     v = info.eps / 2 + (2.0**-24 if dtype in ("bfloat16", "float16") else 0.0)
     tiny, root = info.smallest_normal * info.eps, math.sqrt(d)
@@ -229,7 +229,7 @@ def _rounding(dtype: Dtype, d: int) -> Callable[[float, float], tuple[float, flo
 
 
 def _harmonics(size: int) -> float:
-    """4^s - C(2s, s)."""
+    """Return 4^s - C(2s, s)."""
     return 4.0**size - math.comb(2 * size, size)
 
 

@@ -82,7 +82,9 @@ class Block:
 
     @property
     def attention_writes(self) -> set[Location]:
-        """The writes of attention, or of what the block has instead: those before `middle`; in parallel, `middle`."""
+        """The writes of attention (or of its replacement): those before `middle`; in a parallel block, `middle`
+        itself.
+        """
         writes = self.writes
         if self.kind == "MLP":
             return set()
@@ -130,7 +132,7 @@ class Anatomy:
         return tuple(dict.fromkeys(site.route for site in self.sites))
 
     def without_stream(self, stack: str) -> tuple[int, ...]:
-        """Return blocks that attend and whose stream is not read: it changes its shape, or is no row of tokens."""
+        """Return attending blocks whose stream is not read, because it changes its shape or is not a row of tokens."""
         blocks = {block.layer for each in self.stacks if each.name == stack for block in each.blocks}
         return tuple(sorted({site.layer for site in self.sites if site.stack == stack} - blocks))
 
@@ -239,7 +241,7 @@ def _on_a_small_batch(model: nn.Module, given: Batch | None) -> tuple[Batch, Cal
 
 
 def _refuse_equal_lengths(model: nn.Module, log: CallLog) -> None:
-    """Refuse equal lengths where only lengths can distinguish cross-attention from self-attention."""
+    """Refuse equal lengths if only lengths can distinguish cross-attention from self-attention."""
     two = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     takes_both = two and "decoder_input_ids" in inspect.signature(model.forward).parameters
     if takes_both and not any(seen.crossing for seen in log.attention):

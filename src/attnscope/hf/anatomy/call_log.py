@@ -78,14 +78,14 @@ class CallLog:
     loose: tuple[tuple[int, ...], ...] = ()  # module calls around softmaxes that multiplied no values in sight
 
     def around(self, number: int) -> Iterator[int]:
-        """Yield a module call and those around it, innermost first."""
+        """Yield a module call and the calls that contain it, innermost first."""
         inside: int | None = number
         while inside is not None:
             yield inside
             inside = self.calls[inside].around
 
     def within(self, number: int) -> Iterator[int]:
-        """Yield a module call and those inside it."""
+        """Yield a module call and the calls inside it."""
         return takewhile(lambda other: number in self.around(other), range(number, len(self.calls)))
 
 

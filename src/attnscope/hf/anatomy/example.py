@@ -26,7 +26,7 @@ def run(model: nn.Module, batch: Batch) -> Any:
 
 @contextmanager
 def same_chance(model: nn.Module) -> Iterator[None]:
-    """Inside, a model that draws random numbers draws the same ones; the generators outside are not changed."""
+    """Make a model draw the same random numbers inside this context. The generators outside are not changed."""
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     with torch.random.fork_rng(devices=list(devices)):
         torch.manual_seed(0)
@@ -43,7 +43,7 @@ def rows_of(batch: Batch) -> int | None:
 
 
 def example_batch(model: nn.Module) -> dict[str, Tensor]:
-    """Make inputs for a transformers model from what its forward takes and what its configuration says."""
+    """Make inputs for a transformers model from the arguments of its forward and its configuration."""
     takes = inspect.signature(model.forward).parameters
     config = getattr(model, "config", None)
     if config is None:

@@ -98,7 +98,7 @@ class _Summing(CallMatcher[OpenCall]):
 def what_does_not_add_up(
     model: nn.Module, log: CallLog, placement: Placement, sequences: int | None
 ) -> tuple[str, ...]:
-    """Return notes on what the configuration promises and the probe did not see, and on what a survey cannot show."""
+    """Return notes on blocks that the configuration promises and the probe did not see, and on limits of a survey."""
     streaming, attending = ({each.stack: None for each in group} for group in (placement.blocks, placement.sites))
     return (
         *_unseen(model, log),
@@ -136,7 +136,7 @@ def _stream_only(placement: Placement, stack: str) -> Iterator[str]:
 
 
 def _reshaped(placement: Placement, stack: str) -> Iterator[str]:
-    """Note layers that attend and are no blocks, because what leaves them has another shape."""
+    """Note attending layers that are not blocks, because their output has another shape than their input."""
     own = {p.layer for p in placement.sites if p.stack == stack and p.block is None}
     if own:
         yield (
@@ -201,7 +201,7 @@ _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_atte
 
 
 def _promised(config: Any) -> Iterator[tuple[str, int]]:
-    """Yield the number of blocks by tower, as the configuration and those inside it have them."""
+    """Yield the number of blocks by tower, from the configuration and the ones nested in it."""
     promised = {
         where: next((v for name in names if isinstance(v := _number(config, name), int)), None)
         for where, names in _LAYERS.items()

@@ -135,7 +135,7 @@ def _usable(batch: Batch) -> Batch:
 
 
 def _roots(tensor: Tensor, wanted: Mapping[int, Tensor]) -> frozenset[int]:
-    """Return which of the wanted roots a tensor descends from."""
+    """Return the requested roots that a tensor descends from."""
     waiting, met, roots = [tensor.grad_fn], set(), set()
     while waiting:
         node = waiting.pop()

@@ -52,7 +52,7 @@ class _Map:
 
 
 def mlp_bounds(model: nn.Module, found: Anatomy, stack: Stack, inputs: Mapping[str, Any]) -> dict[int, MlpBound] | str:
-    """Return the constants by block; or a few words on why there is no such constant."""
+    """Return the constants by block, or a few words on why a block has none."""
     own = [site.projections for site in found.sites if site.stack == stack.name]
     if not all(p.complete for p in own):
         return "the projections of its attention were not recognised"

@@ -46,7 +46,9 @@ def settled(
 
 @dataclass
 class _Call(OpenCall):
-    """If attention happens in it: what was seen in this call before, what later, and the attention."""
+    """A module call. If attention happens in it: the parameters seen before it, those seen after it, and the
+    attention.
+    """
 
     given: list[Tensor] = field(default_factory=list)
     later: list[Tensor] = field(default_factory=list)
@@ -88,7 +90,7 @@ class _Search(CallMatcher[_Call]):
                 self.found[index] = self._tried(self.found[index], index, observed, call)
 
     def _note(self, values: Any) -> None:
-        """Keep what projections may read, before attention; later, what was written."""
+        """Store tensors that projections may read before attention, and tensors that are written after it."""
         for call in self.open:
             if call.attention:
                 call.later.extend(_copies(values))

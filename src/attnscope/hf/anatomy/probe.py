@@ -42,7 +42,7 @@ CallT = TypeVar("CallT", bound=OpenCall)
 
 
 class ProbeObserver(ABC, Generic[CallT]):
-    """Follows module calls and attention calls of one probe run. `call_class` holds what a subclass notes of a call."""
+    """Follow module calls and attention calls of one probe run. `call_class` is the class that stores a call."""
 
     call_class: type[CallT]
 

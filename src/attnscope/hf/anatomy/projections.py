@@ -34,7 +34,7 @@ class Columns:
 
     @property
     def numbers(self) -> list[int]:
-        """All columns, head after head."""
+        """All columns, head by head."""
         return [column for start in self.starts for column in range(start, start + self.dim)]
 
 
@@ -50,7 +50,7 @@ class Projections:
 
     @property
     def matrices(self) -> dict[str, Matrix]:
-        """The matrices that were recognised, by name."""
+        """The recognised matrices, by name."""
         named = {name: getattr(self, name) for name in NAMES}
         return {name: p.matrix if isinstance(p, Columns) else p for name, p in named.items() if p is not None}
 
@@ -94,10 +94,9 @@ def _whole(linear: LinearMap) -> bool:
 def reading(
     found: Projections, parameters: Mapping[str, Tensor], width: int | None, key_width: int | None
 ) -> Projections:
-    """Keep only projections that read the stream itself, by its width; without a stream, the widest that are read.
+    """Keep only projections that read the stream, known by its width; without a stream, keep the widest.
 
-    Latent attention projects twice: the matrix that gives a head its values then reads a small latent and is no map
-    from the stream to the head.
+    Latent attention projects twice: its second matrix reads a small latent, so it does not map the stream to the head.
     """
     read = {name: matrix.of(parameters).shape[0] for name, matrix in found.matrices.items() if name != "output"}
     widest = max(read.values(), default=None)

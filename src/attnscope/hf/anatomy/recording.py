@@ -100,7 +100,7 @@ class LinearMap:
 
 @dataclass(frozen=True)
 class Change:
-    """What a module made of a tensor at the first token; norms of queries and keys are followed by it."""
+    """The change that a module made to a tensor at the first token. Used to follow norms of queries and keys."""
 
     path: str
     taken: Float[Tensor, "batch channel"]

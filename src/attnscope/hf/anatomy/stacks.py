@@ -110,7 +110,7 @@ def _list_of(path: str) -> str:
 
 
 def _beside(log: CallLog, attending: dict[int, LoggedAttention]) -> dict[int, int]:
-    """Return other elements of a list that pass the same stream on without attention, each with one that attends."""
+    """Return elements of a list that pass the same stream on without attention, each with one that attends."""
     lists: dict[tuple[str, int | None], int] = {}
     for number in attending:
         call = log.calls[number]
@@ -181,10 +181,10 @@ def _described(call: ModuleCall, stack: str, layer: int, alike: LoggedAttention 
 
 
 def _home(log: CallLog, number: int, chosen: Iterable[int]) -> tuple[str, ...]:
-    """Return what distinguishes a block's stack from others: the list it stands in.
+    """Return a name for the stack of a block: the list that contains the block.
 
-    If an element of a list holds several blocks (two streams that look at each other, as in LXMERT), each of them has a
-    stack of its own, by the name of its module; one that is called twice in an element, by which call it is.
+    If one list element holds several blocks (two streams that attend to each other, as in LXMERT), each has its own
+    stack, named by its module. A block that is called twice in an element gets a stack for each call.
     """
     call = log.calls[number]
     element = next((n for n in log.around(number) if log.calls[n].listed), None)

@@ -142,7 +142,7 @@ def _projected(site: Site, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _own_columns(whole: Tensor, columns: Columns) -> Tensor:
-    """Return the columns of a projection in a matrix that may hold others too: a view if they stand side by side."""
+    """Return the columns of one projection in a shared matrix; a view if they are adjacent."""
     first, width = min(columns.starts), len(columns.starts) * columns.dim
     if sorted(columns.starts) == list(range(first, first + width, columns.dim)):
         return whole[:, first : first + width]

@@ -179,7 +179,7 @@ def _explain(
 
 
 def _distinct(records: list[StreamRecord]) -> list[StreamRecord]:
-    """Return the first record of every tensor: dropout and containers pass on what others made."""
+    """Return the first record of every tensor. Dropout and containers pass tensors on without changing them."""
     kept: list[StreamRecord] = []
     for record in records:
         if not any(torch.equal(record.tensor, other.tensor) for other in kept):

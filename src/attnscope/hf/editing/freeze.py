@@ -87,7 +87,7 @@ def freeze(model: nn.Module, batch: Batch, found: Anatomy | None = None, stack: 
 
 @contextmanager
 def _plainly(module: nn.Module, found: Anatomy) -> Iterator[None]:
-    """Evaluation mode, with every step a function of its own: no fused layers, no grouped experts."""
+    """Set evaluation mode and make every step a separate function: no fused layers, no grouped experts."""
     with evaluating(module), without_fast_path(found.fast_path), one_after_another(module):
         yield
 
@@ -187,7 +187,7 @@ def _recorded(model: nn.Module, stack: Stack, batch: Batch) -> tuple[tuple[_Call
 
 @contextmanager
 def _answering(model: nn.Module, stack: Stack, answers: list[Any]) -> Iterator[None]:
-    """Inside, the blocks of the stack answer from memory instead of computing."""
+    """Make the blocks of the stack return stored outputs inside this context, instead of computing."""
     waiting: dict[str, list[Any]] = {}
     for block, answer in sorted(zip(stack.blocks, answers, strict=True), key=lambda pair: pair[0].nth):
         waiting.setdefault(block.path, []).append(answer)

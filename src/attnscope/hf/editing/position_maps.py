@@ -1,12 +1,12 @@
-"""What a model does to projected queries and keys before their products: a linear map for every position, measured.
+"""Measure the linear map that a model applies to projected queries and keys at each position, before their products.
 
-Rotary embeddings, early scaling, or nothing: at position p a projected vector u becomes T_p u. T_p is found without
-knowing which, by planting basis vectors where the projections come out and reading what arrives at the attention call.
+At position p a projected vector u becomes T_p u: by rotary embeddings, by early scaling, or unchanged. T_p is measured
+without knowing which: put basis vectors where the projections come out and read what arrives at the attention call.
 
-One vector for each of the d columns of T_p would mean d runs over the whole length. Two steps need far fewer (the
-estimation of sparse Jacobians of Curtis, Powell and Reid, 1974): a run over a few tokens, one sequence for each basis
-vector, shows which entries of T_p can be other than zero; columns that share no row then travel in one vector, and the
-entries are told apart by their rows. A rotation in planes needs two such vectors, whatever the head dimension.
+One vector for each of the d columns of T_p would need d runs over the whole length. Two steps need far fewer (the
+estimation of sparse Jacobians of Curtis, Powell and Reid, 1974). First, a run over a few tokens with one sequence for
+each basis vector shows which entries of T_p can be nonzero. Then columns that share no row travel in one vector, and
+their rows tell the entries apart. A rotation in planes needs two such vectors, whatever the head dimension.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from attnscope.hf.loading.classes import positions_of
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.matrix.scores import Scores
 
-_FEW = 7  # tokens of the run that shows where T_p is not zero
+_FEW = 7  # tokens of the run that shows where T_p is nonzero
 _POSITIONS = 256  # positions whose maps are inverted at once
 
 
 @dataclass(frozen=True)
 class Output:
-    """A run of the `outputs` numbers that a linear module gives for a token: the query or the key of one head."""
+    """The consecutive outputs of a linear module that hold the query or the key of one head."""
 
     module: str
     start: int
@@ -43,12 +43,12 @@ class Output:
 
 
 class _EnoughError(Exception):
-    """The attention call that was waited for has been seen: the rest of the run is not needed."""
+    """Raised to end a run once the awaited attention call has been seen."""
 
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """Runs of the model on batches of equal sequences, up to one attention call."""
+    """Run the model on batches of equal sequences, up to one attention call."""
 
     model: nn.Module
     found: Anatomy
@@ -57,7 +57,7 @@ class Probe:
     longest: int  # tokens: the head's rows, or the model's positions where those are fewer
 
     def scores(self, sequences: int, tokens: int) -> Scores:
-        """What the attention call gets in a run over that many copies of the batch's first sequence."""
+        """Return the arguments of the attention call in a run over `sequences` copies of the batch's first sequence."""
         caught: list[Scores] = []
 
         def receive(frame: Frame) -> None:
@@ -89,7 +89,7 @@ def probe_of(model: nn.Module, found: Anatomy, site: Site, tokens: int, example_
 
 @dataclass(frozen=True, eq=False)
 class PositionMaps:
-    """The maps T_p of queries and of keys, as the entries that are not zero, and the attention call they led to."""
+    """The maps T_p of queries and keys as their nonzero entries, and the attention call that they were measured at."""
 
     scores: Scores
     tokens: int
@@ -98,7 +98,7 @@ class PositionMaps:
     entries: tuple[Float[Tensor, "token entry"], Float[Tensor, "token entry2"]]
 
     def undone(self, which: int, vectors: Float[Tensor, "token width"]) -> Float[Tensor, "token dim"]:
-        """What to plant so that these vectors (with zeros behind them) arrive: T_p^-1 v, position by position."""
+        """Return T_p^-1 v for each position: the projection outputs that arrive as `v`, padded with zeros."""
         dim = self.scores.query.shape[-1]
         wanted = torch.nn.functional.pad(vectors.double().cpu(), (0, dim - vectors.shape[1]))
         answer = torch.empty_like(wanted)
@@ -119,7 +119,7 @@ class PositionMaps:
 
 @torch.no_grad()
 def measured_position_maps(probe: Probe, outputs: tuple[Output, Output], heads: tuple[int, int]) -> PositionMaps:
-    """T_p for every position that the head has a row for and the model has a place for."""
+    """Return T_p for every position that both the head and the model have."""
     dim = outputs[0].dim
     basis = torch.eye(dim, dtype=torch.float64)
     seen = _arrived(probe, outputs, heads, (basis, basis), min(_FEW, probe.longest))[1]
@@ -128,7 +128,7 @@ def measured_position_maps(probe: Probe, outputs: tuple[Output, Output], heads: 
     count = max(len(each) for each in groups)
     packed = tuple(_packed(each, count, dim) for each in groups)
     scores, arrived = _arrived(probe, outputs, heads, (packed[0], packed[1]), probe.longest)
-    tokens = scores.query.shape[2]  # a model of pictures reads as many as it always does
+    tokens = scores.query.shape[2]  # a vision model always reads the same number
     at = [support.nonzero(as_tuple=True) for support in supports]
     entries = []
     for which in (0, 1):
@@ -147,7 +147,7 @@ def _arrived(
     vectors: tuple[Float[Tensor, "sequence dim"], Float[Tensor, "sequence dim"]],
     tokens: int,
 ) -> tuple[Scores, tuple[Float[Tensor, "sequence token dim"], Float[Tensor, "sequence token dim"]]]:
-    """What queries and keys arrive when every token of sequence b projects to `vectors[b]`."""
+    """Return the queries and keys that arrive when every token of sequence b projects to `vectors[b]`."""
     with Restoring() as changes:
         for output, planted in zip(outputs, vectors, strict=True):
             changes.after(probe.model.get_submodule(output.module), _projecting(probe.model, output, planted))
@@ -158,7 +158,7 @@ def _arrived(
 def _projecting(
     model: nn.Module, output: Output, vectors: Float[Tensor, "sequence dim"]
 ) -> Callable[[nn.Module, tuple[Any, ...], Any], Tensor]:
-    """A hook that puts `vectors[b]` where the projection of every token of sequence b comes out."""
+    """Return a hook that replaces the projection of every token of sequence b with `vectors[b]`."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], given: Any) -> Tensor:
         if not isinstance(given, Tensor) or given.ndim != 3 or given.shape[::2] != (len(vectors), output.outputs):
@@ -174,12 +174,12 @@ def _projecting(
 
 
 def _support(arrived: Float[Tensor, "column token row"]) -> Bool[Tensor, "row column"]:
-    """Which entries of T_p are not zero at any of the positions seen."""
+    """Return which entries of T_p are nonzero at any of the measured positions."""
     return (arrived != 0).any(dim=1).T
 
 
 def _groups(support: Bool[Tensor, "row column"]) -> list[list[int]]:
-    """Columns in groups, such that no two of a group share a row: first group that fits."""
+    """Return groups of columns of which no two share a row. Each column joins the first group that fits."""
     groups: list[tuple[Tensor, list[int]]] = []
     for column in range(support.shape[1]):
         rows = support[:, column]
@@ -201,7 +201,7 @@ def _packed(groups: Sequence[Sequence[int]], count: int, dim: int) -> Float[Tens
 
 
 def _sized(batch: Mapping[str, Any], sequences: int, tokens: int) -> dict[str, Any]:
-    """The batch's first sequence, that many times; tables of integers are repeated or cut to the length."""
+    """Return copies of the batch's first sequence. Token ids are repeated or cut to the length."""
 
     def sized(value: Any) -> Any:
         if not isinstance(value, Tensor) or not value.ndim:

@@ -104,12 +104,12 @@ Replacement = Literal["zero", "mean"]
 
 @contextmanager
 def one_head_removed(model: nn.Module, site: Site, heads: Sequence[int], by: Replacement) -> Iterator[None]:
-    """Inside, row r of a batch has no head `heads[r]` at `site`.
+    """Remove head `heads[r]` at `site` from row r of a batch inside this context.
 
-    What a head gives to the output projection is replaced, so everything behind it recomputes: other patterns, norms
-    and gates. `zero` writes nothing. `mean` writes, at every token, the mean over the tokens of this sequence: it keeps
-    what the head always says and removes what depends on the position. `without_heads` does the same as `zero` to the
-    weights, one head at a time: the slow obvious way that this is tested against.
+    The head's input to the output projection is replaced, and everything after it is recomputed: patterns, norms and
+    gates. `zero` writes nothing. `mean` writes, at every token, the mean over the tokens of this sequence: it keeps the
+    constant part of the head and removes the part that depends on the position. `without_heads` does the same as `zero`
+    to the weights, one head at a time; tests compare the two.
     """
     assert site.projections.output is not None
     module = model.get_submodule(site.projections.output.parameter.rpartition(".")[0])
@@ -134,7 +134,7 @@ def one_head_removed(model: nn.Module, site: Site, heads: Sequence[int], by: Rep
 
 @dataclass(frozen=True)
 class Cut:
-    """What is left of every block besides attention and norms."""
+    """The parts of every block that are kept besides attention and norms."""
 
     title: str
     skip: bool
@@ -152,7 +152,7 @@ CUTS = {
 
 @dataclass(frozen=True)
 class _Edit:
-    """Replace one write by zeros, or by the write less `state` / multiplier if there is a state."""
+    """Replace one write by zeros, or subtract `state` / multiplier from it if there is a state."""
 
     write: Location
     state: Location | None
@@ -161,7 +161,7 @@ class _Edit:
 
 @contextmanager
 def cut(model: nn.Module, found: Anatomy, variant: Cut) -> Iterator[None]:
-    """Inside the context every block of the model is cut as `variant` says; outside it is restored."""
+    """Cut every block of the model as `variant` says inside this context. Restore it afterwards."""
     edits = [edit for stack in found.stacks for block in stack.blocks for edit in _edits(found, block, variant)]
     states: dict[Location, Tensor] = {}
 

@@ -169,7 +169,7 @@ def _compared(part: InstalledVariant, call: AttentionInputs, theirs: tuple[Tenso
 
 
 def stream_of(part: InstalledVariant, module: nn.Module, tokens: int) -> Tensor:
-    """Return what the module was given, as `watch_stream` kept it."""
+    """Return the input of the module, as `watch_stream` stored it."""
     stream = part.held.get("stream")
     if not isinstance(stream, Tensor):
         raise RefusalError(
@@ -211,7 +211,7 @@ def _gates(part: InstalledVariant, heads: Tensor, stream: Tensor) -> Tensor | No
 
 
 def _with_first(part: InstalledVariant, module: nn.Module, value: Tensor) -> Tensor:
-    """Mix in the values of the first block, which keeps them for the others; the last of them drops them."""
+    """Mix in the values of the first block. It stores them for the other blocks, and the last block drops them."""
     kept = part.carried.tensors
     if part.role == "first":
         kept["first"] = value

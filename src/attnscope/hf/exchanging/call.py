@@ -210,7 +210,7 @@ def installed_in(model: nn.Module) -> Iterator[tuple[str, InstalledVariant]]:
 
 
 def recipe_of(model: nn.Module) -> Recipe | None:
-    """Return what is installed in a model, or None."""
+    """Return the recipe of the variant installed in a model, or None."""
     return next((installed.recipe for _, installed in installed_in(model)), None)
 
 

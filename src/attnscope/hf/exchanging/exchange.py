@@ -131,7 +131,7 @@ class Treated:
 
     @property
     def heads(self) -> tuple[int, ...] | None:
-        """The treated heads of every such block; None: all."""
+        """The treated heads of every such block; None means all."""
         return self.recipe.heads
 
     @property
@@ -139,11 +139,11 @@ class Treated:
         return self.recipe.settings
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Return what the variant added, by the names under which the model has it."""
+        """Return the parameters that the variant added, by their names in the model."""
         return {f"{path}.{name}": p for path, part in installed_in(self.model) for name, p in part.named_parameters()}
 
     def buffers(self) -> dict[str, Tensor]:
-        """Return what the variant added that is not trained: drawn numbers, and what follows the weights."""
+        """Return the untrained tensors that the variant added: random draws, and tensors that follow the weights."""
         return {f"{path}.{name}": b for path, part in installed_in(self.model) for name, b in part.named_buffers()}
 
     def projections(self) -> dict[str, nn.Parameter]:

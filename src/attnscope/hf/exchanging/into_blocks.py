@@ -45,7 +45,9 @@ def into_attention(changes: ExitStack, plan: InstallPlan) -> None:
 
 
 def _chain(found: Anatomy, sites: tuple[Site, ...]) -> tuple[tuple[Site, ...], dict[str, str]]:
-    """Return the first block of the stack, which gives its values to all that are treated, those, and their roles."""
+    """Return the first block of the stack, which gives its values to all treated blocks; the treated blocks; and their
+    roles.
+    """
     first = found.self_attention(sites[0].stack)[0]
     others = tuple(site for site in sites if site.path != first.path)
     if not others:
@@ -157,7 +159,7 @@ def _instead_of_norm(part: InstalledVariant, args: tuple[Any, ...], output: Any)
 
 
 def _install_fusion(changes: ExitStack, plan: InstallPlan) -> None:
-    """Every block gives what left it; the last one gives what fusion makes of all."""
+    """Make every block pass on its own output, and the last block return the fusion of all."""
     blocks, carried = plan.stack.blocks, SharedTensors()
     if len(plan.sites) != len({s.layer for s in plan.found.sites if s.stack == plan.stack.name and s.site == "self"}):
         raise RefusalError("fusion reads the streams behind all blocks: leave layers out.")

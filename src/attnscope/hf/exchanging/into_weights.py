@@ -1,12 +1,12 @@
 """Variants that change projections: once, in place (qk_clip), or at every forward (sigma_reparam).
 
-A projection is a run of columns for every head in some matrix, which may be fused with others, and which the anatomy
-found by comparing numbers. What is changed in place is put back to the bit.
+The projection of a head is a run of columns in some matrix, which may be fused with others. The anatomy found it by
+comparing numbers. Weights that are changed in place are restored to the bit.
 
-sigma_reparam divides a projection by its largest singular value at every forward. That value is u . W v with the pair
-of directions that belong to it: found exactly on the way in, followed by a power iteration at every step in training
-(as published), and kept with the model. The factor acts on what the projection gives, y + (c - 1)(y - b), which is the
-product with c W plus b, and is exactly y where c is 1.
+sigma_reparam divides a projection by its largest singular value at every forward. That value is u . W v, where u and v
+are its singular vectors. They are computed exactly when the variant is installed, followed by one power iteration per
+training step (as published), and kept with the model. The factor c acts on the output y of the projection:
+y + (c - 1)(y - b) equals the product with c W plus b, and is exactly y for c = 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from attnscope.hf.exchanging.plan import InstallPlan
 
 @dataclass(frozen=True)
 class Projection:
-    """Where one projection is: a module's weight (and bias), and which of its outputs."""
+    """The place of one projection: a module's weight (and bias), and which of its outputs."""
 
     name: str  # query, key, value or output
     module: str
@@ -37,7 +37,7 @@ class Projection:
     outputs: tuple[int, ...]
 
     def weight(self, module: nn.Module) -> Tensor:
-        """`[out, in]`, with its gradient."""
+        """Return the weight `[out, in]`, with its gradient."""
         whole = module.get_parameter("weight")
         mine = self.index(whole.device)
         return whole[mine] if self.out_in else whole[:, mine].t()
@@ -47,7 +47,7 @@ class Projection:
 
 
 def into_weights(changes: ExitStack, plan: InstallPlan) -> None:
-    """Install a variant of the projections; undone by `changes`."""
+    """Install a variant of the projections. `changes` restores the model."""
     if plan.recipe.variant == "qk_clip":
         _clipped(changes, plan)
     else:
@@ -78,7 +78,7 @@ def _clipped(changes: ExitStack, plan: InstallPlan) -> None:
 
 
 def _write(changes: ExitStack, module: nn.Module, where: Projection, weight: Tensor, bias: Tensor | None) -> None:
-    """Change a parameter in place, so that an optimiser that holds it still does; restored to the bit."""
+    """Change a parameter in place, so that optimisers keep holding it; `changes` restores it to the bit."""
     for name, new in (("weight", weight), ("bias", bias)):
         if new is None:
             continue
@@ -103,7 +103,7 @@ def _put_back(own: nn.Parameter, saved: Tensor, where: Projection, columns: bool
 
 
 def _largest_logits(plan: InstallPlan) -> dict[int, Tensor]:
-    """Return one number for every head of every treated block; 0 for heads that are not treated."""
+    """Return the largest logit of every head in every treated block; 0 for heads that are not treated."""
     given: Any = plan.calls.get("max_logit")
     if given is None:
         raise RefusalError(
@@ -158,7 +158,7 @@ def _direction(weight: Tensor) -> Tensor:
 
 
 def _sigma(weight: Tensor, direction: Tensor) -> Tensor:
-    """Return u . W v, whose gradient is u v^T: exact where u and v are the pair of the largest singular value."""
+    """Return u . W v, whose gradient is u v^T. It is the largest singular value if u and v are its singular vectors."""
     left = F.normalize(weight.detach() @ direction, dim=0)
     return left @ (weight @ direction)
 
@@ -175,7 +175,7 @@ def _rescaled(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Any:
 
 
 def _follow(part: InstalledVariant, module: nn.Module) -> None:
-    """Do one step of the power iteration for every projection."""
+    """Do one step of power iteration for every projection."""
     with torch.no_grad():
         for projection in part.settings["projections"]:
             weight, direction = projection.weight(module), part.get_buffer(f"{projection.name}_weight_direction")
@@ -183,7 +183,7 @@ def _follow(part: InstalledVariant, module: nn.Module) -> None:
 
 
 def _factors(part: InstalledVariant, module: nn.Module, outputs: int) -> Tensor:
-    """Return g / sigma for every output of the module; 1 for outputs of no projection."""
+    """Return g / sigma for every output of the module; 1 for outputs that belong to no projection."""
     factors = torch.ones_like(module.get_parameter("weight")[:1, :1]).flatten().expand(outputs)
     own: Sequence[Projection] = part.settings["projections"]
     for projection in own:

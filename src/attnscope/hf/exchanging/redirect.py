@@ -72,7 +72,7 @@ def attention_of_variants(previous: str) -> Callable[..., Any]:
 
 
 def original_attention(module: nn.Module, implementation: str) -> Callable[..., Any]:
-    """Return the function that a module would have got; its file may have a registry of its own."""
+    """Return the function that a module would have called. Its file may have its own registry."""
     home = sys.modules.get(type(module).__module__)
     if implementation == "eager":
         written_out = getattr(home, "eager_attention_forward", None)
@@ -108,7 +108,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 
 
 def has_attend(module: nn.Module) -> bool:
-    """Return whether a module keeps its attention as a function of its own."""
+    """Return whether a module stores its attention function as an attribute."""
     return callable(vars(module).get("attend"))
 
 
@@ -123,7 +123,7 @@ def redirect_attention(changes: ExitStack, plan: InstallPlan, sites: tuple[Site,
 
 
 class RedirectedAttend:
-    """An `attend` that asks the variant of its module; copied with the module, it asks the copy's."""
+    """An `attend` that calls the variant of its module. A copied module calls its own copy of the variant."""
 
     def __init__(self, module: nn.Module, before: Attend) -> None:
         self.module, self.before = module, before

@@ -24,7 +24,7 @@ Allowed = Bool[Tensor, "batch heads query key"]
 
 @dataclass(frozen=True)
 class Rule:
-    """What a mask says, in the words of `Scores`."""
+    """The content of a mask, in the fields of `Scores`."""
 
     causal: bool = False
     window: int | None = None

@@ -186,7 +186,7 @@ def _factors(
 def with_report(
     observed: ObservedCall, by_variant: VariantReport, calls: Sequence[FusedCall], masks: MaskReader
 ) -> ObservedCall:
-    """Replace what the variant reports to be different from the arguments of its call."""
+    """Replace the arguments of a call with the values that the variant reports."""
     if by_variant.unseen is not None:
         raise RefusalError(by_variant.unseen)
     changed = observed

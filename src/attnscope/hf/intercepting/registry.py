@@ -91,7 +91,7 @@ def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class _Call:
-    """What an attention function of the registry was called with."""
+    """The arguments of a call to an attention function of the registry."""
 
     module: nn.Module
     flash: bool
@@ -157,7 +157,7 @@ def _refuse_unreadable(module: nn.Module, mask: Any, implementation: str) -> Non
 
 
 def _scores(call: _Call, inner: FusedCall | None, masks: MaskReader, maps: Tensor | None) -> Scores:
-    """Return what an attention function does to logits, from its arguments and the fused call it made, if any."""
+    """Return the rule of an attention function's logits, from its arguments and the fused call it made, if any."""
     query, key, mask, options = call.query.detach(), call.key.detach(), call.mask, call.options
     causal, window, lse = False, None, None
     scale = options.get("scaling")

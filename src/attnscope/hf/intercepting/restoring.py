@@ -27,7 +27,7 @@ Kept = TypeVar("Kept")
 
 
 class Restoring(ExitStack[bool | None]):
-    """Hooks, forwards, modes and submodules: each method changes one and remembers what it was."""
+    """Change hooks, forwards, modes and submodules, and restore them on exit."""
 
     def before(
         self, module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = True, prepend: bool = False
@@ -135,7 +135,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def without_cache(model: nn.Module) -> Iterator[None]:
-    """Inside, no configuration of the model asks for a key-value cache, which would outlive a run."""
+    """Turn off the key-value cache in all configurations of the model: it would outlive a run."""
     configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
     with Restoring() as changes:
         for config in configs.values():
@@ -146,7 +146,7 @@ def without_cache(model: nn.Module) -> Iterator[None]:
 
 
 class ExchangedModulesError(RefusalError):
-    """A model exchanged modules of its own while it ran."""
+    """The model exchanged modules of its own while it ran."""
 
 
 @contextmanager
@@ -228,7 +228,7 @@ def without_gradients() -> Iterator[None]:
 
 @contextmanager
 def with_gradients() -> Iterator[None]:
-    """Gradients inside, whatever mode the caller is in."""
+    """Enable gradients inside this context, whatever the caller's mode."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
 

@@ -75,7 +75,7 @@ Seen = FusedCall | WrittenOutCall | ReportedCall
 def fused_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *more: Any, **options: Any
 ) -> FusedCall:
-    """`scaled_dot_product_attention`: same arguments, same bits, and log-sum-exps where possible."""
+    """Call `scaled_dot_product_attention` with the same arguments and bits, and log-sum-exps if possible."""
     options |= zip(("dropout_p", "is_causal"), more, strict=False)  # the others are keywords only
     output, lse = attend_with_lse(query, key, value, attn_mask=attn_mask, **options)
     causal, scale = options.get("is_causal", False), options.get("scale")
@@ -100,7 +100,7 @@ class FusedWatch(TorchFunctionMode):
 
 
 def _opened(function: Any) -> FunctionType:
-    """Return the same code, not offered to function modes as a whole: what it calls is seen one by one."""
+    """Return the same code, but let function modes see each call inside it instead of the whole."""
     names = {**function.__globals__, "has_torch_function": lambda _tensors: False}
     opened = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     opened.__kwdefaults__ = function.__kwdefaults__

@@ -74,7 +74,7 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def _compiled_forward(module: nn.Module) -> Any | None:
-    """Return what `m.forward = torch.compile(m.forward)` was made of; None without such a forward."""
+    """Return the function that `m.forward = torch.compile(m.forward)` wrapped; None without such a forward."""
     return getattr(vars(module).get("forward"), "_torchdynamo_orig_callable", None)
 
 
@@ -127,7 +127,7 @@ def in_reach(model: nn.Module) -> Mapping[str, Tensor]:
 
 @contextmanager
 def held(module: nn.Module) -> Iterator[None]:
-    """Inside, all weights of the module are in memory, and nothing is loaded or dropped when it runs."""
+    """Keep all weights of the module in memory inside this context. Nothing is loaded or dropped when it runs."""
     with Restoring() as changes:
         for owner, name, hook, key in list(_hooked(module)):
             parameter = owner._parameters[name]

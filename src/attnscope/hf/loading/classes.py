@@ -94,7 +94,7 @@ def vocab_size_of(model: Any) -> int | None:
 
 
 def decoder_start_of(model: nn.Module) -> int | None:
-    """Return the first token that a decoder reads, or None for models that are no encoder-decoder."""
+    """Return the first token that a decoder reads, or None if the model is not an encoder-decoder."""
     config: Any = model.config
     if not config.is_encoder_decoder:
         return None
@@ -194,10 +194,10 @@ def experts_in(model: nn.Module) -> str | None:
 
 
 def cast(model: Any, precision: torch.dtype | None) -> None:
-    """Parameters that a model makes in float32 whatever is asked for (XLNet's projections), in what was asked for.
+    """Cast parameters that a model creates in float32 in spite of the requested precision (XLNet's projections).
 
-    Those that it keeps in float32 beside half precision on purpose, and says so, stay; so do buffers (rotary
-    frequencies), which are no weights, except that float64 is meant for all numbers and costs them nothing.
+    Parameters that a model declares to keep in float32 stay, and so do buffers (rotary frequencies). float64 casts
+    everything.
     """
     if precision is None:
         return

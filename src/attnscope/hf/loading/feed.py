@@ -61,9 +61,9 @@ SAMPLES = 64  # random sequences, where no number is asked for
 
 
 def feed(loaded: Loaded, corpus: Corpus | None, sampling: Sampling) -> Batches:
-    """Batches of the corpus, or of the embedded text where none is given.
+    """Return batches of the corpus; the default is the embedded text.
 
-    A model without a tokenizer reads random tokens, which the name of the batches says.
+    A model without a tokenizer reads random tokens, and the name of the batches says so.
     """
     if not loaded.reads_text:
         raise RefusalError(
@@ -176,7 +176,7 @@ class Streamed:
 
     @cached_property
     def _pieces(self) -> tuple[tuple[int, int], ...]:
-        """Return the first block of each piece and the one after its last, by their tokens."""
+        """Return (first block, block after the last) of each piece. A piece has about `SHARD_TOKENS` tokens."""
         length = window_length(self.sampling.max_tokens, self.loaded.positions)
         enough = max(1, -(-SHARD_TOKENS // length))
         bounds: list[tuple[int, int]] = []
@@ -223,7 +223,7 @@ class Streamed:
         return self._batches(0)
 
     def fingerprint(self) -> str:
-        """Return a hash of the first piece and of everything that decides the others."""
+        """Return a hash of the first piece and of everything that determines the other pieces."""
         decides = [self.text.sha256, self.head.fingerprint(), self.sizes]
         return hashlib.sha256(json.dumps(decides).encode()).hexdigest()
 

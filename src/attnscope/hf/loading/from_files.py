@@ -45,7 +45,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "tek
 
 
 def from_files(source: str, loading: Loading) -> Loaded:
-    """Return the model that `source` names, or refuse with a sentence that says why and what to do."""
+    """Return the model that `source` names, or refuse and say why and what to do."""
     precision, place = dtype_named(loading.dtype), device_named(loading.device)
     found = find(source, loading)
     if is_spread(loading):

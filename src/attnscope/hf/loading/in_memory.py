@@ -148,7 +148,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def shaped(name: str, *, seed: int = 0, dtype: str = "float64", device: str = "cpu", **changes: Any) -> Loaded:
-    """A model of one of `SHAPES`; `changes` are settings of its configuration (fewer layers, say)."""
+    """Return a model of one of `SHAPES`. `changes` are settings of its configuration, such as fewer layers."""
     model_type, sizes = SHAPES[name]
     config = transformers.CONFIG_MAPPING[model_type](**{**sizes, **changes})
     precision = dtype_named(dtype) or torch.float32

@@ -23,7 +23,7 @@ from attnscope.core.errors import RefusalError
 
 @dataclass(frozen=True)
 class Header:
-    """What a GGUF file says about BOS; None if it says nothing."""
+    """What a GGUF file states about BOS; None if nothing."""
 
     adds_bos: bool | None = None
     bos: int | None = None
@@ -75,9 +75,9 @@ def _value(reader: Any, name: str) -> Any:
 
 
 def refuse_whole_numbers(files: Iterable[Path], name: str) -> None:
-    """Integers or truth values where weights should be: transformers would make fractions of them and say nothing.
+    """Refuse integers or booleans as weights: transformers would silently turn them into fractions.
 
-    Masks and counters beside the weights (`attn.bias` of GPT-2, `position_ids`) are whole numbers rightly.
+    Masks and counters beside the weights (`attn.bias` of GPT-2, `position_ids`) may be integers.
     """
     for file in files:
         with safe_open(file, framework="pt") as stored:

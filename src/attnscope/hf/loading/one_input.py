@@ -119,7 +119,7 @@ def _with_scenes(loaded: Loaded, read: Reading) -> Reading:
 
 
 def _tokens(loaded: Loaded, text: str) -> Tensor:
-    """Return the text beside a picture, with special tokens."""
+    """Return the text that accompanies a picture, with special tokens."""
     refuse_half_characters(text, "The text")
     if loaded.tokenizer is None:
         if not text.replace(",", " ").split() or not all(w.isdecimal() for w in text.replace(",", " ").split()):
@@ -145,7 +145,7 @@ def _tokens(loaded: Loaded, text: str) -> Tensor:
 
 
 def _heard(loaded: Loaded, batch: dict[str, Tensor], text: str | None) -> tuple[Tensor, str]:
-    """Return what the decoder reads beside a sound: the given text, or what the model writes greedily."""
+    """Return the text that the decoder reads with a sound: the given text, or the model's greedy output."""
     begin = opening_of(loaded)
     device = next(loaded.model.parameters()).device
     if text is not None:
@@ -177,8 +177,9 @@ def _heard(loaded: Loaded, batch: dict[str, Tensor], text: str | None) -> tuple[
 
 
 def opening_of(loaded: Loaded) -> list[int]:
-    """The tokens before the first word: those of the tokenizer, or the start and, where it is known, that no times are
-    wanted."""
+    """Return the tokens before the first word: the tokenizer's own, or the start token and, if known, "no
+    timestamps".
+    """
     config: Any = loaded.model.config
     prefix = getattr(loaded.tokenizer, "prefix_tokens", None)
     if isinstance(prefix, list) and prefix:
@@ -192,7 +193,7 @@ def opening_of(loaded: Loaded) -> list[int]:
 
 
 def _reads(loaded: Loaded) -> str:
-    """Return what kinds of input a model reads, in words."""
+    """Return the kinds of input that a model reads, in words."""
     senses = []
     if PIXELS in loaded.accepts:
         senses.append("pictures")

@@ -47,8 +47,9 @@ class Reading:
         return {} if self.beginning is None else {"bos": self.beginning.to_json()}
 
     def blank(self) -> dict[str, Any]:
-        """The same batch with pictures and sounds that say nothing: the mean colour, and the quietest that this sound
-        is."""
+        """Return the same batch with neutral pictures and sounds: the mean colour, and the quietest level of this
+        sound.
+        """
         empty = {scene.argument: scene.blank(self.batch[scene.argument]) for scene in self.scenes}
         return {**self.batch, **empty}
 
@@ -72,8 +73,10 @@ class Scene:
 def reading(
     loaded: Loaded, text: str | tuple[str, str] | Mapping[str, Any], bos: str = "auto", *, what: str = "Paths"
 ) -> Reading:
-    """`text` (or a pair of source and target) in the model's tokens, begun as `bos` says, or a ready batch as it is.
-    `what` is asked of it, for refusals."""
+    """Return `text` (or a pair of source and target) as tokens, with BOS as `bos` says, or a ready batch unchanged.
+
+    `what` names the question in refusals.
+    """
     notes: tuple[str, ...] = ()
     pair = isinstance(text, tuple) and len(text) == 2 and all(isinstance(side, str) for side in text)
     if not pair and not isinstance(text, str | Mapping):

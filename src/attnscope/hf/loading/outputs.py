@@ -106,7 +106,7 @@ def _projects_to_vocabulary(model: nn.Module, size: int) -> bool:
 
 
 def word(tokenizer: Any | None, token: int) -> str:
-    """Return a token as text with its leading space, or its raw name if it is no whole character."""
+    """Return a token as text with its leading space, or its raw name if it is not a whole character."""
     if tokenizer is None:
         return str(token)
     raw = tokenizer.convert_ids_to_tokens(int(token))

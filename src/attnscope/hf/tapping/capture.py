@@ -130,7 +130,7 @@ def _depends(later: Tensor, earlier: Tensor) -> bool:
 
 
 def _blind_to_the_last(frames: list[AttentionFrame], live: list[Tensor]) -> frozenset[int]:
-    """Return cross-attention right behind another in the opposite direction that does not depend on its result."""
+    """Return cross-attention that follows one in the opposite direction and does not depend on its result."""
 
     def opposite(before: AttentionFrame, after: AttentionFrame) -> bool:
         return before.site == after.site == "cross" and before.stack != after.stack

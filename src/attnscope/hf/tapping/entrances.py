@@ -108,7 +108,9 @@ def _tables(
 
 
 def _first_to_read(model: nn.Module, batch: Mapping[str, Any], found: Anatomy, place: Entrance) -> str:
-    """Return the first of several stacks (towers, a picture's encoder) whose values depend on what is looked up."""
+    """Return the first of several stacks (towers, a picture's encoder) whose values depend on the looked-up
+    embeddings.
+    """
     reading: list[str] = []
 
     def receive(frame: Any) -> None:
@@ -145,7 +147,7 @@ def _stack(found: Anatomy, name: str, wanted: Mapping[str, Tensor]) -> str:
 
 @contextmanager
 def explaining(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, no cache, gradients on, and none for parameters; all restored afterwards."""
+    """Set evaluation mode, no cache, and gradients for inputs but not for parameters. Restore everything afterwards."""
     wanting = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with evaluating(model), without_cache(model), with_gradients():
         for parameter in wanting:
@@ -161,7 +163,9 @@ def explaining(model: nn.Module) -> Iterator[None]:
 def entering(
     model: nn.Module, found: tuple[Entrance, ...], give: Callable[[str, Float[Tensor, " ..."]], Float[Tensor, " ..."]]
 ) -> Iterator[None]:
-    """Inside, the model goes on with `give(stack, vectors)` in place of the vectors `[batch, token, width]` there."""
+    """Replace the vectors `[batch, token, width]` that enter the model with `give(stack, vectors)` inside this
+    context.
+    """
 
     def given(place: Entrance, vectors: Tensor) -> Tensor:
         if place.sequence_first:

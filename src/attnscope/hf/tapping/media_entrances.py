@@ -156,7 +156,7 @@ def _first_block(stack: Stack, name: str, argument: str) -> Entrance:
 
 
 def entering_rows(model: nn.Module, batch: Mapping[str, Any], places: tuple[Entrance, ...]) -> Rows:
-    """Return what enters at each place in a run of the model, `[batch, token, width]` by stack."""
+    """Return the vectors that enter at each place in a run of the model, `[batch, token, width]` by stack."""
     rows: Rows = {}
 
     def keep(stack: str, vectors: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ def entering_rows(model: nn.Module, batch: Mapping[str, Any], places: tuple[Entr
 def _rows(
     model: nn.Module, batch: Mapping[str, Any], stacks: list[Stack], moved: tuple[Entrance, ...], seed: int = 0
 ) -> Rows:
-    """Return what the first block of every stack is given, after noise was added to what enters at `moved`."""
+    """Return the input of every stack's first block, after noise was added to the vectors that enter at `moved`."""
     rows: Rows = {}
     noisy = {entrance.stack for entrance in moved if not entrance.looks_up}
     watched = tuple(_first_block(stack, f"watched {stack.name}", "") for stack in stacks if stack.name not in noisy)

@@ -71,7 +71,7 @@ class Padding:
         )
 
     def _from_arguments(self, stack: str, batch: int, tokens: int) -> Bool[Tensor, "batch2 token2"] | None:
-        """Return what the caller or the model's own arguments say about padding."""
+        """Return the padding mask from the caller's or the model's own arguments."""
         if stack in self._given:
             return self._given[stack]
         described = self._found.stack(stack)
@@ -85,7 +85,7 @@ class Padding:
         return None
 
     def _padded_elsewhere(self, stack: str, tokens: int) -> bool:
-        """Return whether an argument marks padding worth a token of this stack or more, in units of its own."""
+        """Return whether an argument, in its own units, marks padding of at least one token of this stack."""
         return any(
             int((~_real_tokens(name, mask)).sum(dim=1).max()) * tokens >= mask.shape[1]
             for name, mask in self._concerning(stack)
@@ -142,7 +142,7 @@ class Media:
 
 
 def reading_words(model: Any, found: Anatomy) -> frozenset[str]:
-    """Return the stacks beside the table of words."""
+    """Return the stacks that belong to the same module as the word embedding."""
     try:
         table = model.get_input_embeddings()
     except (AttributeError, NotImplementedError):
@@ -190,7 +190,7 @@ Receive = Callable[[Site, Float[Tensor, "batch token width"]], None]
 
 @contextmanager
 def attention_inputs(model: nn.Module, found: Anatomy, receive: Receive) -> Iterator[None]:
-    """Inside, `receive(site, tokens)` gets the tokens that projections read, before every self-attention of a stack."""
+    """Call `receive(site, tokens)` with the tokens that projections read, before every self-attention of a stack."""
     stacks = {stack.name: stack for stack in found.stacks}
 
     def enter(site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -210,7 +210,7 @@ def attention_inputs(model: nn.Module, found: Anatomy, receive: Receive) -> Iter
 def first_writes(
     model: nn.Module, stack: Stack, receive: Callable[[int, Float[Tensor, "batch token width"]], None]
 ) -> Iterator[None]:
-    """Inside, `receive(block, write)` gets what every block adds to its stream for attention, scaled and all.
+    """Call `receive(block, write)` with the scaled attention write of every block.
 
     That is its first write, or in a parallel block the one that attention made.
     """

@@ -80,7 +80,7 @@ class _Tap:
         self.forget()
 
     def forget(self, given: dict[str, Any] | None = None) -> None:
-        """Drop what was kept of a forward pass; `given` are the arguments of the next."""
+        """Drop the stored values of a forward pass. `given` are the arguments of the next."""
         self.attended: Counter[str] = Counter()
         self.before: dict[str, Tensor] = {}
         self.waiting: dict[str, list[StreamFrame]] = {}  # by stack, until attention shows what is padding

@@ -59,7 +59,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Verification:
-    """What was compared, with which result, and by which routes attention was seen."""
+    """What was compared, the results, and the routes by which attention was observed."""
 
     model_class: str
     routes: tuple[str, ...]
@@ -151,7 +151,7 @@ class _Comparison:
 def verify(
     model: nn.Module, batch: Batch, found: Anatomy | None = None, token_masks: TokenMasks | None = None
 ) -> Verification:
-    """Compare everything the tap says about one batch with what the model did."""
+    """Compare everything that the tap reports about one batch with the model's own values."""
     found = anatomy(model, batch) if found is None else found
     compared = _Comparison(found)
     with evaluating(model), torch.no_grad():
@@ -229,7 +229,7 @@ def _entrance(block: Block) -> Location:
 
 
 def _largest_difference(left: list[Tensor], right: list[Tensor]) -> float:
-    """Return zero only if every tensor has the same bits (NaN where NaN was)."""
+    """Return the largest difference. It is zero only if every tensor has the same bits (NaN equals NaN)."""
     if [(a.shape, a.dtype) for a in left] != [(b.shape, b.dtype) for b in right]:
         return float("inf")
     different = [(a, b) for a, b in zip(left, right, strict=True) if not same_numbers(a, b)]

@@ -32,7 +32,7 @@ _PRODUCTS = frozenset(("matmul", "__matmul__", "bmm"))
 
 
 class _ZeroValues(TorchFunctionMode):
-    """Inside, values of copy c are 0 at token `places[c]`."""
+    """Set the values of copy c to 0 at token `places[c]` inside this context."""
 
     def __init__(self, places: Int[Tensor, " copy"], tokens: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class _ZeroValues(TorchFunctionMode):
 def moved_by_zeroing(
     model: nn.Module, batch: Mapping[str, Any], found: Anatomy, name: str, tokens: int
 ) -> Float[Tensor, "layer token token"]:
-    """Return `[l, i, j]`, the cosine distance between token i behind block l with and without the value of token j."""
+    """Return `[l, i, j]`: the cosine distance of token i after block l with and without the value of token j."""
     stack = found.stack(name)
     if stack is None or not stack.chained:
         raise RefusalError(
@@ -104,7 +104,7 @@ def _apart(untouched: Float[Tensor, "#copy token width"], changed: Float[Tensor,
 def _streams(
     model: nn.Module, batch: Mapping[str, Any], stack: Stack, instead: list[Tensor] | None = None
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Run the model; return what enters and leaves every block, batch first. Blocks may be given `instead`."""
+    """Run the model. Return the input and output of every block, batch first. `instead` replaces inputs of blocks."""
     entered: dict[int, Tensor] = {}
     left: dict[int, Tensor] = {}
     layers = [block.layer for block in stack.blocks]

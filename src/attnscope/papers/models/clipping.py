@@ -114,7 +114,7 @@ def attention_network(
 
 
 def _evenly_sharp(linear: nn.Linear, high: Float[Tensor, " head"], steps: int, beta: float) -> ClippingHeads:
-    """Divide units by their step, so that all anchors are 1 apart, and multiply values by it."""
+    """Divide units by their step, so that all anchors are 1 apart, and multiply the values by it."""
     step = high / steps
     weight, shift = linear.weight / step[:, None], linear.bias / step
     heads = ClippingHeads(weight, shift, torch.zeros_like(step), torch.full_like(step, steps), steps, beta)

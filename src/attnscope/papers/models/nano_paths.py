@@ -74,7 +74,7 @@ def path_alone(model: Nano, inputs: dict[str, Tensor], path: Sequence[int]) -> F
 def head_alone(
     attention: Attention, stream: Float[Tensor, "batch token width"], head: int, mask: Bool[Tensor, " ..."] | None
 ) -> Float[Tensor, "batch token width"]:
-    """Return what attention would write with only one of its heads."""
+    """Return the write of attention with only one of its heads."""
     mine = slice(head * attention.dim, (head + 1) * attention.dim)
     query, key, value = (
         F.linear(stream, one.weight[mine], None if one.bias is None else one.bias[mine])[:, None]

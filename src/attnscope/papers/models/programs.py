@@ -242,7 +242,7 @@ def _same(rows: int, keys: int, margin: float = MARGIN, beside: int = 0) -> Sele
 
 
 def _of_match(texts: Texts) -> Selectors:
-    """The last key is that of tokens other than (."""
+    """Return the selectors for matching parentheses. All tokens other than ( share the last key."""
     depths = 2 * texts.length + 1
     last = _same(depths, depths + 1, margin=2 * (texts.length + 1) * MARGIN, beside=2)
     return {"( or START": _chosen(3, 0, 2), ") or START": _chosen(3, 1, 2), "( at depth d + 1": last}

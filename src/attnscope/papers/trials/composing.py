@@ -26,7 +26,7 @@ EXACT = torch.float64
 
 
 def filling(folds: int, tokens: int) -> Composition:
-    """Return the largest tables for these functions and tokens; a quarter of the tokens, or 64, are queries."""
+    """Return the largest tables that fit these functions and tokens. Queries take a quarter of the tokens, or 64."""
     queries = min(64, tokens // 4)
     return Composition(folds, (tokens - queries) // folds, queries)
 

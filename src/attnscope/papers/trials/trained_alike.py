@@ -49,7 +49,7 @@ class Shape:
 
 
 def task_of(name: str, shape: Shape, seed: int) -> tuple[Task, Config]:
-    """Return sorting or finding the corners of a convex hull, and an encoder with MLPs and norms in front."""
+    """Return a task (sorting, or the corners of a convex hull) and the configuration of an encoder for it."""
     width = shape.width
     sizes: dict[str, Any] = {"width": width, "heads": shape.heads, "layers": shape.layers, "mlp": 2 * width}
     if name == "sort":

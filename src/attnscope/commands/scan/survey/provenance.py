@@ -83,7 +83,7 @@ def merge_provenance(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, An
 
 
 def counted(origin: Mapping[str, Any], sequences: int, tokens: int, by_stack: Mapping[str, int]) -> dict[str, Any]:
-    """Return provenance with the counts of what was read."""
+    """Return provenance with the counts of sequences and tokens."""
     stacks = [{**stack, "tokens": by_stack.get(stack["name"], 0)} for stack in origin["model"]["stacks"]]
     return {
         **origin,

@@ -179,7 +179,7 @@ class Store:
 
     @classmethod
     def open(cls, where: str | Path, plan: Mapping[str, Any], digest: str, of: int) -> Store:
-        """Create or reopen a store; refuse one of another plan."""
+        """Create or reopen a store. Refuse a store of another plan."""
         store = cls(open_folder(where), plan, digest, of)
         names = store.folder.names()
         if PLAN in names:
