@@ -5,7 +5,7 @@
     compiled.queries, compiled.keys          numpy arrays with the rounded values, exactly
     compiled.head, compiled.pattern          the same as a torch head in its own precision and as a `Pattern`
 
-Only `head` needs torch. The file is not JSON but safetensors (`records.head_file`); `to_json` returns its certificate.
+Only `head` needs torch. The file is not JSON but safetensors (`heads.head_file`); `to_json` returns its certificate.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Redirect attention calls to installed variants: in transformers' registry, or in modules with an `attend` function.
 
-Such a module (those of `models.nano` are) has an attribute `attend(query, key, value, mask, scale)`, with tensors
+Such a module (as in `papers.models.nano`) has an attribute `attend(query, key, value, mask, scale)`, with tensors
 `[batch, head, token, dim]` and a mask that is True where a key is seen. It is replaced by one that asks the variant.
 """
 
