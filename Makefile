@@ -8,7 +8,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test test-all coverage screenshots lint docs bench bench-full peers families tables dist release weights browser clean
+.PHONY: demo test test-all coverage fuzz screenshots lint docs bench bench-full peers families tables dist release weights browser clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -34,6 +34,16 @@ coverage: $(STAMP) weights browser  ## which lines of src no test runs: a table,
 	$(BIN)/pip install -q -c constraints.txt pytest-cov
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --cov=attnscope --cov-fail-under=95 \
 	  --cov-report=term:skip-covered --cov-report=html:build/coverage --deselect tests/cli/test_bad_input.py::test_a_full_disk_leaves_nothing_behind
+
+# atheris has its own environment, which sees the packages of the other one.
+FUZZ := .venv-fuzz
+MINUTES ?= 60
+fuzz: $(STAMP)  ## coverage-guided fuzzing of every reader, an hour each (MINUTES=1 for less); findings in build/fuzz
+	test -x $(FUZZ)/bin/python || $(PYTHON) -m venv $(FUZZ)
+	PIP_CONSTRAINT= $(FUZZ)/bin/pip install -q --no-deps -r tools/fuzz/constraints.txt
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+	  > $$($(FUZZ)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/attnscope.pth
+	PYTHONPATH=src:. $(FUZZ)/bin/python -m tools.fuzz --minutes $(MINUTES)
 
 screenshots: $(STAMP) browser  ## pictures of every kind of page on every screen, and what axe-core says, in build/screenshots
 	$(BIN)/python -m tools.screenshots build/screenshots
@@ -105,4 +115,4 @@ browser:  ## the report is tested in a real Chromium
 	       test "$$ATTNSCOPE_NO_BROWSER" = 1; }
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache demo
+	rm -rf $(VENV) $(FUZZ) build dist .mypy_cache .ruff_cache .pytest_cache demo

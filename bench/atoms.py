@@ -1,17 +1,17 @@
-"""`python -m bench.atoms`: does an explanation point at the right atom? Measured, with chance beside it.
+"""`python -m bench.atoms`: how often does an explanation point at the right atom, compared with chance?
 
-RXNMapper's ALBERT was trained to restore masked tokens of chemical reactions, and to name an atom of the product it has
-to find the atom of the reactants that it comes from (arXiv:2012.06051 of its authors, who read the map from one head).
-Here the truth is known without the model: two fragments are coupled, so that every token of the product stands for one
-token of the reactants by construction; fragments have no two atoms that a symmetry exchanges.
+RXNMapper's ALBERT was trained to restore masked tokens of chemical reactions, and to predict an atom of the product it
+has to find the atom of the reactants that it comes from (its authors read the map from one head, arXiv:2012.06051).
+Here the truth is known without the model: two fragments are coupled, so that every token of the product corresponds to
+one token of the reactants; no symmetry of a fragment exchanges two of its atoms.
 
     {tail}C(=O)Cl.N{amine}>>{tail}C(=O)N{amine}
 
-Each atom of the product is masked in turn and the logit of what it was is explained. A method is right if, of all atoms
-of the reactants, it gives most to the one that the masked atom comes from. Chance is one in all atoms of the reactants;
-`same element` is one in those that are written with the same letters, what knowing the element alone would give. The
-reading of the authors' head (head 5 of layers 9 to 11, the same masked text) stands beside them. Intervals are by
-bootstrap over reactions. Writes bench/atoms.json.
+Each atom of the product is masked in turn, and the logit of the true token is explained. A method is right if it scores
+the atom that the masked atom comes from highest among all atoms of the reactants. Chance is one in the number of atoms
+of the reactants; `same element` is one in the number of atoms of the same element. The attention of the authors' head
+(head 5 of blocks 9 to 11, on the same masked text) is shown for comparison. Intervals are by bootstrap over reactions.
+Writes bench/atoms.json.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ METHODS = "relevance,attention_lrp,gradient_input,raw_attention,rollout,occlusio
 
 @dataclass(frozen=True)
 class Reaction:
-    """`source` of a place of the product is the place of the reactants that it comes from."""
+    """`source` maps a position in the product to the position in the reactants that it comes from."""
 
     tokens: tuple[str, ...]
     source: dict[int, int]
@@ -56,7 +56,7 @@ class Reaction:
 
 
 def coupled(tail: str, amine: str) -> Reaction:
-    """Tokens of the product are those of both fragments in their order: what is lost is Cl and the dot."""
+    """Couple two fragments. The product has their tokens in order, without Cl and the dot."""
     kept, given = (re.findall(SYMBOL, text) for text in (f"{tail}C(=O)", f"N{amine}"))
     reactants = [*kept, "Cl", ".", *given]
     begin = len(reactants) + 1
@@ -67,7 +67,7 @@ def coupled(tail: str, amine: str) -> Reaction:
 
 
 def by_their_head(loaded: Loaded, ids: torch.Tensor) -> torch.Tensor:
-    """The authors' reading: one head's attention, averaged over three layers, [token, token]."""
+    """Return the map that the authors use: the attention of one head, averaged over three blocks, [token, token]."""
     model: Any = loaded.model
     before = model.config._attn_implementation
     model.set_attn_implementation("eager")
@@ -80,25 +80,25 @@ def by_their_head(loaded: Loaded, ids: torch.Tensor) -> torch.Tensor:
 
 
 def right(loaded: Loaded, reaction: Reaction, methods: str) -> dict[str, list[bool]]:
-    """For every method, whether it names the atom, for each atom of the product."""
+    """Return for every method and each atom of the product whether the method finds the right atom."""
     tokenizer: Any = loaded.tokenizer
     ids = torch.tensor([tokenizer("".join(reaction.tokens))["input_ids"]])
     assert ids.shape[1] == len(reaction.tokens) + 2, "one symbol is one token, between [CLS] and [SEP]"
     atoms = reaction.reactant_atoms
     found: dict[str, list[bool]] = defaultdict(list)
-    for place, source in reaction.source.items():
+    for position, source in reaction.source.items():
         masked = ids.clone()
-        masked[0, place + 1] = tokenizer.mask_token_id
+        masked[0, position + 1] = tokenizer.mask_token_id
         told = attnscope.explain(
-            loaded, {"input_ids": masked}, target=int(ids[0, place + 1]), methods=methods, seed=place
+            loaded, {"input_ids": masked}, target=int(ids[0, position + 1]), methods=methods, seed=position
         )
         with torch.no_grad():
-            said = int(loaded.model(input_ids=masked).logits[0, place + 1].argmax())
-        found["(the model restores the atom)"].append(said == int(ids[0, place + 1]))
+            said = int(loaded.model(input_ids=masked).logits[0, position + 1].argmax())
+        found["(the model restores the atom)"].append(said == int(ids[0, position + 1]))
         for name in told.names:
             scores = told.scores(name)
             found[name].append(max(atoms, key=lambda atom: scores[atom + 1]) == source)
-        row = by_their_head(loaded, masked)[place + 1]
+        row = by_their_head(loaded, masked)[position + 1]
         found["(the authors' head)"].append(max(atoms, key=lambda atom: float(row[atom + 1])) == source)
     return dict(found)
 
@@ -125,25 +125,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reactions", type=int, default=len(TAILS))
     parser.add_argument("--method", default=METHODS, help="`default,slow,random` takes four times as long")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     loaded = load(weights("rxnmapper"), allow_pickle=True)
     values: dict[str, list[bool]] = defaultdict(list)
     groups: list[int] = []
     chance, same = [], []
-    for number, (tail, amine) in enumerate(list(zip(TAILS, AMINES, strict=True))[: asked.reactions]):
+    for number, (tail, amine) in enumerate(list(zip(TAILS, AMINES, strict=True))[: options.reactions]):
         reaction = coupled(tail, amine)
-        for name, hits in right(loaded, reaction, asked.method).items():
+        for name, hits in right(loaded, reaction, options.method).items():
             values[name] += hits
         atoms = reaction.reactant_atoms
-        for place in reaction.source:
-            alike = sum(reaction.tokens[atom] == reaction.tokens[place] for atom in atoms)
+        for position in reaction.source:
+            alike = sum(reaction.tokens[atom] == reaction.tokens[position] for atom in atoms)
             groups.append(number)
             chance.append(1 / len(atoms))
             same.append(1 / alike)
         print("".join(reaction.tokens), flush=True)
         results = summary(number + 1, values, groups, chance, same)
-        RESULTS.write_text(json.dumps(results, indent=2) + "\n")  # what is done is kept
+        RESULTS.write_text(json.dumps(results, indent=2) + "\n")  # keep finished results
     table = Table(title=f"the right atom first ({results['atoms']} atoms of {results['reactions']} reactions)")
     for heading in ("method", "right", "95%"):
         table.add_column(heading, justify="left" if heading == "method" else "right")

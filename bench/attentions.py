@@ -1,9 +1,9 @@
-"""The ways of attending that `bench.variants` sets beside the fused kernel, and one measurement of them.
+"""The attention functions that `bench.variants` compares with the fused kernel, and how one is measured.
 
     python -m bench.attentions '{"tokens": 4096, "dim": 64, "causal": false, "backward": true, ..., "ways": ["local"]}'
 
-Time is CPU time on one thread, the ways taking turns, and the smallest of several turns counts. Memory is the peak of
-resident memory during one call above what was held before it. One sequence, two heads, float32.
+Time is CPU time on one thread; the functions take turns, and the smallest of several turns counts. Memory is the peak
+of resident memory during one call minus the memory in use before it. One sequence, two heads, float32.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from torch import Tensor
 
 from attnscope.core.registry import variants
 from attnscope.core.variant import Size
+from attnscope.matrix.visibility import AttentionInputs
 from bench.work import peak_megabytes_of
 
-PEERS = Path(__file__).parent.parent / ".peers"  # other libraries, unpacked by `make peers`; development material only
+PEERS = Path(__file__).parent.parent / ".peers"  # other libraries, unpacked by `make peers`, for development only
 HEADS = 2
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def ways(tokens: int, dim: int, causal: bool) -> dict[str, Callable[[], Attend]]:
-    """By name, what makes the function: `fused` first, then ours, then those of other libraries."""
-    rule: dict[str, Any] = {"visible": None, "causal": causal, "scale": dim**-0.5}
+    """Return by name what builds each function: `fused` first, then ours, then those of other libraries."""
     size = Size(heads=HEADS, dim=dim, width=HEADS * dim)
 
     def ours(name: str) -> Callable[[], Attend]:
         def make() -> Attend:
             variant = variants()[name]
             own = variant.start(size)
-            return lambda query, key, value: variant(query, key, value, **rule, **own)
+            return lambda q, k, v: variant(AttentionInputs(q, k, v, causal=causal, scale=dim**-0.5), **own)
 
         return make
 
@@ -71,7 +71,8 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
 
 
 def _performer_pytorch(dim: int, causal: bool) -> Attend:
-    """With as many features as ours. Its causal form needs an extension for GPUs: only the other one is measured."""
+    """Build performer-pytorch with as many features as ours. Its causal form needs a GPU extension and is not
+    measured."""
     from performer_pytorch.performer_pytorch import FastAttention
 
     if causal:
@@ -81,7 +82,8 @@ def _performer_pytorch(dim: int, causal: bool) -> Attend:
 
 
 def _local_attention(dim: int, causal: bool) -> Attend:
-    """What x-transformers and performer-pytorch use for windows; its blocks look one block back (and ahead)."""
+    """Build local-attention, which x-transformers and performer-pytorch use; its blocks see one block back (and
+    ahead)."""
     from local_attention import LocalAttention
 
     made: Attend = LocalAttention(window_size=64, causal=causal, dim=dim, autopad=True, use_rotary_pos_emb=False)
@@ -89,7 +91,7 @@ def _local_attention(dim: int, causal: bool) -> Attend:
 
 
 def _x_transformers(dim: int, causal: bool, *, gate: bool) -> Attend:
-    """A whole layer with its projections: only its gated form beside its plain one says something."""
+    """Build a whole layer with projections. Only the ratio of its gated to its plain form is meaningful."""
     from x_transformers.x_transformers import Attention
 
     layer = Attention(dim=HEADS * dim, heads=HEADS, dim_head=dim, causal=causal, flash=True, gate_values=gate)
@@ -112,7 +114,7 @@ def measured(tokens: int, dim: int, causal: bool, backward: bool, names: list[st
             found[name] = {"left_out": str(error)}
             continue
         calls[name] = _call(attend, three, backward)
-        calls[name]()  # the first call pays for allocations
+        calls[name]()  # the first call includes allocations
         found[name] = {"seconds": float("inf")}
     for _ in range(turns):
         for name, call in calls.items():
@@ -142,7 +144,7 @@ def main() -> None:
     parser.add_argument("case", type=json.loads)
     case = parser.parse_args().case
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # of other libraries
+    warnings.simplefilter("ignore")  # warnings of other libraries
     if PEERS.is_dir():
         sys.path.append(str(PEERS))
     names = case.pop("ways")

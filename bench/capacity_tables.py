@@ -1,4 +1,4 @@
-"""The tables of docs/capacity_planning.md, from what the simulation wrote: no number there is typed by hand."""
+"""Write the tables of docs/capacity_planning.md from the results of the simulation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNITS = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def with_tables(page: str, found: dict[str, Any]) -> str:
-    """The page with what stands between its marks made anew."""
+    """Return the page with new text between its marks."""
     for name, table in {"measured": _measured(found), "needs": _needs(found), "scaling": _scaling(found)}.items():
         page = put_between_marks(page, name, "bench/cluster_simulation.py", table)
     return page
@@ -47,7 +47,7 @@ def _measured(found: dict[str, Any]) -> str:
     return _lines(["measured", ""], rows)
 
 
-def _needs(found: dict[str, Any]) -> str:
+def _needs(results: dict[str, Any]) -> str:
     head = ["tokens", "model", "worker", "tokens/s of one", "work of one", "shards", "shard files", "weights read once"]
     rows = [
         [
@@ -60,7 +60,7 @@ def _needs(found: dict[str, Any]) -> str:
             size(job["all_shards_bytes"]),
             size(job["weight_bytes"]),
         ]
-        for job in found["jobs"]
+        for job in results["jobs"]
     ]
     return _lines(head, rows)
 

@@ -1,11 +1,10 @@
-"""What large surveys need, on paper and in a simulation: `python -m bench.cluster_simulation`.
+"""Estimate what large surveys need, by a formula and by a simulation: `python -m bench.cluster_simulation`.
 
 Two halves. A cost model of measured numbers: arithmetic of one core (bench/results.json: SmolLM2-135M under a scan),
 the bytes of a shard's file and the seconds that reading and adding one take (measured here, on made-up shards of
-four layers with as many heads as the model has; both grow with the layers). And a simulation, event by event, of
+four blocks with as many heads as the model has; both grow with the blocks). And a simulation, event by event, of
 workers that start, read weights over a shared store, take shards, die, lose the shard they had, and start again, of a
-driver that dies, and of mergers that fold finished shards. What is not measured is an assumption and stands in
-`Assumptions`.
+driver that dies, and of mergers that fold finished shards. Everything that is not measured is in `Assumptions`.
 
 Writes bench/cluster_simulation.json, and the tables of docs/capacity_planning.md from it.
 """
@@ -31,17 +30,17 @@ SMOLLM2 = 106_200_000  # parameters that a token passes in SmolLM2-135M: without
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Nobody measured these here: change them to what your cluster is."""
+    """Values that were not measured: change them to those of your cluster."""
 
     cores_a_machine: int = 64  # each as fast as the measured one, working on its own sequences
     accelerator_flops: float = 2e14  # sustained, in bfloat16; the ratio of scan to forward taken from the CPU
     store_bytes_a_second: float = 20e9  # of the shared store, for all workers together
     reader_bytes_a_second: float = 1e9  # of one worker
-    start_seconds: float = 60.0  # process, imports, probe and verification, beside reading weights
+    start_seconds: float = 60.0  # process, imports, probe and verification, without reading weights
     worker_days_to_failure: float = 30.0  # mean, exponential, of one worker
-    driver_days_to_failure: float = 14.0  # and of the driver, which takes all workers with it
+    driver_days_to_failure: float = 14.0  # mean, exponential, of the driver, whose failure stops all workers
     notice_seconds: float = 120.0  # until a dead worker is replaced
-    spread: float = 0.1  # of the logarithm of a shard's duration
+    spread: float = 0.1  # standard deviation of the logarithm of a shard's duration
     stragglers: float = 0.02  # share of shards that take three times as long
     mergers: int = 8
 
@@ -62,14 +61,14 @@ WORKERS = (1, 10, 100, 1000)
 
 @dataclass(frozen=True)
 class Job:
-    """What is simulated: shards of equal work, and what surrounds them. All in seconds."""
+    """The simulated work: shards of equal size, and the costs around them. All in seconds."""
 
     shards: int
     shard_seconds: float
     workers: int
     start_seconds: float
-    load_seconds: float  # of one worker that reads alone
-    loads_at_once: int  # that the store serves at full speed
+    load_seconds: float  # if one worker reads alone
+    loads_at_once: int  # readers that the store serves at full speed
     merge_seconds: float
 
 
@@ -80,14 +79,14 @@ class Outcome:
     redone: int = 0
     worker_deaths: int = 0
     driver_deaths: int = 0
-    largest_loss: int = 0  # shards that one death cost, at most
+    largest_loss: int = 0  # most shards that one death cost
     starts: int = 0
     merge_tail_hours: float = 0.0  # after the last shard was done
     done: list[int] = field(default_factory=list, repr=False)  # how often each shard was counted
 
 
 class Cluster:
-    """One run. Events are (time, number, what, worker, life): a worker that died has another life since."""
+    """One run. Events are (time, number, what, worker, life); `life` counts the restarts of a worker."""
 
     def __init__(self, job: Job, given: Assumptions, seed: int) -> None:
         self.job, self.given, self.chance = job, given, random.Random(seed)
@@ -181,7 +180,7 @@ class Cluster:
             self._takes(self.idle.pop(), now)
 
     def _lose(self, worker: int) -> int:
-        """How many shards a death costs: the one that was under way goes back to the others."""
+        """Put the shard of a worker that died back into the queue; return how many shards were lost."""
         self.life[worker] += 1
         self.idle.discard(worker)
         shard, self.has[worker] = self.has[worker], None
@@ -202,8 +201,8 @@ class Cluster:
 
 
 def on_paper(job: Job, given: Assumptions) -> float:
-    """Hours without events: everybody starts, the store serves in turns, work is shared evenly, each death costs a
-    start and half a shard, and the slowest shards end last."""
+    """Return the hours by formula: all workers start, the store serves one after the other, work is shared evenly, each
+    death costs a start and half a shard, and the slowest shards end last."""
     slow = (1 + 2 * given.stragglers) * math.exp(given.spread**2 / 2)
     begin = job.start_seconds + job.load_seconds * (1 + (math.ceil(job.workers / job.loads_at_once) - 1) / 2)
     deaths = 1 / (given.worker_days_to_failure * 86400) + 1 / (given.driver_days_to_failure * 86400)
@@ -214,22 +213,22 @@ def on_paper(job: Job, given: Assumptions) -> float:
     return (begin + (work + tail) / max(1 - deaths * a_death, 0.01) + merging) / 3600
 
 
-# the measured half
+# the measured part
 
 
 def core_flops() -> tuple[float, float]:
-    """Arithmetic of one core in a bare forward, and what a scan costs beside it."""
+    """Return the FLOP/s of one core in a bare forward pass, and the cost of a scan relative to it."""
     rows = {(r["subject"], r["way"]): r for r in json.loads(MEASURED.read_text())["rows"]}
     bare, scan = rows["smollm2", "bare"], rows["smollm2", "scan"]
     return 2 * SMOLLM2 * bare["tokens_per_second"], scan["time_ratio"]
 
 
 def merge_cost(model: Model, shards: int = 6, sequences: int = 64, layers: int = 4) -> dict[str, float]:
-    """Bytes of the file of one shard, and processor seconds to read it and to add it to a sum."""
+    """Return the size of a shard's file in bytes, and the processor seconds to read it and add it to a sum."""
     import numpy as np
 
     from attnscope.commands.scan.survey.builder import NotMeasured, SurveyBuilder
-    from attnscope.commands.scan.survey.merge import ShardMerger
+    from attnscope.commands.scan.survey.shard_sums import ShardMerger
     from attnscope.commands.scan.survey.shards import ShardId, from_bytes, to_bytes
     from attnscope.core.registry import choose
 
@@ -263,7 +262,7 @@ def merge_cost(model: Model, shards: int = 6, sequences: int = 64, layers: int =
 
 
 def shards_of(tokens: int) -> int:
-    """Into how many a streamed corpus is cut: pieces of 8,192 tokens, as many together as keep shards few enough."""
+    """Return the number of shards of a streamed corpus: pieces of 8,192 tokens, grouped to keep the number small."""
     from attnscope.data.shards import MOST_SHARDS, SHARD_TOKENS
 
     pieces = -(-tokens // SHARD_TOKENS)
@@ -312,7 +311,7 @@ def simulated(row: dict[str, Any], given: Assumptions, seed: int) -> list[dict[s
     for workers in WORKERS:
         job = job_of(row, workers, given)
         paper = on_paper(job, given)
-        if paper > 24 * 366 * 2:  # nobody waits two years
+        if paper > 24 * 366 * 2:  # longer than anyone would wait
             found.append({"workers": workers, "paper_hours": paper})
             continue
         outcome = Cluster(job, given, seed).run()
@@ -327,15 +326,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--page", action="store_true", help="only write the page's tables again, from the file")
-    asked = parser.parse_args()
-    if not asked.page:
-        given = Assumptions()
+    options = parser.parse_args()
+    if not options.page:
+        assumptions = Assumptions()
         costs = {model.name: merge_cost(model) for model in MODELS}
         flops, ratio = core_flops()
-        rows = [{**row, "runs": simulated(row, given, asked.seed)} for row in jobs(given, costs)]
+        rows = [{**row, "runs": simulated(row, assumptions, options.seed)} for row in jobs(assumptions, costs)]
         measured = {"core_flops": flops, "scan_ratio": ratio, "merging": costs}
-        found = {"seed": asked.seed, "measured": measured, "assumed": asdict(given), "jobs": rows}
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+        results = {"seed": options.seed, "measured": measured, "assumed": asdict(assumptions), "jobs": rows}
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     from bench.capacity_tables import with_tables
 
     PAGE.write_text(with_tables(PAGE.read_text(), json.loads(RESULTS.read_text())))

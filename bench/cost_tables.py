@@ -1,4 +1,4 @@
-"""What a scan costs, from bench/results.json into README.md and docs/costs.md: no number there is typed by hand.
+"""Write what a scan costs into README.md and docs/costs.md, from bench/results.json.
 
 python -m bench.cost_tables
 """
@@ -15,16 +15,16 @@ from tools.marked import put_between_marks
 ROOT = Path(__file__).parents[1]
 WORK = {
     "minilm": "MiniLM, 64 texts x 128 tokens, default measures",
-    "llama-4096": "4-layer grouped-head Llama, n = 4096",
+    "llama-4096": "4-block grouped-head Llama, n = 4096",
     "llama-32768": "the same at n = 32,768",
     "smollm2": "SmolLM2-135M, WikiText-2, 64 x 256 tokens",
 }
-MAPS_GB = {"llama-32768": 4 * 8 * 32_768**2 * 4 / 1e9}  # layers, heads, n x n, bytes: more than there is memory
+MAPS_GB = {"llama-32768": 4 * 8 * 32_768**2 * 4 / 1e9}  # blocks x heads x n x n x bytes: more than there is memory
 IN_README = ("minilm", "llama-4096", "llama-32768")
 
 
 def table(results: dict[str, Any], subjects: tuple[str, ...]) -> str:
-    """One row a subject: time beside the bare forward, and the peak memory of the process."""
+    """Return one row per subject: time relative to the bare forward pass, and the peak memory of the process."""
     rows = {(row["subject"], row["way"]): row for row in results["rows"]}
     lines = ["| work | bare | scan | eager maps + statistics |", "|---|---|---|---|"]
     for subject in subjects:
@@ -43,8 +43,8 @@ def _cell(rows: dict[tuple[str, str], dict[str, Any]], subject: str, way: str) -
 
 
 def beside(results: dict[str, Any]) -> str:
-    """What else one run tells, in sentences."""
-    said = f"The report of 30 layers x 9 heads (SmolLM2-135M) has {results['report_mb_30x9']:.2f} MB."
+    """Return the other results of a run, in sentences."""
+    said = f"The report of 30 blocks x 9 heads (SmolLM2-135M) has {results['report_mb_30x9']:.2f} MB."
     if "two_threads" in results:
         ratio = results["two_threads"]["ratio"]
         said += (

@@ -1,13 +1,13 @@
 """`python -m bench.explain`: what explanations cost, as ratios in one run. Written to bench/explain.json.
 
     short    relevance of one logit of four random Llama layers with grouped heads (8 over 2, width 512), n = 4096: the
-             whole of `attnscope.explain(..., methods="relevance")`, which looks for the model's parts first, beside one
-             forward and backward pass to the embedding under fused attention, and beside the way of arXiv:2103.15679:
-             maps that are written out (eager), their gradients kept, R an n x n matrix
-    long     the same at n = 16,384: does it run, and in how much memory
-    small    all default methods on 256 tokens of SmolLM2-135M, beside captum's integrated gradients of 50 steps
+          whole of `attnscope.explain(..., methods="relevance")`, including the search for the model's parts, compared
+          with one forward and backward pass to the embedding under fused attention, and with the method of
+          arXiv:2103.15679: eager maps, their gradients, and R as an n x n matrix
+    long     the same at n = 16,384: whether it runs, and in how much memory
+    small    all default methods on 256 tokens of SmolLM2-135M, compared with captum's integrated gradients of 50 steps
 
-One thread, CPU time, the smaller of two turns. Memory is the peak of a process of its own above what it held before.
+One thread, CPU time, the smaller of two turns. Memory is the peak of a separate process minus the memory in use before.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def llama(tokens: int, attention: str = "sdpa") -> tuple[Any, torch.Tensor]:
 
 
 def forward_and_backward(model: Any, ids: torch.Tensor) -> None:
-    """To the embedding and to nothing else: the cheapest gradient that an explanation can need."""
+    """Compute the gradient at the embedding only: the cheapest gradient that an explanation can use."""
     vectors = model.get_input_embeddings()(ids).requires_grad_()
     torch.autograd.grad(model(inputs_embeds=vectors).logits[0, -1].max(), vectors)
 
@@ -70,7 +70,7 @@ def relevance(model: Any, ids: torch.Tensor) -> None:
 
 
 def eager_maps(model: Any, ids: torch.Tensor) -> None:
-    """As the paper's code has it: every map and its gradient, and R in full."""
+    """Compute relevance as the paper's code does: every map and its gradient, and R as a full matrix."""
     vectors = model.get_input_embeddings()(ids).requires_grad_()
     answer = model(inputs_embeds=vectors, output_attentions=True)
     maps = list(answer.attentions)
@@ -99,22 +99,22 @@ def timed(tokens: int, turns: int) -> dict[str, float]:
     for turn in range(turns + 1):
         for way, call in calls.items():
             if way == "eager maps" and turn > 1:
-                continue  # tens of seconds, and it is not near anything
+                continue  # takes tens of seconds and is far from the others, so one turn suffices
             gc.collect()
             begun = time.process_time()
             call()
-            if turn:  # the first pays for allocations
+            if turn:  # the first call includes allocations
                 best[way] = min(best[way], time.process_time() - begun)
     return best
 
 
 def smollm2() -> dict[str, Any]:
-    """Seconds of each default method, the model loaded and its parts known, and of captum beside them."""
+    """Return the seconds of each default method, without loading the model and finding its parts, and of captum."""
     from attnscope.core.registry import chosen_methods
     from attnscope.hf.loading.load import load
     from tools.fetch_models import path as weights
 
-    beside = captum_gradients()  # first: where it is missing, nothing has been waited for
+    beside = captum_gradients()  # imported first, so that a missing captum is noticed at once
     loaded = load(str(weights("smollm2")))
     assert loaded.tokenizer is not None
     ids = torch.tensor([loaded.tokenizer(wikitext()[:8000])["input_ids"][:READ]])
@@ -137,7 +137,7 @@ def smollm2() -> dict[str, Any]:
 
 
 def captum_gradients() -> Any:
-    """captum's class. It imports what it draws with, and nothing is drawn here: stand-ins do for that."""
+    """Return captum's class. Its plotting imports are replaced by stubs, since nothing is drawn."""
     sys.path.append(str(PEERS))
     for _ in range(MOST_STAND_INS):
         try:
@@ -147,10 +147,10 @@ def captum_gradients() -> Any:
                 raise
             sys.modules[missing.name] = MagicMock(__path__=[], __spec__=None)
             for name in [name for name in sys.modules if name.partition(".")[0] == "captum"]:
-                del sys.modules[name]  # half of it was imported
+                del sys.modules[name]  # remove partially imported modules
         else:
             return IntegratedGradients
-    raise RuntimeError("captum imports more than stand-ins can be found for")
+    raise RuntimeError("captum imports more than the stubs cover")
 
 
 def captum_integrated_gradients(of: Any, model: Any, ids: torch.Tensor) -> None:
@@ -163,7 +163,7 @@ def captum_integrated_gradients(of: Any, model: Any, ids: torch.Tensor) -> None:
 
 
 def child(*words: str) -> dict[str, Any]:
-    """One measurement in a process of its own."""
+    """Run one measurement in its own process."""
     command = [sys.executable, "-m", "bench.explain", *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -206,19 +206,19 @@ def main() -> None:
     parser.add_argument("way", nargs="?", choices=WAYS, default="relevance")
     parser.add_argument("--tokens", type=int, default=SHORT)
     parser.add_argument("--turns", type=int, default=2)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    if asked.what in ("time", "memory", "smollm2"):
-        print(json.dumps(in_child(asked)))
+    if options.what in ("time", "memory", "smollm2"):
+        print(json.dumps(in_child(options)))
         return
     results: dict[str, Any] = {"machine": platform.processor() or platform.machine()}
-    if asked.what in ("all", "short"):
-        results["relevance_4096"] = short_rows(asked.turns)
-    if asked.what in ("all", "long"):
+    if options.what in ("all", "short"):
+        results["relevance_4096"] = short_rows(options.turns)
+    if options.what in ("all", "long"):
         results["relevance_16384"] = child("memory", "relevance", "--tokens", str(LONG))
-    if asked.what in ("all", "small"):
+    if options.what in ("all", "small"):
         results["smollm2_256_seconds"] = child("smollm2")
-    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}  # parts may be measured one by one
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}  # parts may be measured separately
     RESULTS.write_text(json.dumps(kept | results, indent=2) + "\n")
     _print(results)
 

@@ -1,4 +1,4 @@
-"""Graphs as somebody would bring them: adjacency with uniform rows, of very unequal degrees."""
+"""Graphs as patterns: adjacency matrices with uniform rows and very unequal degrees."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from attnscope.heads.pattern import Pattern
 
 
 def power_law(n: int, links: int, seed: int) -> Pattern:
-    """Barabasi and Albert (1999): every new node links to so many old ones, chosen in proportion to their degree."""
+    """Return a graph of Barabasi and Albert (1999): new nodes link to old ones in proportion to their degree."""
     rng = np.random.default_rng(seed)
-    ends = list(range(links))  # every node as often as it has links, the first ones once more
+    ends = list(range(links))  # every node as often as it has links, the first nodes once more
     edges = []
     for node in range(links, n):
         chosen: set[int] = set()
@@ -23,7 +23,7 @@ def power_law(n: int, links: int, seed: int) -> Pattern:
 
 
 def erdos_renyi(n: int, mean_degree: float, seed: int) -> Pattern:
-    """Every pair is linked with the same probability; a node without a link attends to itself."""
+    """Return a graph that links every pair with the same probability; a node without links attends to itself."""
     linked = np.triu(np.random.default_rng(seed).random((n, n)) < mean_degree / (n - 1), 1)
     alone = np.flatnonzero(~(linked | linked.T).any(1))
     linked[alone, alone] = True

@@ -2,7 +2,7 @@
 
 The width is the median over three patterns (seeds 0, 1, 2), each found by walking down from a starting width until
 one fails (first up, if the start fails). Seconds are processor time, both cores added, of building one head at the
-median width. Every case runs in a process of its own, so that its peak memory is its own.
+median width. Every case runs in its own process, so that its peak memory can be measured.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from rich.console import Console
 from rich.table import Table
 
 SEEDS = (0, 1, 2)
-GIVE_UP = 4  # times the starting width
+GIVE_UP = 4  # largest width tried, in multiples of the starting width
 
 
 @dataclass(frozen=True)
 class Case:
-    """A kind of pattern, where the search begins, and the figures to reach for `joint` (0: none stated)."""
+    """A kind of pattern, the width at which the search begins, and the targets for `joint` (0 means no target)."""
 
     n: int
     k: int
@@ -37,7 +37,7 @@ class Case:
     seconds: float = 0
     kind: str = "union_of_permutations"
     dtype: str = "float32"
-    search: bool = True  # whether to walk down; else the starting width alone is tried
+    search: bool = True  # whether to walk down; otherwise only the starting width is tried
 
     @property
     def name(self) -> str:
@@ -62,7 +62,7 @@ QUICK = tuple(case for case in CASES if case.n == 256)
 
 
 def measure(case: Case, method: str, seeds: Iterable[int] = SEEDS) -> dict[str, Any]:
-    """Walk down for every seed; the row of the table, ready for JSON."""
+    """Walk down for every seed; return a row of the table."""
     walks = [_walk(case, method, seed) for seed in seeds]
     reached = [min(walk) for walk in walks if walk]
     width = statistics.median_high(reached) if len(reached) == len(walks) else None
@@ -79,7 +79,7 @@ def measure(case: Case, method: str, seeds: Iterable[int] = SEEDS) -> dict[str, 
 
 
 def _walk(case: Case, method: str, seed: int) -> dict[int, float]:
-    """Processor seconds of every width that reached the accuracy."""
+    """Return the processor seconds of every width that reached the accuracy."""
     from attnscope.core.registry import constructions
     from attnscope.heads.accuracy import DTYPES, Accuracy
     from attnscope.heads.generate import generate
@@ -106,15 +106,15 @@ def _walk(case: Case, method: str, seed: int) -> dict[int, float]:
         width = construction.fixed_width(pattern) if construction.fixed_width else case.start
         spent = seconds_at(width)
         return {} if spent is None else {width: spent}
-    found: dict[int, float] = {}
+    seconds: dict[int, float] = {}
     width = case.start
     while (spent := seconds_at(width)) is None and width < GIVE_UP * case.start:
         width += max(1, width // 8)
     while spent is not None:
-        found[width] = spent
+        seconds[width] = spent
         width -= 1
         spent = seconds_at(width) if width >= 1 else None
-    return found
+    return seconds
 
 
 def measure_apart(case: Case, method: str, seeds: Iterable[int] = SEEDS) -> dict[str, Any]:
@@ -150,17 +150,17 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=None)
     parser.add_argument("--only", default="", help="cases whose name begins like this")
     parser.add_argument("--case", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    seeds = asked.seeds or (SEEDS[:1] if asked.quick else SEEDS)
-    if asked.case:
-        print(json.dumps(measure(Case(**json.loads(asked.case)), asked.methods[0], seeds)))
+    options = parser.parse_args()
+    seeds = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
+    if options.case:
+        print(json.dumps(measure(Case(**json.loads(options.case)), options.methods[0], seeds)))
         return
     console = Console(width=120)
     rows = []
-    for case in QUICK if asked.quick else CASES:
-        if not case.name.startswith(asked.only):
+    for case in QUICK if options.quick else CASES:
+        if not case.name.startswith(options.only):
             continue
-        for method in asked.methods:
+        for method in options.methods:
             rows.append(measure_apart(case, method, seeds))
             console.print(json.dumps(rows[-1]), soft_wrap=True, highlight=False)
     show(rows, console)

@@ -1,9 +1,10 @@
-"""`python -m bench.kills --kills 50`: a scan by two workers, killed at random moments, must always end in one survey.
+"""`python -m bench.kills --kills 50`: kill a scan with two workers at random moments; it must always end in the same
+survey.
 
 Each round starts a scan of a small model in a new store, waits for a random number of shards and a random moment more,
-kills (SIGKILL) a worker, the driver or a node of a Ray cluster, and starts it again where that is needed. Counted are
-surveys that differ from that of one process, finished shards that were done again (none may be), and workers that lost
-the one shard they had in hand. Rounds are kept in bench/kills.json as they end, and a second call goes on there.
+kills (SIGKILL) a worker, the driver or a node of a Ray cluster, and starts it again if needed. It counts surveys that
+differ from that of one process, finished shards that were done again (there must be none), and workers that lost the
+shard they were working on. Rounds are saved to bench/kills.json as they end, and a second call continues there.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ def _workers(driver: int) -> list[int]:
 
 
 def _files(store: Path) -> dict[str, tuple[int, int]]:
-    """A shard that is written again is another file."""
+    """Return the identity of each shard file, which changes if the shard is written again."""
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in store.glob("*.shard")}
 
 
 class Cluster:
-    """Two nodes on this machine, of which the second is there to be killed; started when first wanted."""
+    """Two Ray nodes on this machine, started at first use. The second one can be killed."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
@@ -79,7 +80,7 @@ class Cluster:
 
 
 def _patiently(start: Callable[[], Any], times: int = 4) -> Any:
-    """Ray gives a node 30 s to start, and on a machine under load it may need more."""
+    """Retry starting a node: Ray allows 30 s, which is too short on a machine under load."""
     for left in reversed(range(times)):
         try:
             return start()
@@ -92,7 +93,7 @@ def _patiently(start: Callable[[], Any], times: int = 4) -> Any:
 def one_round(
     given: tuple[Path, Path], folder: Path, whole: Any, victim: str, draw: random.Random, cluster: Cluster
 ) -> dict[str, Any]:
-    """Killed once, then started again until there is a survey."""
+    """Kill a scan once, and restart it until there is a survey."""
     from attnscope.commands.scan.survey.survey import Survey
 
     store, out, errors = folder / "store", folder / "survey.json", folder / "errors.txt"
@@ -162,8 +163,8 @@ def summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=50, help="rounds in all, with those that are on record")
-    parser.add_argument("--minutes", type=float, default=60.0, help="begin no round after this time")
+    parser.add_argument("--kills", type=int, default=50, help="rounds in total, including those on record")
+    parser.add_argument("--minutes", type=float, default=60.0, help="start no round after this time")
     parser.add_argument("--victims", nargs="+", choices=VICTIMS, default=VICTIMS, help="nodes need Ray")
     asked = parser.parse_args()
     kills(asked.kills, asked.minutes, asked.victims)

@@ -1,8 +1,8 @@
 """`python -m bench.next_tokens`: which explanation of a next token is faithful in SmolLM2-135M.
 
 Faithfulness is that of `attnscope explain --evaluate`: 12 articles of WikiText-2's test part, the first 20 words of the
-first long paragraph of each; the probability of the token that the model names next is followed while words go. All
-default methods are judged beside occlusion and random numbers. One thread; about twenty minutes of one core.
+first long paragraph of each; the probability of the token that the model predicts is measured while words are removed.
+All default methods are compared with occlusion and random scores. One thread; about twenty minutes of one core.
 
 Writes bench/next_tokens.json (the record of `evaluate`, which `attnscope.load` reads back) and, with --page, its page.
 """
@@ -25,12 +25,12 @@ from bench.subjects import wikitext
 from tools.fetch_models import path as weights
 
 RESULTS = Path(__file__).with_name("next_tokens.json")
-ARTICLES, WORDS, LONG = 12, 20, 300  # characters of a paragraph that is more than a caption
+ARTICLES, WORDS, LONG = 12, 20, 300  # least characters of a paragraph, to skip captions
 HEADING = re.compile(r"^ = [^=]+ = $", re.MULTILINE)
 
 
 def beginnings(count: int) -> list[str]:
-    """One text of each article: texts of one article are alike, and count as one."""
+    """Return one text per article, because texts of one article are not independent."""
     articles = HEADING.split(wikitext())[1:]
     paragraphs = (next((line for line in article.splitlines() if len(line) > LONG), None) for article in articles)
     return [" ".join(line.split()[:WORDS]) for line in islice(filter(None, paragraphs), count)]
@@ -41,20 +41,20 @@ def main() -> None:
     parser.add_argument("--articles", type=int, default=ARTICLES)
     parser.add_argument("--method", default="default")
     parser.add_argument("--page", type=Path, default=None)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    found = attnscope.evaluate(
+    evaluation = attnscope.evaluate(
         str(weights("smollm2")),
-        beginnings(asked.articles),
-        methods=asked.method,
-        samples=asked.articles,
+        beginnings(options.articles),
+        methods=options.method,
+        samples=options.articles,
         max_tokens=3 * WORDS,
         progress=silent,
     )
-    print_record(found, console=Console(width=100), verbose=True)
-    RESULTS.write_text(json.dumps(found.to_json(), indent=1) + "\n")
-    if asked.page is not None:
-        found.write_page(asked.page)
+    print_record(evaluation, console=Console(width=100), verbose=True)
+    RESULTS.write_text(json.dumps(evaluation.to_json(), indent=1) + "\n")
+    if options.page is not None:
+        evaluation.write_page(options.page)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""`python -m bench.operator`: what the operator of a real model costs, as ratios to its own passes in the same run.
+"""`python -m bench.operator`: the cost of the operator of a real model, relative to the model's own passes in the same
+run.
 
 MiniLM-L6 (BERT, 6 layers, width 384), 128 tokens of WikiText-2, float32, one thread, CPU time, the smallest of several
-turns. `one backward pass` is autograd's own from one row of the output to the vectors of the tokens, without gradients
-of weights; a map by contribution should cost no more than one of them for every output token. What all columns of T
-would take is one pass, measured, times their number.
+turns. `one backward pass` is autograd's pass from one row of the output to the vectors of the tokens, without gradients
+of weights; a map by contribution should cost at most one of them per output token. The cost of all columns of T is the
+measured cost of one pass times their number.
 
 Prints a table and writes bench/operator.json.
 """
@@ -65,9 +66,9 @@ def measured(turns: int) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=3)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = measured(asked.turns)
+    rows = measured(options.turns)
     table = Table(title="MiniLM-L6, 128 tokens, as one operator (one thread; one backward pass = 1)")
     for heading in ("way", "CPU seconds", "ratio", "reach"):
         table.add_column(heading, justify="left" if heading == "way" else "right")

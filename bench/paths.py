@@ -1,15 +1,13 @@
-"""`python -m bench.paths`: what it costs to sort all paths by length, as ratios to one forward pass in the same run.
+"""`python -m bench.paths`: the cost of sorting all paths by length, relative to one forward pass in the same run.
 
 BERT-base size (12 layers, 12 heads, width 768), random weights, 128 tokens, float32, one thread, CPU time, the smallest
 of several turns. The model is attnscope's nano with norms behind the skips, as in BERT: once with attention only, once
-with MLPs of 3072 units. `freeze` has run before: what it costs is a row of its own. Beside it: what enumerating all
-(H+1)^L paths would take (one path, measured, times their number), and a sample of 20 paths. The lengths of one target,
-meeting in the middle, stand beside; `pocket` and `smollm2` measure the same on trained models, 64 tokens.
-
-`command` measures all of `attnscope paths pocket TEXT` at 179 tokens, from loading the model to the report (and by
-itself the page that is drawn of it), in forward passes of the same model in float64, as `paths` computes.
-
-`memory` at the end: lengths and head values of SmolLM2-135M on 64 tokens, in a process of its own.
+with MLPs of 3072 units. `freeze` runs before and has its own row. For comparison: enumerating all (H+1)^L paths (the
+measured time of one path times their number), a sample of 20 paths, and the lengths of one target, meeting in the
+middle. `pocket` and `smollm2` measure the same on trained models with 64 tokens. `command` measures all of `attnscope
+paths pocket TEXT` at 179 tokens, from loading the model to the report (and drawing the page separately), in forward
+passes of the same model in float64. `memory` measures lengths and head values of SmolLM2-135M on 64 tokens in its own
+process.
 """
 
 from __future__ import annotations
@@ -43,14 +41,14 @@ REACH["pocket, 179 tokens, whole command"] = 40.0
 
 
 def cpu_seconds(ways: dict[str, Callable[[], Any]], turns: int) -> dict[str, float]:
-    """The smallest of several turns, ways taking turns: what disturbs a run only ever adds."""
+    """Return the smallest CPU time of several alternating turns, since disturbances only add time."""
     best = dict.fromkeys(ways, float("inf"))
     with torch.no_grad():
         for turn in range(turns + 1):
             for name, way in ways.items():
                 start = time.process_time()
                 way()
-                if turn:  # the first pays for allocations
+                if turn:  # the first call includes allocations
                     best[name] = min(best[name], time.process_time() - start)
     return best
 
@@ -60,7 +58,7 @@ def model(mlp: int | None) -> Nano:
 
 
 def one_path(network: Network) -> None:
-    """A path through one head of every layer, walked by itself with everything else frozen."""
+    """Compute a single path through one head of every block, with everything else frozen."""
     parts = network.streams[0][None, None, None]
 
     def only_the_first_head(mixed: Graded, pattern: torch.Tensor) -> Graded:
@@ -99,7 +97,8 @@ def measured(turns: int) -> list[dict[str, Any]]:
 
 
 def real(name: str, turns: int) -> list[dict[str, Any]]:
-    """Ratios of one target's lengths to a forward of a trained model on 64 tokens, float32, in one run."""
+    """Return the cost of one target's lengths, relative to a forward pass of a trained model on 64 tokens in
+    float32."""
     from attnscope.hf.loading.load import load
     from attnscope.pathways.heads import head_table
     from bench.subjects import wikitext
@@ -122,7 +121,7 @@ def real(name: str, turns: int) -> list[dict[str, Any]]:
 
 
 def whole_command(turns: int) -> list[dict[str, Any]]:
-    """The whole of `paths` on a text of 179 tokens. The first turn, which is left out, pays for imports."""
+    """Measure all of `paths` on a text of 179 tokens. The first turn is skipped, because it includes imports."""
     import tempfile
     from pathlib import Path
 
@@ -149,7 +148,7 @@ def whole_command(turns: int) -> list[dict[str, Any]]:
 
 
 def smollm2() -> dict[str, float]:
-    """Peak of this process: loading, freezing, lengths and head values together."""
+    """Return the peak memory of this process after loading, freezing, lengths and head values."""
     from attnscope.hf.loading.load import load
     from attnscope.pathways.heads import head_table
     from attnscope.pathways.shapley import shapley
@@ -188,19 +187,19 @@ def main() -> None:
         "what", nargs="?", choices=["all", "time", "pocket", "command", "smollm2", "memory", "peak"], default="all"
     )
     parser.add_argument("--turns", type=int, default=3)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     console = Console(width=110)
-    if asked.what == "peak":
+    if options.what == "peak":
         print(json.dumps(smollm2()))
         return
     measuring: dict[str, Callable[[], list[dict[str, Any]]]] = {
-        "time": lambda: measured(asked.turns),
-        "pocket": lambda: real("pocket", asked.turns),
-        "command": lambda: whole_command(asked.turns),
-        "smollm2": lambda: real("smollm2", asked.turns),
+        "time": lambda: measured(options.turns),
+        "pocket": lambda: real("pocket", options.turns),
+        "command": lambda: whole_command(options.turns),
+        "smollm2": lambda: real("smollm2", options.turns),
     }
-    for what in [name for name in measuring if asked.what in ("all", name)]:
+    for what in [name for name in measuring if options.what in ("all", name)]:
         table = Table(title="sorting all paths by length (one thread; one forward = 1)")
         for heading in ("way", "CPU seconds", "ratio", "reach"):
             table.add_column(heading, justify="left" if heading == "way" else "right")
@@ -210,7 +209,7 @@ def main() -> None:
                 row["way"], f"{row['cpu_seconds']:.3g}", f"{row['ratio']:.3g}x", f"{reach:g}x" if reach else ""
             )
         console.print(table)
-    if asked.what in ("all", "memory"):
+    if options.what in ("all", "memory"):
         command = [sys.executable, "-m", "bench.paths", "peak"]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
         for name, value in json.loads(done.stdout.splitlines()[-1]).items():

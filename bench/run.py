@@ -1,7 +1,7 @@
-"""`make bench`: what a scan costs, as ratios to the model's own fused forward in the same run.
+"""`make bench`: the cost of a scan, relative to the model's own fused forward pass in the same run.
 
 Prints a table, writes bench/results.json and from it the tables of README.md and docs/costs.md.
-Machines are noisy: look at ratios, and at more than one run.
+Machines are noisy: compare ratios, and do more than one run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REACH = {
 
 
 def work(*words: str) -> dict[str, Any]:
-    """Run one measurement in a process of its own."""
+    """Run one measurement in its own process."""
     done = subprocess.run([sys.executable, "-m", "bench.work", *words], stdout=subprocess.PIPE, check=True, text=True)
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
@@ -62,13 +62,13 @@ def measure(subject: str) -> list[dict[str, Any]]:
 
 
 def two_threads() -> dict[str, float]:
-    """Wall time of a scan of MiniLM on two threads, beside the bare forward on two threads."""
+    """Return the wall time of a scan of MiniLM and of the bare forward pass, both on two threads."""
     seconds = work("wall", "minilm", "bare,scan", "--turns", "5", "--threads", "2")["seconds"]
     return {**seconds, "ratio": seconds["scan"] / seconds["bare"]}
 
 
 def report_megabytes() -> float:
-    """Size of the report of a model with 30 layers of 9 heads, from a real scan of SmolLM2."""
+    """Return the size of the report of SmolLM2, which has 30 blocks of 9 heads."""
     from attnscope.commands.records import report as write_report
     from bench.subjects import smollm2
 
@@ -82,9 +82,9 @@ def report_megabytes() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("subjects", nargs="*", default=list(WAYS), help=", ".join(WAYS))
-    asked = parser.parse_args()
-    rows = [row for subject in asked.subjects for row in measure(subject)]
-    wall = two_threads() if "minilm" in asked.subjects else None
+    options = parser.parse_args()
+    rows = [row for subject in options.subjects for row in measure(subject)]
+    wall = two_threads() if "minilm" in options.subjects else None
     table = Table(title="cost of a scan (one thread; bare fused forward = 1)")
     for heading in ("subject", "way", "tokens/s", "time", "reach", "memory added", "reach", "peak MB"):
         table.add_column(heading, justify="left" if heading in ("subject", "way") else "right")
@@ -103,14 +103,14 @@ def main() -> None:
     console = Console(width=110)
     console.print(table)
     earlier = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": []}
-    kept = [row for row in earlier["rows"] if row["subject"] not in asked.subjects]
+    kept = [row for row in earlier["rows"] if row["subject"] not in options.subjects]
     results: dict[str, Any] = {**earlier, "machine": platform.processor() or platform.machine(), "rows": rows + kept}
     if wall is not None:
         results["two_threads"] = wall
         console.print(f"MiniLM, two threads, wall time: {wall['ratio']:.2f}x (reach: 1.2)")
-    if "smollm2" in asked.subjects:
+    if "smollm2" in options.subjects:
         results["report_mb_30x9"] = report_megabytes()
-        console.print(f"report for 30 layers x 9 heads: {results['report_mb_30x9']:.2f} MB (reach: 2)")
+        console.print(f"report for 30 blocks x 9 heads: {results['report_mb_30x9']:.2f} MB (reach: 2)")
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
     write()
     console.print(f"written to {RESULTS.relative_to(Path.cwd())}")

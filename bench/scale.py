@@ -1,13 +1,13 @@
-"""`python -m bench.scale [ROW...]`: what it costs to do one survey in many pieces. Writes bench/scale.json.
+"""`python -m bench.scale [ROW...]`: the cost of dividing one survey into many shards. Writes bench/scale.json.
 
-merge      10,000 shards of 30 layers of 9 heads made one (reach: 60 s, 1 GB)
-minilm     two workers of one thread against one (reach: 1.8x), from the first worker that is ready to the last shard
+merge      merge 10,000 shards of 30 blocks of 9 heads (target: 60 s, 1 GB)
+minilm     two workers of one thread against one (target: 1.8x), from the first ready worker to the last shard
 smollm2    the same
-ray        Ray on this machine against two workers (reach: at most 10% slower), after start-up
-memory     peak memory of a scan of 64 sequences against 640,000 of the same streamed corpus (reach: 1.1x)
+ray        Ray on this machine against two workers (target: at most 10% slower), after start-up
+memory     peak memory of a scan of 64 sequences against 640,000 of the same streamed corpus (target: 1.1x)
 
-Beside seconds on the clock stand seconds of the processor, and the load of the machine when the row began: where other
-work runs at the same time, the clock says little.
+Wall time is recorded with CPU time and the load of the machine at the start of the row: if other work runs at the same
+time, wall time means little.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SCANNED = {
 
 
 def merge() -> dict[str, Any]:
-    """Numbers of SmolLM2's shape, drawn: 8 sequences a shard, other ones in each of 50, each written 200 times."""
+    """Merge random numbers of SmolLM2's shape: 50 different shards of 8 sequences, each written 200 times."""
     from attnscope.commands.scan.survey.shards import shard_name
 
     with tempfile.TemporaryDirectory() as name:
@@ -59,12 +59,13 @@ def merge() -> dict[str, Any]:
         "bytes_per_shard": written // SHARDS,
         "seconds": seconds,
         "cpu_seconds": _cpu(after) - _cpu(before),
-        "peak_mb": float(done.stdout.split()[-1]),  # its own: what children used at most is of all that ran before
+        # a separate process, because the peak of children includes earlier ones
+        "peak_mb": float(done.stdout.split()[-1]),
     }
 
 
 def _shard(store: Path, digest: str, distinct: int) -> Callable[[int], bytes]:
-    """One shard; the same under another number is the same file with another document in it."""
+    """Return a function that returns the file of shard `distinct` under another number."""
     import numpy as np
     from safetensors.numpy import load, save
 
@@ -117,7 +118,8 @@ def ray() -> dict[str, Any]:
 
 
 def _scanning(name: str, hands: int, engine: str = "local") -> dict[str, float]:
-    """The last of the hands to be ready begins late, so what it could have done meanwhile is counted against it."""
+    """Measure a scan from the first ready worker to the last shard, so a worker that is ready later counts as
+    slower."""
     import attnscope
     from tools.fetch_models import path as weights
 

@@ -1,4 +1,4 @@
-"""The tables of docs/scale.md, from what bench.scale and bench.kills wrote: no number there is typed by hand.
+"""Write the tables of docs/scale.md from the results of bench.scale and bench.kills.
 
 python -m bench.scale_tables
 """
@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
 
 
 def figures(scale: dict[str, Any], kills: dict[str, Any]) -> str:
-    """One row for each that was run; rows that were not are left out."""
+    """Return one row per measurement that was run."""
     rows = [["what", "target", "measured", "load of the machine, cores"]]
     if "merge" in scale:
         one = scale["merge"]

@@ -1,8 +1,8 @@
-"""`python -m bench.searches [--only WORDS] [--seeds ...]`: what `compile` finds for patterns that are hard on it.
+"""`python -m bench.searches [--only WORDS] [--seeds ...]`: what `compile` finds for difficult patterns.
 
-Each is compiled as a user would (`attnscope.compile`, accuracy as by default, float32), with a budget of processor
-seconds. Kept in bench/searches.json after every search: the width found, the processor seconds until that head was
-there and of the whole search, and what its certificate says. The table of docs/patterns.md is written from that file.
+Each is compiled with `attnscope.compile` at default accuracy in float32, with a budget of processor seconds. After
+every search bench/searches.json gets the width found, the processor seconds until that head was found and of the whole
+search, and the result of its certificate. The table of docs/patterns.md is written from that file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 RECORD, PAGE = ROOT / "bench" / "searches.json", ROOT / "docs" / "patterns.md"
 SEEDS = (0, 1, 2)
 
-CASES: dict[str, tuple[Callable[[int], Pattern], float]] = {  # how to make it from a seed, and the budget
+CASES: dict[str, tuple[Callable[[int], Pattern], float]] = {  # how to make the pattern from a seed, and the budget
     "power-law graph, n = 256": (lambda seed: power_law(256, 3, seed), 20),
     "random graph, n = 256": (lambda seed: erdos_renyi(256, 8, seed), 20),
     "union of 4, n = 256": (lambda seed: union_of_permutations(256, 4, seed), 60),
@@ -82,11 +82,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="patterns whose name begins like this")
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     parser.add_argument("--table", action="store_true", help="only write the table again")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     kept = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else []
-    for name in () if asked.table else CASES:
-        for seed in asked.seeds if name.startswith(asked.only) else ():
+    for name in () if options.table else CASES:
+        for seed in options.seeds if name.startswith(options.only) else ():
             row = measure(name, seed)
             print(json.dumps(row), flush=True)
             kept = [one for one in kept if (one["pattern"], one["seed"]) != (name, seed)] + [row]

@@ -1,14 +1,12 @@
-"""`python -m bench.sentiment`: a linear head on MiniLM's embeddings says whether a review is good, and every
-explanation of it is judged.
+"""`python -m bench.sentiment`: train a linear sentiment head on MiniLM's embeddings, and judge every
+explanation of it.
 
-MiniLM stays as it is; its embedding is the mean of the last states, of the first 128 tokens of a review. The head is a
+MiniLM is not trained; its embedding is the mean of the last states over the first 128 tokens of a review. The head is a
 logistic regression on 6,000 reviews, tested on 1,000 others (IMDB, drawn with a seed). Faithfulness is that of
-`attnscope explain --evaluate --labels`, on reviews that the head has seen neither to learn nor to be tested, and which
-are at most 72 tokens long: they are judged whole.
+`attnscope explain --evaluate --labels`, on other reviews of at most 72 tokens, which are judged whole.
 
-Embeddings are kept in build/ (seven minutes of one core), so that a second run begins with them. Writes
-bench/sentiment.json (accuracy and the record of `evaluate`, which `attnscope.load` reads back) and, with --page, its
-page.
+Embeddings take seven minutes of one core and are cached in build/. Writes bench/sentiment.json (accuracy and the record
+of `evaluate`, which `attnscope.load` reads back) and, with --page, its page.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ RESULTS = Path(__file__).with_name("sentiment.json")
 KEPT = Path(__file__).parents[1] / "build" / "sentiment"
 TOKENS, SHORT, TRAINING, TESTING, SEED = 128, 72, 6000, 1000, 0
 CLASSES = ("negative", "positive")
-PENALTY = 1e-3  # on squared weights, beside the mean loss
+PENALTY = 1e-3  # weight decay, relative to the mean loss
 
 
 class MeanHead(BertPreTrainedModel):
@@ -65,7 +63,7 @@ class MeanHead(BertPreTrainedModel):
 
 
 def reviews() -> list[tuple[str, str]]:
-    """All of them in an order of chance, without their markup."""
+    """Return all reviews in random order, without markup."""
     csv.field_size_limit(sys.maxsize)
     with Path(weights("imdb")).open(encoding="utf-8", newline="") as stream:
         rows = [(row["review"].replace("<br />", " "), row["sentiment"]) for row in csv.DictReader(stream)]
@@ -74,7 +72,7 @@ def reviews() -> list[tuple[str, str]]:
 
 
 def kept_embeddings(model: MeanHead, tokenizer: Any, texts: list[str]) -> Tensor:
-    """The same from a file of an earlier run, where the texts and what was read of them are the same."""
+    """Return embeddings, from the cache if its texts and settings are the same."""
     told = hashlib.sha256("\0".join((str(TOKENS), *texts)).encode()).hexdigest()[:16]
     place = KEPT / f"{told}.safetensors"
     if place.exists():
@@ -102,7 +100,7 @@ def embeddings(model: MeanHead, tokenizer: Any, texts: list[str]) -> Tensor:
 
 
 def train(head: torch.nn.Linear, given: Tensor, classes: Tensor) -> None:
-    """Newton-like steps to the one minimum."""
+    """Fit a logistic regression by Newton-like steps."""
     optimiser = torch.optim.LBFGS(head.parameters(), max_iter=200, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
@@ -115,7 +113,7 @@ def train(head: torch.nn.Linear, given: Tensor, classes: Tensor) -> None:
 
 
 def trained() -> tuple[MeanHead, Any, dict[str, Any], list[tuple[str, str]]]:
-    """The classifier, its tokenizer, how good it is, and reviews that it has not seen."""
+    """Return the classifier, its tokenizer, its accuracy, and unseen reviews."""
     folder = weights("minilm")
     config = BertConfig.from_pretrained(
         folder, num_labels=2, id2label=dict(enumerate(CLASSES)), label2id={name: n for n, name in enumerate(CLASSES)}
@@ -143,26 +141,26 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=16)
     parser.add_argument("--method", default="default")
     parser.add_argument("--page", type=Path, default=None)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     model, tokenizer, accuracy, rest = trained()
     print(json.dumps(accuracy), flush=True)
     short = (row for row in rest if len(tokenizer(row[0])["input_ids"]) <= SHORT)
-    given = list(islice(short, asked.samples))
-    found = attnscope.evaluate(
+    given = list(islice(short, options.samples))
+    evaluation = attnscope.evaluate(
         model,
         [text for text, _ in given],
         labels=[name for _, name in given],
-        methods=asked.method,
-        samples=asked.samples,
+        methods=options.method,
+        samples=options.samples,
         max_tokens=SHORT,
         tokenizer=tokenizer,
         progress=silent,
     )
-    print_record(found, console=Console(width=100), verbose=True)
-    RESULTS.write_text(json.dumps({"accuracy": accuracy, "faithfulness": found.to_json()}, indent=1) + "\n")
-    if asked.page is not None:
-        found.write_page(asked.page)
+    print_record(evaluation, console=Console(width=100), verbose=True)
+    RESULTS.write_text(json.dumps({"accuracy": accuracy, "faithfulness": evaluation.to_json()}, indent=1) + "\n")
+    if options.page is not None:
+        evaluation.write_page(options.page)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""`python -m bench.serving`: patterns a second on keys that are fixed beforehand, the slow way and the fast way.
+"""`python -m bench.serving`: patterns per second on fixed keys, one by one and all together.
 
-Unions of k random permutations of 256 keys, weights within a factor 4, float32, accuracy as by default, at the widths
-in docs/patterns.md. `queries_for`, rounding and the certificate take one pattern after another, `queries_for_many`
-takes all together. Rates are of processor seconds of one thread, the median of several turns, both ways taking turns
-so that what else the machine does falls on both. The first turn of the fast way, in which it meets every support for
-the first time, is kept apart. Kept in bench/serving.json, from which the table of docs/patterns.md is written.
+Patterns are unions of k random permutations of 256 keys with weights within a factor of 4, in float32, at default
+accuracy and the widths in docs/patterns.md. `queries_for`, rounding and the certificate take one pattern after another,
+`queries_for_many` takes all together. Rates are per processor second of one thread: the median of several alternating
+turns, so that other load affects both. The first turn of `queries_for_many`, which sees every support for the first
+time, is reported separately. Results go to bench/serving.json, from which the table of docs/patterns.md is written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 RECORD, PAGE = ROOT / "bench" / "serving.json", ROOT / "docs" / "patterns.md"
 N = 256
 CASES = ((2, 6, 512), (4, 14, 64), (8, 29, 64))  # k, width, patterns
-SLOWLY = 8  # patterns of a turn of the slow way
+SLOWLY = 8  # patterns in a turn of the slow way
 TURNS = 5
 
 

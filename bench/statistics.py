@@ -1,9 +1,9 @@
-"""What attention statistics cost, as multiples of the CPU time of one bare fused call on the same tensors.
+"""Measure the cost of attention statistics, relative to the CPU time of one fused call on the same tensors.
 
 Run: python bench/statistics.py [--threads 1] [--repeat 10] [--longest 16384]
 
-Rounds are interleaved and the quickest of each is kept, so that ratios hold on a busy machine. The log-sum-exp
-of the model's own call is at hand, as it is in a scan, except where `no lse` is said.
+Rounds are interleaved and the quickest of each is kept, so that ratios hold on a busy machine. The log-sum-exp of the
+model's own call is given, as in a scan, except in rows with `no lse`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CASES = (
 
 
 def quickest(works: dict[str, Callable[[], object]], repeat: int) -> dict[str, float]:
-    """Least CPU seconds of each work over interleaved rounds."""
+    """Return the least CPU seconds of each function over interleaved rounds."""
     best = dict.fromkeys(works, float("inf"))
     for _ in range(repeat):
         for name, work in works.items():
@@ -47,7 +47,7 @@ def quickest(works: dict[str, Callable[[], object]], repeat: int) -> dict[str, f
 
 
 def heads_of(batch: int, tokens: int, heads: int, dim: int) -> Tensor:
-    """Laid out as a projection leaves it: heads inside tokens."""
+    """Return a tensor in the memory layout of a projection: heads inside tokens."""
     return torch.randn(batch, tokens, heads, dim).transpose(1, 2)
 
 

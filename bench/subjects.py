@@ -1,4 +1,4 @@
-"""What is measured: models, their inputs, and the ways of running them that are set beside each other."""
+"""The subjects of measurement: models, their inputs, and the ways of running them that are compared."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class Subject:
 
     @cached_property
     def found(self) -> Anatomy:
-        """The probe run is made once per model, whatever the corpus: it is not part of the ratio."""
+        """Probe the model. This is done once per model and is not part of the ratio."""
         with torch.inference_mode():
             return anatomy(self.loaded.model, self.batches.batches[0].inputs)
 
     def bare(self) -> None:
-        """The model's own fused forward, nothing else."""
+        """Run the model's own fused forward pass."""
         with torch.inference_mode():
             for batch in self.batches:
                 self.loaded.model(**batch.inputs, **forward_options(self.loaded))
 
     def scan(self, measures: str = "default") -> SurveyBuilder:
-        """The same forward under the tap, with the measures."""
+        """Run the same forward pass with the measures."""
         chosen = choose(measures.split(","))
         ledger = SurveyBuilder({m.card.name: m.card for m in chosen})
         observer = Observer(chosen, ledger, torch.float32)
@@ -53,11 +53,11 @@ class Subject:
                 observed.observe(observer, batch)
                 observer.commit()
         if not ledger.survey({}).cells:
-            raise RuntimeError("the scan entered nothing: its time would mean nothing")
+            raise RuntimeError("the scan measured nothing, so its time is meaningless")
         return ledger
 
     def eager(self) -> float:
-        """What other tools do: ask for every n x n map, then take statistics of it."""
+        """Compute statistics of every n x n map, as other tools do."""
         model: Any = self.loaded.model
         before = model.config._attn_implementation
         model.set_attn_implementation("eager")
@@ -73,7 +73,7 @@ class Subject:
 
 
 def dense_statistics(a: torch.Tensor) -> float:
-    """Entropy, received mass, effective support, first key and mean distance of a dense map, the obvious way."""
+    """Return entropy, received mass, effective support, first key and mean distance of a dense map."""
     n = a.shape[-1]
     entropy = -torch.xlogy(a, a).sum(-1)
     received = a.sum(-2)
@@ -84,13 +84,13 @@ def dense_statistics(a: torch.Tensor) -> float:
 
 
 def minilm() -> Subject:
-    """MiniLM-L6, 64 texts of 128 tokens."""
+    """Return MiniLM-L6 with 64 texts of 128 tokens."""
     loaded = load(str(weights("minilm")))
     return Subject(loaded, _text_batches(loaded, sequences=64, tokens=128, batch_size=16))
 
 
 def llama(tokens: int) -> Subject:
-    """Four random Llama layers with grouped heads: 8 query heads on 2 key heads, width 512."""
+    """Return four random Llama blocks with grouped heads: 8 query heads on 2 key heads, width 512."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -110,13 +110,13 @@ def llama(tokens: int) -> Subject:
 
 
 def smollm2() -> Subject:
-    """SmolLM2-135M on WikiText-2, 64 sequences of 256 tokens."""
+    """Return SmolLM2-135M with 64 sequences of 256 tokens of WikiText-2."""
     loaded = load(str(weights("smollm2")))
     return Subject(loaded, _text_batches(loaded, sequences=64, tokens=256, batch_size=8))
 
 
 def _text_batches(loaded: Loaded, *, sequences: int, tokens: int, batch_size: int) -> Batches:
-    """Full windows only, so that every way of running them reads the same number of tokens without padding."""
+    """Return full windows only, so that all ways of running them read the same number of tokens without padding."""
     ready = batches_for(loaded, [wikitext()], Sampling(2 * sequences, tokens, batch_size=1))
     rows = [batch.inputs for batch in ready if batch.tokens == tokens][:sequences]
     return Batches.of(

@@ -1,11 +1,11 @@
-"""`python -m bench.textiles`: a linear head on DINOv2's [CLS] says whether a textile has a defect; does
-relevance land on it?
+"""`python -m bench.textiles`: does the relevance of a linear defect classifier on DINOv2's [CLS] fall on
+the defect?
 
 The head is a logistic regression on 200 images (half with a local defect of simulated textile), tested on 100 others.
-Where the defect is, nobody wrote down: it is a small block of strong noise, found in the pixels without any model
-(`defect`). For images with a defect that the head recognises, every explanation of its logit is asked which share of
-its weight falls on patches that the block touches, beside the share of the picture that these patches are, and whether
-its first patch is one of them. Both would be equal for numbers that know nothing.
+The data do not say where the defect is: it is a small block of strong noise, found in the pixels without a model
+(`defect`). For images with a defect that the head recognises, every explanation of its logit gives the share of its
+weight on patches that the block touches, and whether its first patch is one of them. For uninformative scores, both
+would equal the share of the picture that these patches cover.
 
 Writes bench/textiles.json and, with --pages FOLDER, the pages of the first images.
 """
@@ -34,16 +34,16 @@ from tools.real_models import dinov2
 
 RESULTS = Path(__file__).with_name("textiles.json")
 KINDS = ("nominal", "local")
-TRAINING, TESTING, ASKED = 100, 50, 8  # of each kind; of defects that are explained
+TRAINING, TESTING, ASKED = 100, 50, 8  # images of each kind; defects that are explained
 METHODS = "relevance,attention_lrp,gradient_input,raw_attention,rollout,random"
-PENALTY = 1e-2  # on squared weights, beside the mean loss
-BLOCK = 12  # pixels: the window in which noise is added up
-MARGIN = 3  # pixels at the rim that are not looked at: the images have a white frame
+PENALTY = 1e-2  # weight decay, relative to the mean loss
+BLOCK = 12  # pixels of the window over which noise is summed
+MARGIN = 3  # pixels at the edge to skip: the images have a white frame
 
 
 def defect(pixels: Float[np.ndarray, "row column"]) -> tuple[int, int, int, int]:
-    """Top, bottom, left, right of the block of noise: where pixels differ most from their neighbours, summed over a
-    window, and as far around it as half of that reaches."""
+    """Return top, bottom, left and right of the block of noise: the window in which pixels differ most from their
+    neighbours, extended as far as the sum stays above half of its maximum."""
     from scipy.ndimage import median_filter, uniform_filter
 
     noise = np.abs(pixels - median_filter(pixels, 3))
@@ -59,7 +59,7 @@ def defect(pixels: Float[np.ndarray, "row column"]) -> tuple[int, int, int, int]
 
 
 def touched(box: tuple[int, int, int, int], size: tuple[int, int], grid: tuple[int, int]) -> np.ndarray:
-    """Patches that a box touches, `[row, column]`; `size` is height and width of the image."""
+    """Return the patches that a box touches, `[row, column]`; `size` is (height, width) of the image."""
     made = np.zeros(grid, dtype=bool)
     scale = grid[0] / size[0], grid[1] / size[1]
     rows = slice(int(box[0] * scale[0]), int(np.ceil(box[1] * scale[0])))
@@ -77,7 +77,7 @@ def embeddings(loaded: Any, files: list[Path]) -> Float[Tensor, "image width"]:
 
 
 def fitted(x: Float[Tensor, "image width"], y: Float[Tensor, " image"]) -> tuple[Tensor, Tensor]:
-    """Logistic regression on numbers of mean 0 and spread 1, its weights given for numbers as they are."""
+    """Fit a logistic regression on standardised features; return its weights for the original features."""
     mean, spread = x.mean(0), x.std(0) + 1e-6
     scaled = (x - mean) / spread
     weight, bias = torch.zeros(x.shape[1], requires_grad=True), torch.zeros(1, requires_grad=True)
@@ -99,7 +99,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pages", type=Path)
     parser.add_argument("--asked", type=int, default=ASKED)
-    given = parser.parse_args()
+    options = parser.parse_args()
     folder, loaded = material("textiles"), in_memory(dinov2(), name="dinov2")
     files = {kind: sorted((folder / kind).glob("*.jpg")) for kind in KINDS}
     split = {"train": slice(0, TRAINING), "test": slice(TRAINING, TRAINING + TESTING)}
@@ -120,7 +120,7 @@ def main() -> None:
     shares: dict[str, list[float]] = {}
     firsts: dict[str, list[float]] = {}
     areas = []
-    for number in known[: given.asked]:
+    for number in known[: options.asked]:
         image = Image.open(files["local"][number]).convert("RGB")
         found = attnscope.explain(loaded, image, head=head, target="defect", methods=METHODS)
         (read,) = found.inputs
@@ -132,10 +132,10 @@ def main() -> None:
             patches = np.asarray(found.method(name).scores[0][read.before :]).clip(0)
             shares.setdefault(name, []).append(float(patches[mask].sum() / max(patches.sum(), 1e-30)))
             firsts.setdefault(name, []).append(float(mask[int(patches.argmax())]))
-        if given.pages is not None and len(areas) <= 4:
-            given.pages.mkdir(parents=True, exist_ok=True)
-            found.write_page(given.pages / f"textile_{number}.html")
-        print(f"{len(areas)} of {given.asked}", file=sys.stderr)
+        if options.pages is not None and len(areas) <= 4:
+            options.pages.mkdir(parents=True, exist_ok=True)
+            found.write_page(options.pages / f"textile_{number}.html")
+        print(f"{len(areas)} of {options.asked}", file=sys.stderr)
     results = {
         "images": {"training": 2 * TRAINING, "testing": 2 * TESTING, "explained": len(areas)},
         "accuracy": {name: round(float(one.mean()), 4) for name, one in right.items()},

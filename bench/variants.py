@@ -1,9 +1,9 @@
-"""`python -m bench.variants`: what exchanged attention costs, as ratios to torch's fused attention in the same run.
+"""`python -m bench.variants`: the cost of variants, relative to torch's fused attention in the same run.
 
-Three tables: attentions whose cost grows with n beside the fused kernel (time, memory, slope of time in log n, the n
-from which each is faster), those that keep the fused kernel at n = 4096, and whole models with a gate installed at its
-function-preserving start beside the plain model. Other libraries stand in the same table where they have the same
-thing (`make peers` unpacks them). Written to bench/variants.json.
+There are three tables: variants of linear cost against the fused kernel (time, memory, slope of time in log n, the n
+from which each is faster), variants that keep the fused kernel at n = 4096, and whole models with a gate at its
+function-preserving start against the plain model. Other libraries are included if they have the same variant (`make
+peers` unpacks them). Writes bench/variants.json.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TURNS = {1024: 9, 4096: 5, 16384: 2}
 
 
 def measure(tokens: int, dim: int, causal: bool, backward: bool, names: tuple[str, ...]) -> dict[str, Any]:
-    """All ways of one case in one process, by turns."""
+    """Measure all functions of one case in one process, in turns."""
     case = {"tokens": tokens, "dim": dim, "causal": causal, "backward": backward}
     told = json.dumps(case | {"turns": TURNS[tokens], "ways": ["fused", *names]})
     words = [sys.executable, "-m", "bench.attentions", told]
@@ -41,13 +41,13 @@ def measure(tokens: int, dim: int, causal: bool, backward: bool, names: tuple[st
 
 
 def slope(lengths: list[int], seconds: list[float]) -> float:
-    """Least squares in logarithms over the longer half: short sequences are mostly overhead."""
+    """Return the slope of time in log n by least squares over the longer half: short sequences are mostly overhead."""
     x, y = [math.log(n) for n in lengths[-2:]], [math.log(s) for s in seconds[-2:]]
     return (y[1] - y[0]) / (x[1] - x[0])
 
 
 def wins_from(lengths: list[int], ratios: list[float]) -> str:
-    """Where the ratio to the fused kernel falls below 1, between the lengths that were measured."""
+    """Return the n at which the ratio to the fused kernel falls below 1, interpolated between measured lengths."""
     if ratios[0] < 1:
         return f"<= {lengths[0]}"
     for (a, before), (b, after) in zip(
@@ -107,7 +107,8 @@ def linear_ones(console: Console) -> list[dict[str, Any]]:
 
 
 def fused_kin(console: Console) -> list[dict[str, Any]]:
-    """What keeps the fused kernel, at n = 4096; and x-transformers' gated layer beside its plain one."""
+    """Measure variants that keep the fused kernel, at n = 4096, and x-transformers' gated layer against its plain
+    one."""
     rows = []
     for causal in (False, True):
         for dim in (32, 64):
@@ -134,7 +135,7 @@ def fused_kin(console: Console) -> list[dict[str, Any]]:
 
 
 def installed_gates(console: Console, turns: int = 15) -> dict[str, float]:
-    """MiniLM, 64 texts of 128 tokens: the model with gates at their start beside the model as it was."""
+    """Compare MiniLM with gates at their start to the plain model, on 64 texts of 128 tokens."""
     from attnscope.hf.installed import installed
     from bench.subjects import minilm
 
@@ -142,7 +143,7 @@ def installed_gates(console: Console, turns: int = 15) -> dict[str, float]:
     subject = minilm()
     best: dict[str, float] = {}
     subject.bare()
-    for _ in range(turns):  # plain and treated by turns
+    for _ in range(turns):  # plain and treated in turns
         for name in ("plain", "gated_output", "gated_value"):
             if name == "plain":
                 seconds = _seconds(subject.bare)

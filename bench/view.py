@@ -1,11 +1,11 @@
-"""`python -m bench.view`: how large the page of every head is, what it costs, and how fast it opens.
+"""`python -m bench.view`: the size of the page of every head, its cost, and how fast it opens.
 
 SmolLM2-135M (30 layers of 9 heads) on 128 and 512 tokens of WikiText-2, one thread. Time is CPU time, as a ratio to one
-bare fused forward in the same run; memory is the peak above what the process held before. A page is opened by headless
-Chromium, from the start of navigation until the first head is drawn, the best of three, and in brackets a page with one
-word in it, which is what the browser and the machine take by themselves. Beside it the page that BertViz
-makes of the same maps on 128 tokens, if `make peers` has unpacked it; on 512 its numbers alone would need gigabytes as
-Python lists, and the size that is set beside ours there follows from its bytes for one weight.
+bare fused forward in the same run; memory is the peak above what the process held before. Headless Chromium opens each
+page; the time from the start of navigation until the first head is drawn is the best of three, and the time of a page
+with one word is given in brackets. The page that BertViz makes of the same maps on 128 tokens is measured if `make
+peers` has unpacked it; on 512 tokens its numbers would need gigabytes as Python lists, so its size is extrapolated from
+its bytes per weight.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ WATCH = """new MutationObserver(() => {
 
 
 def opened(page: Path) -> float:
-    """Milliseconds from the start of navigation until the first head is drawn, by the page's own clock."""
+    """Return the milliseconds from the start of navigation until the first head is drawn, by the page's clock."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -91,7 +91,8 @@ def opened(page: Path) -> float:
 
 
 def bertviz_megabytes(view: View) -> float | None:
-    """The page that BertViz makes of the same maps; it asks a notebook for two names, which are stood in for."""
+    """Return the size of the page that BertViz makes of the same maps. Two notebook functions that it needs are
+    stubbed."""
     if not (PEERS / "bertviz").is_dir():
         return None
     stand_in = types.ModuleType("IPython.display")
@@ -111,18 +112,18 @@ def bertviz_megabytes(view: View) -> float | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tokens", nargs="*", type=int, default=list(TOKENS))
-    asked = parser.parse_args().tokens
+    options = parser.parse_args().tokens
     loaded = load(str(weights("smollm2")))
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    rows = [row for row in kept if row["tokens"] not in asked]
+    rows = [row for row in kept if row["tokens"] not in options]
     with tempfile.TemporaryDirectory() as folder:
-        for tokens in asked:
+        for tokens in options:
             row, view = measured(loaded, tokens, Path(folder))
             row["bertviz_mb"] = bertviz_megabytes(view) if tokens == TOKENS[0] else None
             rows.append(row)
     rows.sort(key=lambda row: row["tokens"])
     first = rows[0]["bertviz_mb"] if rows[0]["tokens"] == TOKENS[0] else None
-    table = Table(title="every head of SmolLM2-135M on one page (30 layers x 9 heads)")
+    table = Table(title="every head of SmolLM2-135M on one page (30 blocks x 9 heads)")
     for heading in (
         "tokens",
         "page MB",

@@ -1,9 +1,9 @@
-"""`python -m bench.watch`: what a watch costs, as ratios to the same training without it, by turns in one process.
+"""`python -m bench.watch`: the cost of a watch, relative to the same training without it, in turns in one process.
 
 Two trainings: a model of pocket size from random weights (batch 8 x 256), and SmolLM2-135M fine-tuned (batch 2 x 256),
-each with a look every 50 steps. Of a step with and of one without a look the median is taken; a training with a look
-every 50 steps costs (49 * plain + watched) / (50 * plain). Wall and processor time, one and two threads; peak memory of
-a process of its own each. Written to bench/watch.json.
+each with a look every 50 steps. With the median time of steps with and without a look, training with a look every 50
+steps costs (49 * plain + watched) / (50 * plain). Wall and processor time, one and two threads; peak memory of a
+separate process each. Written to bench/watch.json.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def model_of(case: str) -> Any:
         from attnscope.hf.loading.load import load
 
         model = load(str(weights("smollm2"))).model.train()
-        return model.requires_grad_(True)  # loading for a look freezes what is loaded
+        return model.requires_grad_(True)  # models are loaded with frozen parameters
     folder = Path(attnscope.__file__).parent / "data" / "pocket"
     return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).train()
 
 
 def measure(case: str, threads: int, watched: bool) -> dict[str, Any]:
-    """Steps with and without a look, by turns: medians in seconds."""
+    """Return the median seconds of steps with and without a look, taken in turns."""
     import attnscope
 
     torch.set_num_threads(threads)
@@ -70,7 +70,7 @@ def measure(case: str, threads: int, watched: bool) -> dict[str, Any]:
             step()
     else:
         with tempfile.TemporaryDirectory() as folder, attnscope.watch(model, Path(folder) / "run", every=2) as watch:
-            watch.step(loss=step())  # the first look finds out where attention is: once in a run
+            watch.step(loss=step())  # the first look locates attention, once per run
             for turn in range(2 * TURNS[case]):
                 begun = (time.perf_counter(), time.process_time())
                 watch.step(loss=step())
@@ -118,7 +118,7 @@ def main() -> None:
         table.add_row(row["case"], str(row["threads"]), *(f"{row[name]:.3f}" for name in names))
     Console().print(table)
     known = json.loads(RESULTS.read_text("utf-8"))["rows"] if RESULTS.exists() else []
-    measured = {(row["case"], row["threads"]): row for row in (*known, *rows)}  # rows that were not asked for stay
+    measured = {(row["case"], row["threads"]): row for row in (*known, *rows)}  # keep rows that were not requested
     written = {"reach": REACH, "every": EVERY, "rows": list(measured.values())}
     RESULTS.write_text(json.dumps(written, indent=1) + "\n", "utf-8")
 

@@ -1,8 +1,8 @@
 """One measurement in one fresh process: `python -m bench.work time minilm bare,scan` or `... memory minilm scan`.
 
-Time is CPU time on one thread (`wall`: time on the clock, for several), the variants taking turns, and the smallest
-of several turns counts: what disturbs a run only ever adds. Memory is the peak of the process during a run above what
-it held before it.
+Time is CPU time on one thread (`wall`: wall time, for several threads); the variants take turns, and the smallest of
+several turns counts, since disturbances only add time. Memory is the peak of the process during a run minus the memory
+in use before it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def best_seconds(
     subject: Subject, ways: list[str], turns: int, clock: Callable[[], float] = time.process_time
 ) -> dict[str, float]:
     for way in ways:
-        getattr(subject, way)()  # the first run pays for allocations and caches
+        getattr(subject, way)()  # the first run includes allocations and fills caches
     best = dict.fromkeys(ways, float("inf"))
     for _ in range(turns):
         for way in ways:
@@ -39,7 +39,7 @@ def peak_megabytes(subject: Subject, way: str) -> dict[str, float]:
 
 
 def peak_megabytes_of(call: Callable[[], object]) -> dict[str, float]:
-    """Linux keeps a high-water mark of resident memory that can be reset."""
+    """Return the peak resident memory of a call, from Linux's high-water mark, which can be reset."""
     before = _status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     call()
@@ -60,14 +60,14 @@ def main() -> None:
     parser.add_argument("ways")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    torch.set_num_threads(asked.threads)
-    subject = SUBJECTS[asked.subject]()
-    ways = asked.ways.split(",")
-    if asked.what in ("time", "wall"):
-        clock = time.process_time if asked.what == "time" else time.perf_counter
-        seconds = best_seconds(subject, ways, asked.turns, clock)
+    torch.set_num_threads(options.threads)
+    subject = SUBJECTS[options.subject]()
+    ways = options.ways.split(",")
+    if options.what in ("time", "wall"):
+        clock = time.process_time if options.what == "time" else time.perf_counter
+        seconds = best_seconds(subject, ways, options.turns, clock)
         print(json.dumps({"tokens": subject.batches.tokens, "seconds": seconds}))
     else:
         print(json.dumps(peak_megabytes(subject, ways[0])))

@@ -67,6 +67,8 @@ def _forget_what_is_not_imported(fn: Any) -> None:
 def _has_shapes(fn: Any) -> bool:
     """Whether an annotation speaks of arrays: as it stands, or by a name for one."""
     known = fn.__globals__
+    if any(_speaks_of_arrays(told) for told in fn.__annotations__.values()):
+        return True
     words = {word for told in fn.__annotations__.values() for word in re.findall(r"\w+", str(told))}
     return any(word in known and _speaks_of_arrays(known[word]) for word in words)
 

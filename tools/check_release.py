@@ -1,16 +1,16 @@
-"""Is what `make dist` built fit to be released? The files are opened, and installed where no checkout is near.
+"""Check the wheel and the sdist that `make dist` built: their contents, and installations outside the checkout.
 
-python tools/check_release.py                 contents, and the three environments: some minutes, most of them torch's
-python tools/check_release.py --contents      what lies in the wheel and in the sdist, and nothing is installed
-python tools/check_release.py --addresses     whether [project.urls] holds real addresses, and nothing else
+python tools/check_release.py                 contents, and the three environments (minutes, mostly to install torch)
+python tools/check_release.py --contents      only the contents of the wheel and the sdist
+python tools/check_release.py --addresses     only whether [project.urls] holds real addresses
 
-Environments are new, in a temporary folder that is removed (--folder keeps them, and goes on with those that it
-holds), and made with the Python that runs this:
-  whole   the wheel with its extra `torch`: scan, report, doctor, and a training run that is watched
-  small   the wheel alone: what `whole` wrote is reported, compared, merged, exported; what needs torch is refused
+Environments are created with the running Python in a temporary folder, which is removed. --folder keeps them, and uses
+those that it already holds:
+  whole   the wheel with its extra `torch`: scan, report, doctor, and a watched training run
+  small   the wheel alone: report, compare, merge and export what `whole` wrote; commands that need torch are refused
   source  the sdist alone: a report
 
-Versions are those of constraints.txt; --newest takes whatever pip finds, of torch alone the pinned one.
+Versions are those of constraints.txt; --newest uses the newest ones, except for torch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "attnscope"
-PLACEHOLDER = "example.invalid"  # in addresses of pyproject.toml that nobody has filled in
+PLACEHOLDER = "example.invalid"  # marks addresses in pyproject.toml that are not filled in
 TORCH = "torch==2.13.0"
 REFUSAL = "attnscope: This needs torch, which is not installed: pip install 'attnscope[torch]'.\n"
 NEEDED = (
@@ -45,7 +45,7 @@ NEEDED = (
     *("measures/cards.json", "variants/cards.json", "papers/cards.json", "commands/capacity/known_widths.json"),
 )
 FORBIDDEN = ("tests/", "tools/", "bench/", ".weights", ".venv", "__pycache__")
-# A short training whose record is a run folder.
+# A short training run that writes a run folder.
 TRAINING = """
 from pathlib import Path
 import torch
@@ -66,12 +66,12 @@ with attnscope.watch(model, "run", every=2) as watch:
 
 
 class UnfitError(Exception):
-    """What is wrong with the release, in one sentence."""
+    """A problem of the release, in one sentence."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """An environment of its own, and the folder in which its commands run."""
+    """A virtual environment, and the folder in which its commands run."""
 
     folder: Path
     work: Path
@@ -84,7 +84,7 @@ class Environment:
         return self._run(self.folder / "bin" / "python", "-c", program).stdout.strip()
 
     def attnscope(self, *words: str, writes: str | None = None, says: str = "") -> None:
-        """A command that must succeed, write that file and say those words."""
+        """Run a command that must succeed, write the file `writes` and print `says`."""
         done = self._run(self.folder / "bin" / PACKAGE, *words)
         if writes is not None and not (self.work / writes).is_file():
             raise UnfitError(f"`attnscope {' '.join(words)}` did not write {writes}.")
@@ -110,7 +110,7 @@ class Environment:
 
 
 def check_contents(wheel: Path, sdist: Path) -> None:
-    """What must be inside is, and what must not be is not."""
+    """Raise `UnfitError` if a required file is missing, or one is included that must not be."""
     with zipfile.ZipFile(wheel) as archive:
         inside = archive.namelist()
     _hold(wheel, inside, (f"{PACKAGE}/{name}" for name in NEEDED))
@@ -130,7 +130,7 @@ def _hold(file: Path, inside: Iterable[str], needed: Iterable[str]) -> None:
     if missing := set(needed) - names:
         raise UnfitError(f"{file.name} lacks {', '.join(sorted(missing))}.")
     if found := {name for name in names if name.startswith(FORBIDDEN) or any(f"/{bad}" in name for bad in FORBIDDEN)}:
-        raise UnfitError(f"{file.name} holds {', '.join(sorted(found)[:3])}, which nobody who installs it needs.")
+        raise UnfitError(f"{file.name} holds {', '.join(sorted(found)[:3])}, which users do not need.")
 
 
 def check_whole(here: Environment, wheel: Path) -> None:
@@ -172,7 +172,7 @@ def check_source(here: Environment, sdist: Path) -> None:
 def _only(folder: Path, pattern: str) -> Path:
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
-        raise UnfitError(f"{folder} must hold one {pattern}, and holds {len(found)}: `make dist` builds it anew.")
+        raise UnfitError(f"{folder} must hold one {pattern}, and holds {len(found)}: run `make dist` again.")
     return found[0].resolve()
 
 
@@ -182,17 +182,17 @@ def check(dist: Path, *, contents_only: bool, newest: bool, folder: Path | None)
     if contents_only:
         return
     constraints = () if newest else ("-c", str(ROOT / "constraints.txt"))
-    with nullcontext(folder) if folder else tempfile.TemporaryDirectory(prefix="attnscope-release-") as place:
+    with nullcontext(folder) if folder else tempfile.TemporaryDirectory(prefix="attnscope-release-") as environments:
         for step, file in ((check_whole, wheel), (check_small, wheel), (check_source, sdist)):
             name = step.__name__.removeprefix("check_")
             print(f"{name}: {file.name}, Python {sys.version.split()[0]}")
-            here = Environment(Path(place, name).resolve(), Path(place, "work").resolve(), constraints)
+            here = Environment(Path(environments, name).resolve(), Path(environments, "work").resolve(), constraints)
             here.work.mkdir(parents=True, exist_ok=True)
             if not (here.folder / "bin" / "pip").exists():
                 subprocess.run([sys.executable, "-m", "venv", here.folder], check=True)
             step(here, file)
             if not here.python("import attnscope; print(attnscope.__file__)").startswith(str(here.folder)):
-                raise UnfitError("Another attnscope than the installed one was found.")
+                raise UnfitError("The imported attnscope is not the installed one.")
     print("fit to be released")
 
 
@@ -213,12 +213,12 @@ def main() -> int:
     words.add_argument("--addresses", action="store_true", help="check [project.urls] alone")
     words.add_argument("--newest", action="store_true", help="without constraints.txt")
     words.add_argument("--folder", type=Path, help="where environments are made, and kept")
-    given = words.parse_args()
+    options = words.parse_args()
     try:
-        if given.addresses:
+        if options.addresses:
             check_addresses()
             return 0
-        check(given.dist, contents_only=given.contents, newest=given.newest, folder=given.folder)
+        check(options.dist, contents_only=options.contents, newest=options.newest, folder=options.folder)
     except UnfitError as error:
         print(f"check_release: {error}", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""Writes CITATION.cff in the root of the repository from `attnscope cite`."""
+"""Write CITATION.cff in the root of the repository from `attnscope cite`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""`make demo`: everything that can be asked of the embedded model, in one process, and one page that links the answers.
+"""`make demo`: run every command on the embedded model in one process, and write a page that links the results.
 
     python tools/demo.py [FOLDER]        writes FOLDER/index.html and the pages behind it (default: demo)
 
-Each step is the Python twin of the command printed beside it. The last one trains: a small language model whose
-learning rate climbs too far, under the eyes of a watch.
+Each step calls the Python twin of the command printed beside it. The last step watches the training of a small language
+model whose learning rate climbs too far.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import attnscope
 from attnscope.commands.records import Linked, index
 from attnscope.core.files import write_atomically
 from attnscope.reports.record import Record, verdict
-from draw_failing_run import train  # its neighbour in tools/
+from draw_failing_run import train  # in tools/
 
 TEXT = "The dog chased its own tail and the dog"
 
 
 @dataclass(frozen=True)
 class Step:
-    """A question, the command that answers it, and its twin, which is given the folder of the demonstration."""
+    """A question, the command that answers it, and a function that calls its twin with the output folder."""
 
     question: str
     command: str
@@ -43,7 +43,7 @@ def compared(folder: Path) -> Record:
 
 
 def failed(folder: Path) -> Record:
-    shutil.rmtree(folder / "too-high", ignore_errors=True)  # of an earlier one: a watch writes over no run
+    shutil.rmtree(folder / "too-high", ignore_errors=True)  # of an earlier demo: a watch does not overwrite a run
     return attnscope.timeline(train(folder, "too-high"))
 
 
@@ -91,21 +91,21 @@ STEPS = (
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "demo")
     folder.mkdir(parents=True, exist_ok=True)
-    logging.getLogger("attnscope").setLevel(logging.CRITICAL + 1)  # alarms stand on the page of the run
+    logging.getLogger("attnscope").setLevel(logging.CRITICAL + 1)  # alarms are on the page of the run
     torch.manual_seed(0)
     linked = []
     for step in STEPS:
         print(f"{step.question}  $ {step.command}", flush=True)
-        found = step.ask(folder)
-        page = attnscope.report(found, folder / f"{step.page}.html")
-        said = verdict(found)
-        print(f"  {said.sentence}")
-        if isinstance(found, attnscope.Survey):
-            found.save(folder / "survey.json")
-            for finding in attnscope.diagnose(found):
+        record = step.ask(folder)
+        page = attnscope.report(record, folder / f"{step.page}.html")
+        concluded = verdict(record)
+        print(f"  {concluded.sentence}")
+        if isinstance(record, attnscope.Survey):
+            record.save(folder / "survey.json")
+            for finding in attnscope.diagnose(record):
                 print(f"  {finding.severity}: {finding.sentence}")
         print(f"  {page}", flush=True)
-        linked.append(Linked(step.question, step.command, page.name, said))
+        linked.append(Linked(step.question, step.command, page.name, concluded))
     write_atomically(folder / "index.html", index("pocket", linked).encode())
     print(f"Open {folder / 'index.html'} in a browser: it links all of them.")
 

@@ -1,8 +1,8 @@
-"""The pictures of docs/watch.md: a small language model whose learning rate climbs too far, beside one that is well.
+"""Draw the pictures of docs/watch.md: training with a learning rate that climbs too far, beside a healthy run.
 
     python tools/draw_failing_run.py FOLDER          writes FOLDER/too-high, FOLDER/healthy and their pages
 
-The model reads the embedded book letter by letter (4 layers, 4 heads, width 48), on one core in about a minute.
+The model (4 blocks, 4 heads, width 48) reads the embedded book letter by letter; a minute on one core.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""What becomes of every model type of transformers: a tiny random model of each goes through scan, paths, collapse and
-explain.
+"""Run scan, paths, collapse and explain on a tiny random model of every model type in transformers.
 
-python tools/every_family.py                       every type, as a list on the screen
-python tools/every_family.py jamba led --json F    some of them; outcomes as JSON, one entry a type, kept and added to
-python tools/every_family.py --json F --resume     those that F does not hold yet
-python tools/every_family.py --json F --again explain=refused     those in F whose outcome of a command begins so
-python tools/every_family.py jamba --json F --only explain         one command anew; what F holds of the others stays
+python tools/every_family.py                       every type, printed as a list
+python tools/every_family.py jamba led --json F    some types; outcomes are added to the JSON file F
+python tools/every_family.py --json F --resume     types that are not in F yet
+python tools/every_family.py --json F --again explain=refused     types whose outcome in F begins with these words
+python tools/every_family.py jamba --json F --only explain         run one command again; keep the other outcomes in F
 
-An outcome is `verified` (with the largest difference from an independent computation), `exact`, `done`, `ran` (and what
+An outcome is `verified` (with the largest difference from an independent computation), `exact`, `done`, `ran` (and why
 there was nothing to compare with), `refused` (with the sentence), `stopped` (by the limit on time or memory) or
-`TRACEBACK` (with where), which must never happen. Every type runs in a process of its own, so that one that dies takes
-nothing with it. `families_table.py` makes a page of the outcomes.
+`TRACEBACK` (with its location), which must never happen. Every type runs in its own process, so that a crash affects
+only that type. `families_table.py` makes a page of the outcomes.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-SECONDS = 60  # of processor time
+SECONDS = 60  # processor seconds per type
 BYTES = 6 << 30
 COMMANDS = ("scan", "paths", "collapse", "explain")
 _TOLD = re.compile("INCOMPLETE|stream only|attention is not")
 
 
 def outcomes(model_type: str, commands: tuple[str, ...] = COMMANDS) -> Iterator[dict[str, Any]]:
-    """What building the type and running the commands on it gave, piece by piece."""
+    """Yield the outcome of building a type and of each command on it."""
     import torch
 
     from tests.hf.tiny import tiny
@@ -63,12 +62,12 @@ def outcomes(model_type: str, commands: tuple[str, ...] = COMMANDS) -> Iterator[
         yield {command: _attempt(runs[command])}
         if command == "scan":
             yield noted
-    # A model that could be trained can be after it was measured: nothing is left behind in it.
+    # A model that could be trained before it was measured must still be trainable: no hook may be left in it.
     yield {"training": _training(model, batch) if trainable == "done" else f"not possible before: {trainable}"}
 
 
 def _training(model: Any, batch: dict[str, Any]) -> str:
-    """One step of gradient descent on whatever the model gives: `done`, or what stopped it."""
+    """Take one step of gradient descent on the model's output; return `done`, or what stopped it."""
     import torch
 
     from attnscope.hf.intercepting.owners import every_tensor
@@ -97,7 +96,7 @@ def _scan(model: Any, batch: dict[str, Any], said: dict[str, Any]) -> str:
 
 
 def first_sequence(batch: dict[str, Any]) -> dict[str, Any]:
-    """One sequence of a batch; of pictures that come as rows of patches, as many rows as each has."""
+    """Return the first sequence of a batch; for pictures stored as rows of patches, the rows of the first picture."""
     sequences = min(len(tensor) for tensor in batch.values())
     return {name: tensor[: len(tensor) // sequences] for name, tensor in batch.items()}
 
@@ -134,14 +133,14 @@ def _where(error: BaseException) -> str:
 
 
 def apart(model_type: str, commands: tuple[str, ...] = COMMANDS) -> dict[str, Any]:
-    """`outcomes` in a process of its own."""
+    """Run `outcomes` in its own process."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         os.close(reading)
         resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-        signal.alarm(10 * SECONDS)  # for what waits and does nothing
+        signal.alarm(10 * SECONDS)  # wall-clock limit, for processes that hang without using the CPU
         with os.fdopen(writing, "w", encoding="utf-8") as pipe:
             for piece in outcomes(model_type, commands):
                 pipe.write(json.dumps(piece) + "\n")
@@ -149,14 +148,16 @@ def apart(model_type: str, commands: tuple[str, ...] = COMMANDS) -> dict[str, An
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, encoding="utf-8") as pipe:
-        said: dict[str, Any] = {}
+        output: dict[str, Any] = {}
         for line in pipe:
-            said |= json.loads(line)
+            output |= json.loads(line)
     os.waitpid(child, 0)
     limits = f"more than {SECONDS} s or {BYTES >> 30} GB"
-    if not said:
+    if not output:
         return {"built": f"no: {limits}"}
-    return said | ({name: f"stopped: {limits}" for name in commands if name not in said} if "class" in said else {})
+    return output | (
+        {name: f"stopped: {limits}" for name in commands if name not in output} if "class" in output else {}
+    )
 
 
 def main() -> int:
@@ -166,7 +167,7 @@ def main() -> int:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--again", metavar="COMMAND=WORD")
     parser.add_argument("--only", choices=COMMANDS)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     warnings.simplefilter("ignore")
     sys.path.insert(0, str(ROOT))
     import torch
@@ -176,20 +177,24 @@ def main() -> int:
 
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    kept = json.loads(asked.json.read_text("utf-8")) if asked.json and asked.json.exists() else {}
-    wanted = asked.types or list(transformers.CONFIG_MAPPING)
-    if asked.again:
-        command, _, word = asked.again.partition("=")
+    kept = json.loads(options.json.read_text("utf-8")) if options.json and options.json.exists() else {}
+    wanted = options.types or list(transformers.CONFIG_MAPPING)
+    if options.again:
+        command, _, word = options.again.partition("=")
         wanted = [name for name in wanted if str(kept.get(name, {}).get(command)).startswith(word)]
-    for model_type in [one for one in wanted if not (asked.resume and one in kept)]:
-        said = apart(model_type, (asked.only,) if asked.only else COMMANDS)
-        kept[model_type] = said = {**kept[model_type], **said} if asked.only and model_type in kept else said
-        print(model_type, *(f"{name}: {said[name]}" for name in ("built", *COMMANDS) if name in said), sep="\n    ")
-        if asked.json:
-            write_atomically(asked.json, json.dumps(kept, indent=1).encode())
+    for model_type in [name for name in wanted if not (options.resume and name in kept)]:
+        outcome = apart(model_type, (options.only,) if options.only else COMMANDS)
+        if options.only and model_type in kept:
+            outcome = {**kept[model_type], **outcome}
+        kept[model_type] = outcome
+        print(
+            model_type, *(f"{name}: {outcome[name]}" for name in ("built", *COMMANDS) if name in outcome), sep="\n    "
+        )
+        if options.json:
+            write_atomically(options.json, json.dumps(kept, indent=1).encode())
     for name in COMMANDS:
-        print(name, dict(Counter(said[name].split()[0] for said in kept.values() if name in said)))
-    return int(any("TRACEBACK" in str(said.get(name)) for said in kept.values() for name in COMMANDS))
+        print(name, dict(Counter(outcome[name].split()[0] for outcome in kept.values() if name in outcome)))
+    return int(any("TRACEBACK" in str(outcome.get(name)) for outcome in kept.values() for name in COMMANDS))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The second part of docs/families.md: every model type of transformers, from outcomes of `every_family.py`.
+"""Write the second part of docs/families.md, on every model type of transformers, from outcomes of `every_family.py`.
 
-A table of the types that were built, with what became of scan, paths, collapse and explain; the reasons of refusals,
-numbered, once each; and the types that were not built, by why. `read_table` reads the page back, for its test.
+It has a table of the types that were built, with the outcomes of scan, paths, collapse and explain; a numbered list of
+the reasons for refusals; and the types that were not built, by reason. `read_table` reads the page back, for its test.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ its own, within {limits}.
 
 
 def page(outcomes: Mapping[str, Mapping[str, Any]], version: str, limits: str, near: float) -> str:
-    """The part of the page on every type."""
+    """Return the part of the page on every type."""
     built = {name: said for name, said in outcomes.items() if said["built"] == "yes"}
     without = [name for name, said in built.items() if any(words in said["scan"] for words in _NO_SOFTMAX)]
     verified = [name for name, said in built.items() if said["scan"].startswith("verified")]
@@ -97,10 +97,14 @@ def _cell(outcome: str, model_class: str, reasons: dict[str, int]) -> str:
 
 
 def general(reason: str, model_class: str) -> str:
-    """A reason in words that several types share: names of classes and modules, and numbers, are put aside."""
+    """Return a reason without names of classes and modules and without numbers, so that several types share it."""
     reason = reason.replace(model_class, "CLASS")
     reason = re.sub(r"\b(in|of|through) [a-z_]+(\.[\w]+)+", r"\1 MODULE", reason)
-    reason = re.sub(r"(attends in |mix tokens by |experts \()[A-Z]\w+(, [A-Z]\w+)*( and others)?", r"\1MODULE", reason)
+    reason = re.sub(
+        r"(attends in |attention of CLASS in |mix tokens by |experts \()[A-Z]\w+(, [A-Z]\w+)*( and others)?",
+        r"\1MODULE",
+        reason,
+    )
     return re.sub(r"(?<![\w\[])\d[\d.,]*(e[+-]\d+)?(?<![.,])", "N", reason)
 
 
@@ -127,12 +131,12 @@ def _why_not(said: str) -> str:
 
 
 def read_table(text: str) -> dict[str, dict[str, str]]:
-    """Rows of the table of every type, by type and column."""
+    """Return the cells of the table of every type, by type and column."""
     after = text[text.index(HEADING) :]
     rows = [line.strip("| ").split(" | ") for line in after.splitlines() if line.startswith("| ")]
     return {cells[0]: dict(zip(COLUMNS, cells, strict=True)) for cells in rows[2:]}
 
 
 def word_of(outcome: str) -> str:
-    """The first word of an outcome or of a cell: what must be the same on every machine."""
+    """Return the first word of an outcome or a cell, which must be the same on every machine."""
     return outcome.split(maxsplit=1)[0].strip(":,[]")

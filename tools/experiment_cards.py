@@ -1,4 +1,4 @@
-"""Writes src/attnscope/papers/cards.json: what `attnscope reproduce` lists without importing the experiments."""
+"""Write src/attnscope/papers/cards.json, which `attnscope reproduce` lists without importing the experiments."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Whether `explain` tells the truth of one model: its relevance beside the rule on maps that the model writes out.
+"""Verify `explain` on one model: compare its relevance with the same rule on dense attention maps.
 
-`explained(model, batch)` calls `attnscope.explain` by the fast route, and says `verified` with the largest difference
-from the dense rule (`tests.explanations.dense`), relative to the largest number; `ran` where the maps could not be had
-the slow way. A batch without token numbers, which the command does not read, is explained by the functions below it,
-and the outcome says `of a batch`.
+`explained(model, batch)` calls `attnscope.explain` and returns `verified` with the largest difference from the dense
+rule (`tests.explanations.dense`), relative to the largest number, or `ran` if the model cannot return dense maps. The
+command does not read a batch without token numbers: its internal functions explain such a batch, and the outcome says
+`of a batch`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALLOWED = 4e3 * torch.finfo(torch.float32).eps
 
 
 def explained(model: Any, batch: dict[str, Tensor]) -> str:
-    """What became of it, in a few words."""
+    """Return the outcome in a few words."""
     import attnscope
     from attnscope.commands.explain.aiming import in_streams
     from attnscope.commands.explain.running import start_of
@@ -33,7 +33,7 @@ def explained(model: Any, batch: dict[str, Tensor]) -> str:
     from attnscope.hf.tapping.entrances import entrances
     from attnscope.matrix.relevance import read_each_other
 
-    twin = deepcopy(model)  # before anything ran: some models keep states of a run, gradients and all
+    twin = deepcopy(model)  # copied before any run: some models keep states of a run, with gradients
     of_tokens = any(name.endswith("input_ids") for name in batch)
     try:
         record = attnscope.explain(model, batch, methods="relevance")
@@ -50,7 +50,7 @@ def explained(model: Any, batch: dict[str, Tensor]) -> str:
             captured = capture(model, given, found, places, number)
             rows = relevance(calls=captured.calls, start=start_of(captured, found))
         except RefusalError:
-            raise said from None  # what a person is told
+            raise said from None  # the sentence that a user sees
     else:
         captured = capture(model, given, found, places, number)
         if read_each_other(in_streams(captured, places).calls):
@@ -60,7 +60,7 @@ def explained(model: Any, batch: dict[str, Tensor]) -> str:
     outcome = _compared(twin, batch, number, rows, captured)
     if record is None:
         return f"{outcome}, of a batch"
-    return outcome + (", in part" if any("is not followed" in note for note in record.notes) else "")
+    return outcome + (", in part" if any("not followed" in note for note in record.notes) else "")
 
 
 def _compared(
@@ -69,7 +69,7 @@ def _compared(
     from tests.explanations.dense import by_the_rule, placed, written_out
 
     said = []
-    for eager in (True, False):  # the eager attention of some models is another function, or does not run
+    for eager in (True, False):  # the eager attention of some models computes something else, or fails
         try:
             maps, value = written_out(model, batch, number, eager)
         except (RuntimeError, ValueError) as error:
@@ -101,7 +101,7 @@ def _compared(
 
 
 def _asked(record: Any) -> Callable[[Tensor], Tensor]:
-    """The number that was explained, written anew from what the record says of it."""
+    """Return the number that was explained, rebuilt from the record."""
     if record.asked.kind == "match":
         return lambda output: output.diagonal()
     if record.asked.kind == "norm" and record.asked.of == "state of [CLS]":

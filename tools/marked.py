@@ -1,4 +1,4 @@
-"""What a command writes into a page stands between two marks; around them the page belongs to its author."""
+"""Replace the text between two marks of a page. The rest of the page is written by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ def marks(name: str, writer: str) -> tuple[str, str]:
 
 
 def put_between_marks(page: str, name: str, writer: str, text: str) -> str:
-    """The page with `text` where its marks are. A page that lost one is refused: all behind it would be lost too."""
+    """Return the page with `text` between its marks. Refuse a page that lacks a mark: the text after it would be
+    lost."""
     begin, end = marks(name, writer)
     before, found, rest = page.partition(begin)
     _, ended, after = rest.partition(end)

@@ -1,8 +1,8 @@
-"""Writes the table of measures in docs/scan.md, and src/attnscope/measures/cards.json, what `attnscope measures` lists
+"""Write the table of measures in docs/scan.md, and src/attnscope/measures/cards.json, which `attnscope measures` lists
 without torch.
 
 python -m tools.measures_table            write both
-python -m tools.measures_table --check    exit with 1 where one of them says something else
+python -m tools.measures_table --check    exit with 1 if one of them is out of date
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TRAINING = "training (`attnscope.watch`)"
 
 
 def measures_table(cards: Iterable[Card]) -> str:
-    """One row for what is measured, one column for each set."""
+    """Return a table with one row per object of measurement and one column per set."""
     known = list(cards)
     rows = ["| of | default | deep (`--measures deep`) |", "|---|---|---|"]
     for scope, words in SCOPES.items():
@@ -40,7 +40,7 @@ def measures_table(cards: Iterable[Card]) -> str:
 
 
 def with_table(text: str, table: str) -> str:
-    """The page with this table where its marks are."""
+    """Return the page with this table between its marks."""
     return put_between_marks(text, "measures", "tools/measures_table.py", table)
 
 

@@ -4,9 +4,9 @@
     batch = prompted(picture, [(x, y)])         {"pixel_values", "input_points"} for it
     model(**batch).pred_masks, .iou_scores
 
-transformers has no TinyViT (arXiv:2207.10666), so it is written here, from the paper and from the shapes in the state
-dict: convolutions to an eighth of the picture, then blocks that attend within windows, with a convolution between
-attention and MLP. Loading is strict: a parameter that is missing or left over is an error. Development material, as
+transformers has no TinyViT (arXiv:2207.10666), so it is implemented here, from the paper and from the shapes in the
+state dict: convolutions reduce the picture to an eighth, then blocks attend within windows, with a convolution between
+attention and MLP. Loading is strict: a parameter that is missing or left over is an error. For development only, as
 everything in tools/.
 """
 
@@ -27,12 +27,12 @@ from tools.real_models import renamed
 
 SIDE = 1024  # pixels; a picture that is not square is padded below or to the right
 WIDTHS, DEPTHS, HEADS, WINDOWS = (64, 128, 160, 320), (2, 2, 6, 2), (2, 4, 5, 10), (0, 7, 14, 7)
-STRIDES = (2, 2, 1)  # between stages: the last keeps its 64 x 64 places
+STRIDES = (2, 2, 1)  # between stages: the last keeps its 64 x 64 positions
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
 
 class Folded(nn.Sequential):
-    """A convolution without bias and its batch norm."""
+    """A convolution without bias, and its batch norm."""
 
     def __init__(self, read: int, made: int, size: int = 1, stride: int = 1, groups: int = 1) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Folded(nn.Sequential):
 
 
 class Inverted(nn.Module):
-    """Wide, a convolution channel by channel, narrow again, beside the identity."""
+    """An inverted bottleneck: widen, convolve each channel, narrow again, and add the input."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Inverted(nn.Module):
 
 
 class Merging(nn.Module):
-    """Between stages: fewer places, more channels."""
+    """The transition between stages: fewer positions, more channels."""
 
     def __init__(self, read: int, made: int, stride: int) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Merging(nn.Module):
 
 
 class Windowed(nn.Module):
-    """Attention among the places of one window, with a learned number for each distance in rows and columns."""
+    """Attention among the positions of one window, with a learned bias for each distance in rows and columns."""
 
     def __init__(self, width: int, heads: int, window: int) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class MlpBound(nn.Module):
 
 class Block(nn.Module):
     """Attention within windows, a convolution over them, and an MLP. Windows that reach beyond the picture are filled
-    with zeros, which are attended to like any other place."""
+    with zeros, which are attended to like any other position."""
 
     def __init__(self, width: int, heads: int, window: int) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class Channels(nn.LayerNorm):
 
 
 class TinyViT(nn.Module):
-    """A picture of 1024 x 1024 pixels as 64 x 64 places of 256 channels, as SAM's decoder reads them."""
+    """Encode a picture of 1024 x 1024 pixels as 64 x 64 positions of 256 channels, as SAM's decoder reads them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class TinyViT(nn.Module):
 
 
 class MaskAt(nn.Module):
-    """The logits of SAM's masks at one place of its 256 x 256, as a model of its own: a number to explain."""
+    """A model that returns the logits of SAM's masks at one of its 256 x 256 positions: a number to explain."""
 
     def __init__(self, sam: Any, row: int, column: int) -> None:
         super().__init__()
@@ -207,10 +207,10 @@ def mobile_sam() -> Any:
     stored = torch.load(fetch_models.path("mobile_sam"), weights_only=True, map_location="cpu")
     encoder = {name: tensor for name, tensor in stored.items() if name.startswith("image_encoder.")}
     for name in [name for name in encoder if re.match(r"image_encoder\.(norm_head|head)\.", name)]:
-        del encoder[name]  # of the classifier that TinyViT was before
+        del encoder[name]  # the head of the classifier that TinyViT was pretrained as
     own = TinyViT()
     own.load_state_dict(renamed(encoder, _ENCODER_NAMES), strict=True)
-    # SAM's own encoder is not built: one layer of the smallest width stands in its place until it is exchanged.
+    # SAM's own encoder is not built: a block of the smallest width is the placeholder until TinyViT replaces it.
     model: Any = SamModel(
         SamConfig(vision_config={"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1})
     )
@@ -224,8 +224,8 @@ def mobile_sam() -> Any:
 
 
 def prompted(picture: np.ndarray[Any, Any], points: list[tuple[float, float]]) -> dict[str, Float[Tensor, ...]]:
-    """What `mobile_sam` is given for a picture of rows, columns and colours (0 to 255) and points in it, each as column
-    and row: its longer side becomes 1024 pixels, and the rest is filled up with the mean colour."""
+    """Return the input of `mobile_sam` for a picture `[row, column, colour]` (0 to 255) and points (column, row) in it.
+    The longer side becomes 1024 pixels, and the rest is filled with the mean colour."""
     scale = SIDE / max(picture.shape[:2])
     pixels = torch.from_numpy(picture.copy()).permute(2, 0, 1)[None].float()
     size = [round(side * scale) for side in picture.shape[:2]]

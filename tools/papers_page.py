@@ -1,10 +1,10 @@
-"""Writes docs/papers.md from the experiments' cards and the runs on record.
+"""Write docs/papers.md from the experiments' cards and the runs on record.
 
 python tools/papers_page.py                         write it
-python tools/papers_page.py --check                 exit with 1 where the page says something else
+python tools/papers_page.py --check                 exit with 1 if the page is out of date
 python tools/papers_page.py --draw RESULTS.json ... draw a figure of each run into docs/papers/, then write the page
 
-Nothing is typed here: claims and advice stand on the cards, verdicts and numbers in known.json, pictures come of runs.
+Claims and advice come from the cards, verdicts and numbers from known.json, and pictures from runs.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from attnscope.papers.known import Known, known
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, PICTURES = ROOT / "docs" / "papers.md", ROOT / "docs" / "papers"
-FIGURES = {"stopping_collapse": "deep-1"}  # the figure that stands for an experiment; the first one where none is named
-DRAWN = PICTURES / "pictures.json"  # what each of them shows
+FIGURES = {"stopping_collapse": "deep-1"}  # the figure of an experiment; the first one if none is named
+DRAWN = PICTURES / "pictures.json"  # captions of the pictures
 WIDTH = 720  # pixels
 NOT_ON_RECORD = "not on record"
-NUMBERS = 3  # of one claim, at most
+NUMBERS = 3  # most numbers shown for one claim
 INTRODUCTION = """# Papers
 
 What each paper behind attnscope claims, what a run here found, and what follows for someone who trains or changes
@@ -48,7 +48,7 @@ def page(papers: Iterable[ExperimentCard]) -> str:
 
 
 def table(papers: Iterable[ExperimentCard]) -> str:
-    """A row for each paper: claims reproduced, of all, at both sizes."""
+    """Return one row per paper: how many of its claims were reproduced at both sizes."""
     rows = ["| paper | about | `quick` | `paper` |", "|---|---|---|---|"]
     for card in papers:
         runs = {run.preset: run for run in known(card)}
@@ -73,21 +73,21 @@ def _section(card: ExperimentCard) -> str:
     lines += [card.summary, ""]
     if (words := _drawn().get(card.name)) is not None:
         lines += [f"![{words}](papers/{card.name}.png)", "", f"*{words}*", ""]
-    lines += [f"**What to do with it.** {card.advice}", ""] if card.advice else []
+    lines += [f"**What follows from it.** {card.advice}", ""] if card.advice else []
     lines += ["| claim | expected | measured | quick | paper |", "|---|---|---|---|---|"]
     for claim in card.claims:
-        said = " | ".join(
+        verdicts = " | ".join(
             runs[preset].verdicts.get(claim.name, NOT_ON_RECORD) if preset in runs else NOT_ON_RECORD
             for preset in PRESETS
         )
-        asked = f"{_cell(claim.statement)}{_other(card, claim)} | {_cell(claim.expected)}"
-        lines.append(f"| {asked} | {_measured(claim, runs)} | {said} |")
+        statement = f"{_cell(claim.statement)}{_other(card, claim)} | {_cell(claim.expected)}"
+        lines.append(f"| {statement} | {_measured(claim, runs)} | {verdicts} |")
     takes = ", ".join(f"{preset} {card.takes[preset]}" for preset in PRESETS)
     return "\n".join([*lines, "", f"Takes, on one core: {takes}.", ""])
 
 
 def _drawn() -> dict[str, str]:
-    """What each picture shows, by experiment."""
+    """Return the caption of each picture, by experiment."""
     found: dict[str, str] = json.loads(DRAWN.read_text("utf-8")) if DRAWN.exists() else {}
     return found
 
@@ -97,12 +97,12 @@ def _other(card: ExperimentCard, claim: Claim) -> str:
 
 
 def _measured(claim: Claim, runs: Mapping[str, Known]) -> str:
-    """The numbers of the largest run that has them: medians over its seeds."""
+    """Return the numbers of the largest run that has them, as medians over its seeds."""
     found = [(preset, runs[preset].medians[claim.name]) for preset in PRESETS if claim.name in _of(runs, preset)]
     if not found:
         return "-"
     preset, medians = found[-1]
-    # What the rule asks of a claim comes first; what it only takes as given is on the run's own page.
+    # Quantities of the rule come first; those of `given` are only on the page of the run.
     asked = list(dict.fromkeys(bound.quantity for bound in (*claim.holds, *claim.fails)))
     said = [f"{name.replace('_', ' ')} {numeral(medians[name])}" for name in asked if name in medians]
     more = f" and {len(said) - NUMBERS} more" if len(said) > NUMBERS else ""
@@ -118,7 +118,7 @@ def _cell(words: str) -> str:
 
 
 def draw(results: Iterable[str]) -> None:
-    """One small picture of each run."""
+    """Draw one small picture of each run."""
     from attnscope.commands.reproduce.record import Reproduction
     from attnscope.reports.experiment_figure import experiment_figure
     from attnscope.reports.export import save

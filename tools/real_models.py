@@ -1,9 +1,9 @@
-"""Real weights that come in another layout, as transformers models, and real inputs for them.
+"""Convert real weights from their original layout to transformers models, and load real inputs for them.
 
     dinov2()     DINOv2-S/14 with registers, from the original state dict   -> Dinov2WithRegistersModel
     whisper()    Whisper tiny.en, from the original state dict              -> WhisperForConditionalGeneration
     whisper_words()  its tokenizer
-    photographs()  {"pixel_values": ...} for the one,  speech()  {"input_features": ...} for the other
+    photographs()  {"pixel_values": ...} for DINOv2;  speech()  {"input_features": ...} for Whisper
 
 Every name is mapped, and loading is strict: a parameter that is missing or left over is an error.
 """
@@ -50,7 +50,7 @@ _WHISPER_NAMES = (
     (r"\.positional_embedding$", ".embed_positions.weight"),
 )
 
-START, NO_TIMESTAMPS = 50257, 50362  # of Whisper's English vocabulary
+START, NO_TIMESTAMPS = 50257, 50362  # in Whisper's English vocabulary
 
 
 def dinov2() -> Any:
@@ -103,8 +103,8 @@ def whisper() -> Any:
 
 
 def whisper_words() -> Any:
-    """The tokenizer of Whisper's English models. The vocabulary is stored as byte strings in the order in which pairs
-    are joined; which two pieces a token is made of follows from joining its bytes by the pairs that come before it."""
+    """Return the tokenizer of Whisper's English models. Its vocabulary is a list of byte strings in merge order;
+    merging the bytes of a token with the earlier pairs tells which two pieces it is made of."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -136,7 +136,7 @@ def _halves(word: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
 
 
 def _byte_letters() -> dict[int, str]:
-    """Byte-level vocabularies write every byte as a letter that can be printed."""
+    """Return the printable letter that byte-level vocabularies use for every byte."""
     printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printed]
     return {**{byte: chr(byte) for byte in printed}, **{byte: chr(256 + n) for n, byte in enumerate(others)}}
@@ -153,7 +153,7 @@ def renamed(stored: dict[str, Tensor], names: tuple[tuple[str, Any], ...]) -> di
 
 
 def photographs(size: int = 224) -> dict[str, Tensor]:
-    """Two photographs, normalised as DINOv2 was trained."""
+    """Return two photographs, normalised as for the training of DINOv2."""
     from skimage import data, transform
 
     pictures = [
@@ -166,7 +166,7 @@ def photographs(size: int = 224) -> dict[str, Tensor]:
 
 
 def speech() -> dict[str, Tensor]:
-    """Eleven seconds of English as Whisper reads them (log-mel), and the tokens that open a text."""
+    """Return eleven seconds of English speech as Whisper's input (log-mel), and the tokens that open a text."""
     from transformers import WhisperFeatureExtractor
 
     with wave.open(str(fetch_models.path("speech"))) as sound:

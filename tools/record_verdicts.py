@@ -1,4 +1,4 @@
-"""Put verdicts of whole runs on record: record_verdicts.py RESULTS.json ... -> src/attnscope/papers/known.json
+"""Record the verdicts of complete runs: record_verdicts.py RESULTS.json ... -> src/attnscope/papers/known.json
 
 `attnscope reproduce` lists what is there. A later run of the same experiment and preset replaces the earlier one.
 """

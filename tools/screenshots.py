@@ -1,13 +1,13 @@
-"""Pictures of every kind of page on every kind of screen, and what axe-core, size and paint say of it.
+"""Take screenshots of every kind of page on several screens, and check axe-core, size and largest paint.
 
 python -m tools.screenshots OUT                    a page of every kind of record, from the samples that tests use
 python -m tools.screenshots OUT --pages FOLDER     the pages that commands wrote there (`make demo`, say)
 python -m tools.screenshots OUT --only survey,view --screens phone,dark
 
-Needs Chromium, and npm for axe-core (a pinned version, kept in OUT). Where firefox-esr is installed, it draws each
-page on a laptop and on a wide screen too, as it is when it has loaded (the small maps of a view come a moment later).
-Exits with 1 where axe-core finds a violation, a page is over 2 MB (views may be), or its largest paint comes after a
-second. The pictures are there to be looked at: no number sees ugliness.
+Needs Chromium, and npm for axe-core (a pinned version, kept in OUT). If firefox-esr is installed, it also draws each
+page on a laptop and on a wide screen, as soon as it has loaded (the small maps of a view come a moment later).
+Exits with 1 if axe-core finds a violation, a page other than a view is larger than 2 MB, or its largest paint comes
+after more than a second. Look at the pictures too: no number detects ugliness.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SCREENS: Mapping[str, Screen] = {
     "laptop": Screen(1440),
     "wide": Screen(2560),
     "dark": Screen(1440, scheme="dark"),
-    "print": Screen(690, medium="print"),  # A4 between its margins
+    "print": Screen(690, medium="print"),  # A4 without its margins
 }
 IN_FIREFOX = ("laptop", "wide")
 PAINT = """() => new Promise(done => {
@@ -57,7 +57,7 @@ PAINT = """() => new Promise(done => {
 
 
 def axe_core(folder: Path) -> str:
-    """The script, fetched once."""
+    """Return the axe-core script, which is fetched once."""
     kept = folder / "axe.min.js"
     if not kept.exists():
         with tempfile.TemporaryDirectory() as place:
@@ -70,7 +70,7 @@ def axe_core(folder: Path) -> str:
 
 
 def sample_pages(folder: Path, only: set[str]) -> list[Path]:
-    """A page of every kind of record, or of those that are named."""
+    """Write a page of every kind of record, or of the named kinds."""
     folder.mkdir(parents=True, exist_ok=True)
     return [attnscope.report(sample(kind), folder / f"{kind}.html") for kind in ALL if not only or kind in only]
 
@@ -84,7 +84,7 @@ def violations(page: Page, axe: str) -> Iterator[str]:
 
 
 def look_at(browser: Browser, path: Path, out: Path, screens: Mapping[str, Screen], axe: str) -> list[str]:
-    """Pictures of one page; what is wrong with it is given back."""
+    """Take pictures of one page, and return its problems."""
     wrong: list[str] = []
     size = path.stat().st_size / 1e6
     if size > LARGEST_MB and not path.stem.startswith(MAY_BE_LARGER):
@@ -106,13 +106,13 @@ def look_at(browser: Browser, path: Path, out: Path, screens: Mapping[str, Scree
         context.close()
     if painted and min(painted) > LATEST_MS:
         wrong.append(f"largest paint after {min(painted):.0f} ms")
-    told = f"largest paint {min(painted):.0f} ms" if painted else "paint not measured"
-    print(f"{path.stem}: {size:.2f} MB, {told}, {len(wrong)} complaints", flush=True)
+    paint = f"largest paint {min(painted):.0f} ms" if painted else "paint not measured"
+    print(f"{path.stem}: {size:.2f} MB, {paint}, {len(wrong)} complaints", flush=True)
     return wrong
 
 
 def in_firefox(firefox: str, path: Path, out: Path, screens: Mapping[str, Screen]) -> None:
-    """Firefox draws on its own: one picture a width, in a profile that is thrown away."""
+    """Take one picture per width in Firefox, with a temporary profile."""
     for name in set(IN_FIREFOX) & set(screens):
         with tempfile.TemporaryDirectory() as profile:
             picture = out / f"{path.stem}-{name}-firefox.png"
@@ -127,12 +127,12 @@ def main() -> int:
     words.add_argument("--pages", type=Path, help="a folder with pages, in it or below")
     words.add_argument("--only", default="", help="names of pages, with commas")
     words.add_argument("--screens", default=",".join(SCREENS), help="names of screens, with commas")
-    given = words.parse_args()
-    out: Path = given.out.resolve()
+    options = words.parse_args()
+    out: Path = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    only = set(filter(None, given.only.split(",")))
-    pages = sorted(given.pages.resolve().rglob("*.html")) if given.pages else sample_pages(out / "pages", only)
-    screens = {name: SCREENS[name] for name in given.screens.split(",")}
+    only = set(filter(None, options.only.split(",")))
+    pages = sorted(options.pages.resolve().rglob("*.html")) if options.pages else sample_pages(out / "pages", only)
+    screens = {name: SCREENS[name] for name in options.screens.split(",")}
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     firefox = shutil.which("firefox-esr") or shutil.which("firefox")
     axe = axe_core(out)

@@ -1,4 +1,4 @@
-"""Put the slowest test files of a run of `make test` into CONTRIBUTING.md.
+"""Write the slowest test files of the last `make test` into CONTRIBUTING.md.
 
 make test && .venv/bin/python -m tools.slowest_tests
 """

@@ -1,7 +1,7 @@
-"""Writes src/attnscope/variants/cards.json, what `attnscope variants` lists without torch, and docs/variants.md.
+"""Write src/attnscope/variants/cards.json, which `attnscope variants` lists without torch, and docs/variants.md.
 
 python tools/variant_cards.py            write both
-python tools/variant_cards.py --check    exit with 1 where the page says something else
+python tools/variant_cards.py --check    exit with 1 if the page is out of date
 """
 
 from __future__ import annotations
@@ -20,9 +20,16 @@ ROOT = Path(__file__).resolve().parents[1]
 CARDS = ROOT / "src" / "attnscope" / "variants" / FILE
 BENCH = ROOT / "bench" / "variants.json"
 PAGE = ROOT / "docs" / "variants.md"
+INPUTS = "AttentionInputs(query, key, value, visible=..., causal=..., scale=...)"
 KINDS: Mapping[Kind, tuple[str, str]] = {
-    "pattern": ("Other weights", "`variant(query, key, value, visible=..., causal=..., scale=..., ...)`"),
-    "logits": ("Before softmax", "`variant(query, key, value, visible=..., causal=..., scale=..., ...)`"),
+    "pattern": (
+        "Other weights",
+        "`variant(AttentionInputs(query, key, value, visible=..., causal=..., scale=...), ...)`",
+    ),
+    "logits": (
+        "Before softmax",
+        "`variant(AttentionInputs(query, key, value, visible=..., causal=..., scale=...), ...)`",
+    ),
     "output": ("What heads give, and values", "`variant(mixed or value, stream or first_value, ...)`"),
     "block": ("Norms and residual", "`variant(write, normed, stream or streams, ...)`"),
     "weights": ("Parameters alone", "`variant(weights, ...)`"),
@@ -33,7 +40,7 @@ Every published attention worth trying that attnscope has, what each is for, and
 yours beside a control: `attnscope treat` ([from finding to remedy](treat.md)). To put one in and take it out again:
 
 ```python
-with attnscope.installed(model, "gated_output", layers=[3, 4]) as treated:
+with attnscope.installed(model, "gated_output", blocks=[3, 4]) as treated:
     ...                                        # runs, trains, is scanned; attnscope.save_treated(model, "folder")
 ```
 
@@ -44,13 +51,15 @@ it out in Python:
 import torch
 
 from attnscope.core.variant import Size
+from attnscope.matrix.visibility import AttentionInputs
 
 query, key, value, stream = (torch.randn(shape) for shape in [(1, 12, 16, 64)] * 3 + [(1, 16, 768)])
 local = attnscope.variants("local")
-mixed = local(query, key, value, visible=None, causal=True, scale=0.125, window=64)   # [batch, head, token, dim]
+inputs = AttentionInputs(query, key, value, causal=True, scale=0.125)
+mixed = local(inputs, window=64)                               # [batch, head, token, dim]
 gates = attnscope.variants("gated_output")
-own = gates.start(Size(heads=12, dim=64, width=768))                                  # tensors to begin with
-mixed = gates(mixed.transpose(1, 2), stream, **own)                                   # [batch, token, head, dim]
+own = gates.start(Size(heads=12, dim=64, width=768))           # tensors to begin with
+mixed = gates(mixed.transpose(1, 2), stream, **own)            # [batch, token, head, dim]
 ```
 
 `s` are logits, `A` is softmax of them, `J` gives all keys that a query sees the same weight. `visible` is True where a
@@ -85,7 +94,7 @@ def page(cards: Iterable[VariantCard]) -> str:
 
 
 def _remedies() -> str:
-    """The table that `treat --remedy auto` chooses by."""
+    """Return the table that `treat --remedy auto` uses."""
     rows = ["| a scan found | to try, the first one first | why |", "|---|---|---|"]
     for row in TABLE:
         named = ", ".join(f"`{one}`" if one in (PRUNE, BOS) else f"[`{one}`](#{one})" for one in row.remedies)
@@ -94,7 +103,7 @@ def _remedies() -> str:
 
 
 def _costs() -> str:
-    """From the last run of `python -m bench.variants`."""
+    """Return the costs from the last run of `python -m bench.variants`."""
     found = json.loads(BENCH.read_text("utf-8"))
     rows = [
         "| attention | head width | mask | pass | time at n = 1024, 4096, 16384 | memory | slope | faster from n |",

@@ -1,4 +1,4 @@
-"""The table of widths of the other constructions in docs/patterns.md, from the measurements that ship with the package.
+"""Write the table of widths in docs/patterns.md from the measurements that ship with the package.
 
 python -m tools.widths_table
 """
@@ -27,7 +27,7 @@ SIZES, COUNTS, SEEDS = (64, 256), (1, 2, 4, 8), 3
 
 
 def table(known: list[dict[str, object]]) -> str:
-    """Medians over seeds in float32; where there are fewer than three, that is said."""
+    """Return medians over seeds in float32, with the number of seeds if it is below three."""
     found: dict[tuple[object, ...], list[int | None]] = defaultdict(list)
     for one in known:
         if one["dtype"] == "float32":
@@ -55,7 +55,7 @@ def with_table(page: str, text: str) -> str:
 
 
 def written() -> str:
-    """The page as it should be."""
+    """Return the page with the current table."""
     known = json.loads(KNOWN.read_text(encoding="utf-8"))["measurements"]
     return with_table(PAGE.read_text(encoding="utf-8"), table(known))
 

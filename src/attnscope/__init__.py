@@ -93,10 +93,10 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'attnscope' has no attribute '{name}'")
-    from attnscope.core.errors import asking_for_torch
+    from attnscope.core.errors import refuse_missing_torch
 
     module, _, attribute = _HOMES[name].partition(":")
-    with asking_for_torch():
+    with refuse_missing_torch():
         return getattr(importlib.import_module(f"attnscope.{module}"), attribute)
 
 

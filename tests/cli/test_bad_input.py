@@ -130,14 +130,14 @@ def test_survey_of_another_version(tmp_path: Path) -> None:
     assert not (tmp_path / "report.html").exists()
 
 
-def test_survey_that_is_something_else(tmp_path: Path) -> None:
+def test_other_files_in_place_of_a_survey_are_refused(tmp_path: Path) -> None:
     (tmp_path / "survey.json").write_text("{}")
     refused("report", tmp_path, says="survey")
     (tmp_path / "survey.json").write_text("not json")
     refused("report", tmp_path, says="survey")
 
 
-def test_no_survey_at_all(tmp_path: Path) -> None:
+def test_missing_survey_is_refused(tmp_path: Path) -> None:
     refused("report", tmp_path / "none.json", says="none.json")
 
 
@@ -148,7 +148,7 @@ def test_surveys_that_cannot_be_compared(model: Path, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_nothing_behind(model: Path, tmp_path: Path) -> None:
-    """A file-size limit stands in for the full disk: the operating system refuses the write in both cases."""
+    """A file-size limit simulates a full disk: the operating system refuses the write in both cases."""
     words = ["scan", str(model), *SMALL, "--out", str(tmp_path / "o")]
     program = (
         "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
@@ -181,4 +181,4 @@ def test_standard_input_is_closed(model: Path, tmp_path: Path) -> None:
 
 def test_a_page_needs_a_file_name(tmp_path: Path, model: Path) -> None:
     assert attnscope("scan", model, *SMALL, "--measures", "entropy", "--out", tmp_path / "s").returncode == 0
-    refused("report", tmp_path / "s", "--out", "", says="not a file name")
+    refused("report", tmp_path / "s", "--out", "", says="a file name")

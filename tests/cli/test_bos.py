@@ -23,7 +23,7 @@ def test_scan_says_how_sequences_begin(tmp_path: Path) -> None:
     assert "no BOS (--bos no)" in (tmp_path / "o" / "report.html").read_text("utf-8")
 
 
-def test_paths_and_collapse_obey_a_gguf_header(tmp_path: Path) -> None:
+def test_paths_and_collapse_follow_the_bos_setting_of_a_gguf_header(tmp_path: Path) -> None:
     write_gguf(tmp_path / "tiny.gguf", add_bos=True)
     model, out = tmp_path / "tiny.gguf", ("--out", tmp_path / "o")
     done = attnscope("paths", model, "ab a b", "--draws", "0", *out)
@@ -40,7 +40,7 @@ def test_paths_and_collapse_obey_a_gguf_header(tmp_path: Path) -> None:
     assert "BOS first (the GGUF header asks for it)" in " ".join(fallen.stdout.split())
 
 
-def test_another_answer_is_refused() -> None:
+def test_unknown_value_of_bos_is_refused() -> None:
     done = attnscope("scan", "pocket", "--bos", "maybe")
     assert done.returncode == 2
     assert "maybe" in done.stderr

@@ -24,7 +24,7 @@ def one_construction(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(widths, "known_widths", lambda: {})
-    import_module("attnscope.commands.compile.run")  # first imported below, it would keep the stand-in for good
+    import_module("attnscope.commands.compile.run")  # imported here, because a first import below would keep the stub
     with registered(monkeypatch, exact_construction("joint", needs=5)):
         yield
 
@@ -35,10 +35,10 @@ ASKED = ("capacity", "-n", "12", "-k", "1", "--seeds", "1", "--budget", "20")
 def test_the_table_has_bounds_and_constructions() -> None:
     result = invoke(*ASKED, "--verbose")
     assert result.exit_code == 0, (result.output, result.exception)
-    for words in ("1 of 12 tokens", "Width 5 is enough", "at least 2", "What no head can go below", "universal",
-                  "What each construction needs", "joint", "5 at seed 0", "the theorem"):  # fmt: skip
+    for words in ("1 of 12 tokens", "Width 5 is enough", "at least 2", "Lower bounds of the width", "universal",
+                  "Width of each construction", "joint", "5 at seed 0", "the theorem"):  # fmt: skip
         assert words in " ".join(result.stdout.split())
-    assert "What no head can go below" not in invoke(*ASKED).stdout
+    assert "Lower bounds of the width" not in invoke(*ASKED).stdout
 
 
 def test_json_and_chart(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_an_interruption_says_how_much_is_kept(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr("attnscope.commands.capacity.worklist.measure", second_interrupted)
     result = invoke("capacity", "-n", "12", "-k", "1", "--seeds", "2", "--budget", "20")
     assert result.exit_code == 130
-    assert "1 measurement done until then is kept: run the same command to continue." in result.stderr
+    assert "1 measurement done so far is kept: run the same command to continue." in result.stderr
     assert len(list((tmp_path / "cache").rglob("*.json"))) == 1
 
 
@@ -113,7 +113,7 @@ def test_python_takes_a_number_of_seeds() -> None:
     assert capacity(12, 1, seeds=2, budget=0.0).seeds == (0, 1)
 
 
-def test_an_answer_that_cannot_be_drawn_is_still_given(tmp_path: Path) -> None:
+def test_answer_is_printed_even_if_its_chart_is_refused(tmp_path: Path) -> None:
     asked = ("capacity", "-n", "12", "-k", "1", "--budget", "0", "--chart", tmp_path / "c.svg")
     result = invoke(*asked)
     assert isinstance(result.exception, RefusalError)

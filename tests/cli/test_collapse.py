@@ -125,7 +125,7 @@ def test_a_shape_needs_random_weights() -> None:
     assert "--random-init" in error.sentence
 
 
-def test_an_interruption_is_said_and_leaves_nothing(
+def test_interruption_is_reported_and_leaves_no_files(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*args: object, **kwargs: object) -> None:

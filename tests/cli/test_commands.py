@@ -124,8 +124,8 @@ def test_measures_lists_the_catalog_and_one_card() -> None:
     assert {"entropy", "spike", "qk_spectrum"} <= {card["name"] for card in cards}
 
 
-def test_fail_on_is_a_gate(model: Path, tmp_path: Path) -> None:
-    """Any finding at all, and a threshold that no model can miss."""
+def test_fail_on_exits_with_1(model: Path, tmp_path: Path) -> None:
+    """Exit with 1 for any finding, with a threshold that every model exceeds."""
     gate = ("--threshold", "sink_mass=0.0", "--fail-on", "note")
     assert attnscope("scan", model, *SMALL, *gate, "--out", tmp_path / "a").returncode == 1
     assert (tmp_path / "a" / "report.html").exists()
@@ -135,7 +135,7 @@ def test_version() -> None:
     assert attnscope("--version").stdout.strip() == __version__
 
 
-def test_a_closed_pipe_is_no_error() -> None:
+def test_closed_pipe_is_not_an_error() -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "attnscope.cli.main", "measures", "--json"],
         stdout=subprocess.PIPE,
@@ -159,7 +159,7 @@ def test_compare_of_a_survey_with_itself_says_that_nothing_changed(scanned: Path
 
 
 def on_a_terminal(*words: str | Path, press_at: bytes | None = None) -> tuple[int, bytes]:
-    """Run a command with a real pseudo-terminal as its own; press Ctrl-C there once `press_at` is seen."""
+    """Run a command in a pseudo-terminal; press Ctrl-C when `press_at` appears."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
     seen = b""
@@ -176,7 +176,7 @@ def on_a_terminal(*words: str | Path, press_at: bytes | None = None) -> tuple[in
         while True:
             try:
                 part = os.read(leader, 4096)
-            except OSError:  # the other end is closed
+            except OSError:  # the process has closed its end
                 break
             if not part:
                 break
@@ -188,7 +188,7 @@ def on_a_terminal(*words: str | Path, press_at: bytes | None = None) -> tuple[in
     return run.returncode, seen
 
 
-# The terminal must be the one that controls the process, or Ctrl-C would not reach it.
+# It must be the controlling terminal of the process, or Ctrl-C would not reach it.
 OWN_TERMINAL = (
     "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); sys.argv[0] = 'attnscope'\n"
     "from attnscope.cli.main import run; run()"
@@ -196,7 +196,7 @@ OWN_TERMINAL = (
 
 
 def screen(output: bytes) -> list[str]:
-    """The lines a person sees: carriage return, newline, cursor up and the erasing of lines are obeyed."""
+    """Return the lines on the screen, after carriage returns, newlines, cursor movements and erased lines."""
     lines, row, column = [""], 0, 0
     for move, text in re.findall(r"(\x1b\[[0-9;?]*[A-Za-z]|[\r\n])|([^\x1b\r\n]+)", output.decode()):
         if text:
@@ -216,7 +216,7 @@ def screen(output: bytes) -> list[str]:
 
 
 def test_a_terminal_sees_a_bar_with_speed_and_time_left(model: Path, tmp_path: Path) -> None:
-    """The bar draws, and the sequences and tokens per second are on it."""
+    """The bar shows the sequences and the tokens per second."""
     words = ("scan", model, "--samples", "40", "--max-tokens", "40", "--batch-size", "1", "--out", tmp_path / "o")
     code, seen = on_a_terminal(*words)
     assert code == 0, seen.decode()

@@ -1,4 +1,4 @@
-"""`attnscope compare` on made-up surveys: many of them, the gate, what is refused."""
+"""`attnscope compare` on synthetic surveys: several surveys, --fail-on, refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOP = math.lgamma(65) / 64  # nats: uniform attention over 64 tokens under a cau
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`few`, `some` and `most`: models of ten blocks of four heads, 4, 6 and 24 of which are uniform."""
+    """Write surveys `few`, `some` and `most`: ten blocks of four heads, of which 4, 6 and 24 are uniform."""
     made = tmp_path_factory.mktemp("surveys")
     for name, number in (("few", 4), ("some", 6), ("most", 24)):
         flat = [TOP] * number + [1.5] * (40 - number)
@@ -58,11 +58,11 @@ def run(folder: Path, *words: str) -> tuple[int, str]:
         (("few", "most", "--fail-on", "warning", "--json"), 1),
     ],
 )
-def test_the_gate(folder: Path, words: tuple[str, ...], code: int) -> None:
+def test_fail_on_exits_with_1_for_new_or_worse_findings(folder: Path, words: tuple[str, ...], code: int) -> None:
     assert run(folder, *words)[0] == code
 
 
-def test_a_gate_that_fails_still_writes_and_says_why(folder: Path, tmp_path: Path) -> None:
+def test_fail_on_still_writes_the_page_and_says_why(folder: Path, tmp_path: Path) -> None:
     page, record = tmp_path / "c.html", tmp_path / "c.json"
     code, text = run(folder, "few", "most", "--fail-on", "warning", "--out", str(page), "--save", str(record))
     assert code == 1
@@ -83,13 +83,13 @@ def test_many_surveys(folder: Path) -> None:
 
 
 def test_one_survey_is_refused(folder: Path) -> None:
-    with pytest.raises(RefusalError, match="two surveys or more: name another one"):
+    with pytest.raises(RefusalError, match="needs at least two surveys: name another one"):
         run(folder, "few")
 
 
 def test_empty_and_unreadable_names_are_refused_wherever_they_stand(folder: Path) -> None:
     for words in (("few", ""), ("", "few"), ("few", "some", "")):
-        with pytest.raises(RefusalError, match="is empty, and not a file name"):
+        with pytest.raises(RefusalError, match="is empty: give a file name"):
             run(folder, *words)
     with pytest.raises(RefusalError, match="There is no file"):
         run(folder, "few", "some", "nothing.json")

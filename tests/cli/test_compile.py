@@ -36,7 +36,7 @@ def invoke(*words: str | Path) -> Result:
 
 
 def refused(*words: str | Path, says: str) -> None:
-    """One sentence; `attnscope.cli.main` prints it and exits with 2."""
+    """Return the sentence of the refusal, which `attnscope.cli.main` prints before it exits with 2."""
     result = invoke(*words)
     assert isinstance(result.exception, RefusalError), (result.exception, result.output)
     assert says in result.exception.sentence
@@ -166,15 +166,15 @@ def test_help_names_every_generator_and_method() -> None:
         assert re.search(rf"\b{name}\b", words), name
 
 
-def test_time_that_is_up_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exhausted_budget_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with registered(monkeypatch, exact_construction(needs=3, first=8)):
         result = invoke("compile", "permutation", "-n", "12", "--budget", "0")
     assert result.exit_code == 0, result.output
-    assert "--budget gives it more" in result.stderr
+    assert "raise it with --budget" in result.stderr
     assert "smallest found in the time given" in " ".join(result.stdout.split())
 
 
-def test_refused_places(tmp_path: Path) -> None:
+def test_unusable_output_paths_are_refused(tmp_path: Path) -> None:
     pattern = ("compile", "permutation", "-n", "6")
     refused(*pattern, "--out", tmp_path / "no" / "h.safetensors", says="There is no folder")
     refused(*pattern, "--out", tmp_path / "head.pt", says=".safetensors")
@@ -195,15 +195,15 @@ def test_refused_models() -> None:
     refused("compile", "--model", "pocket", says="--text")
     refused("compile", "window", "-n", "6", "--text", "x", says="--model")
     refused("compile", "--model", "pocket", "--text", "x y", "-n", "4", says="the text says")
-    refused("compile", "--model", "pocket", "--text", "x y", "--causal", says="the model's head decides")
+    refused("compile", "--model", "pocket", "--text", "x y", "--causal", says="leave them out with --model")
 
 
 def test_the_pattern_of_a_real_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the pocket model's head looks at most, one key per token."""
+    """Compile the key that a head of pocket attends to most, for each token."""
     result = invoke("compile", "--model", "pocket", "--text", "The dog chased its own tail.", "-k", "1", "--block", "1",
                     "--head", "0", "--method", "moment_curve", "--json")  # fmt: skip
     assert result.exit_code == 0, (result.output, result.exception)
     data = json.loads(result.stdout)
-    assert "layer 1, head 0" in data["pattern"]
+    assert "block 1, head 0" in data["pattern"]
     assert data["causal"] is True
     assert data["k"] == 1

@@ -1,4 +1,4 @@
-"""Help at 80 columns: everything is said whole, every example can be typed, and nothing heavy is imported for it."""
+"""Help at 80 columns and shell completion: complete descriptions, working examples, and no heavy imports."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from attnscope.cli.help import EXAMPLES, WHAT_IS_WRITTEN
 from attnscope.cli.main import app
+from tests.command import offline
 
 GROUP: Any = typer.main.get_command(app)
 COMMANDS = tuple(GROUP.commands)
@@ -25,7 +26,7 @@ def help_of(*words: str) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """Without what depends on where lines end: they may end after a hyphen."""
+    """Join lines, which may be broken after a hyphen."""
     return "".join(text.split())
 
 
@@ -49,7 +50,21 @@ def test_a_command_has_whole_descriptions_and_two_examples(name: str) -> None:
     assert len(set(EXAMPLES[name])) == 2
 
 
-def test_examples_are_of_the_commands_that_there_are() -> None:
+@pytest.mark.parametrize("name", COMMANDS)
+def test_arguments_are_named_in_capitals_without_types_and_defaults_are_given_once(name: str) -> None:
+    shown = help_of(name)
+    usage = shown.partition("\n\n")[0]
+    assert "{" not in usage
+    assert "......" not in usage
+    assert "<list" not in shown
+    for parameter in GROUP.commands[name].params:
+        assert parameter.help.count("Default:") <= 1
+        if parameter.param_type_name == "argument":
+            assert parameter.metavar.isupper()
+            assert parameter.get_help_record(GROUP.make_context("attnscope", [name]))[0] == parameter.metavar
+
+
+def test_every_example_names_an_existing_command() -> None:
     assert set(EXAMPLES) == set(COMMANDS)
 
 
@@ -57,7 +72,7 @@ def test_examples_are_of_the_commands_that_there_are() -> None:
 def test_examples_parse(example: str) -> None:
     program, name, *words = shlex.split(example)
     assert program == "attnscope"
-    context = GROUP.commands[name].make_context(name, words)  # raises where an option is not there
+    context = GROUP.commands[name].make_context(name, words)  # raises for an unknown option
     assert context.args == []
 
 
@@ -86,7 +101,7 @@ def test_help_imports_nothing_heavy() -> None:
     ],
     ids=lambda words: repr(words[-1]),
 )
-def test_complaints_repeat_nothing_that_commands_the_terminal(words: tuple[str, ...]) -> None:
+def test_error_messages_contain_no_terminal_escapes(words: tuple[str, ...]) -> None:
     done = CliRunner().invoke(app, list(words))
     assert done.exit_code == 2
     assert done.stdout == ""
@@ -94,3 +109,22 @@ def test_complaints_repeat_nothing_that_commands_the_terminal(words: tuple[str, 
     last = done.stderr.rstrip("\n").rpartition("Error: ")[2]
     assert last.isprintable(), last
     assert "Traceback" not in done.stderr
+
+
+def completed(words: str) -> list[str]:
+    """Return the completions that bash gets after these words."""
+    asked = {"_ATTNSCOPE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    program = "import sys; sys.argv[0] = 'attnscope'; from attnscope.cli.main import run; run()"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=offline() | asked, check=False
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("attnscope col", ["collapse"]), ("attnscope scan --stream", ["--stream-weights"]), ("attnscope nothing", [])],
+)
+def test_commands_and_options_are_offered(words: str, offered: list[str]) -> None:
+    assert completed(words) == offered

@@ -19,7 +19,7 @@ from tests.specimens import save_specimen
 
 SCAN = ("--samples", "60", "--max-tokens", "40", "--batch-size", "1")
 PLAIN = "from attnscope.cli.main import run; run()"
-# Every file takes longer to write than two signals are taken for one.
+# Writing a file takes longer than the time within which two signals count as one.
 SLOW_DISK = (
     """
 import os, sys, time
@@ -36,9 +36,9 @@ os.fsync = slow
 
 @dataclass(frozen=True)
 class Stop:
-    """Signals to send, each after a line that begins with some words, and what a process does about them."""
+    """Signals to send, each after a line that begins with given words, and the expected outcome."""
 
-    sends: list[tuple[str, float, int]]  # the line to wait for ("" for none), seconds after it, the signal
+    sends: list[tuple[str, float, int]]  # the line to wait for (or ""), seconds after it, the signal
     code: int
     started: Callable[[], None] = as_from_a_terminal
     program: str = PLAIN
@@ -65,7 +65,7 @@ STOPS = {
 
 
 def stopped(stop: Stop, words: list[str]) -> tuple[int, str]:
-    """Run a command, send it the signals; its exit code and all it said on standard error."""
+    """Run a command and send it the signals; return its exit code and standard error."""
     said = ""
     with subprocess.Popen(
         [sys.executable, "-c", stop.program, *words],
@@ -79,7 +79,7 @@ def stopped(stop: Stop, words: list[str]) -> tuple[int, str]:
         for line, seconds, number in stop.sends:
             while line:
                 said += (new := running.stderr.readline())
-                assert new, said  # it ended before it said that
+                assert new, said  # it ended before it printed that line
                 if new.startswith(line):
                     break
             time.sleep(seconds)
@@ -95,7 +95,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The scan that nothing interrupted."""
+    """An uninterrupted scan."""
     out = tmp_path_factory.mktemp("whole")
     done = attnscope("scan", model, *SCAN, "--out", out)
     assert done.returncode == 0, done.stderr
@@ -105,15 +105,13 @@ def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "name", [name if name == "Ctrl-C" else pytest.param(name, marks=pytest.mark.thorough) for name in STOPS]
 )
-def test_a_scan_keeps_what_is_done_and_goes_on_to_the_same_survey(
-    name: str, model: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_interrupted_scan_resumes_to_the_same_survey(name: str, model: Path, whole: Path, tmp_path: Path) -> None:
     stop, out = STOPS[name], tmp_path / "broken"
     words = ["scan", str(model), *SCAN, "--out", str(out)]
     code, said = stopped(stop, words)
     assert code == stop.code, said
     assert said.splitlines()[-1] == (
-        "attnscope: interrupted; what is done is kept: run the same command with --resume."
+        "attnscope: interrupted; finished shards are kept: run the same command with --resume."
     )
     assert "Traceback" not in said
     assert [p.name for p in out.iterdir()] == ["survey.partial.json"]
@@ -148,15 +146,16 @@ train._step_seed = slow
 
 
 @pytest.mark.thorough
-def test_an_experiment_in_a_background_job_stops_on_sigterm_and_goes_on(tmp_path: Path) -> None:
-    """Two of them, 50 ms apart: the step is finished, the training kept, and the numbers are those of one sitting."""
+def test_experiment_stops_on_sigterm_and_resumes(tmp_path: Path) -> None:
+    """After two signals 50 ms apart the step is finished and the training saved, and the resumed run gives equal
+    numbers."""
     tests = str(Path(__file__).parents[2])
     sends: list[tuple[str, float, int]] = [("in step 3", 0.05, signal.SIGTERM), ("", 0.05, signal.SIGTERM)]
     stop = Stop(sends, 143, as_a_background_job, REPRODUCE.format(tests=tests, slow=True))
     words = ["reproduce", "stand_in", "--out", str(tmp_path / "o"), "--json"]
     code, said = stopped(stop, words)
     assert code == 143, said
-    assert "attnscope: interrupted; what is done is kept in" in said.splitlines()[-1]
+    assert "attnscope: interrupted; finished work is kept in" in said.splitlines()[-1]
     assert "--resume" in said.splitlines()[-1]
     checkpoint = tmp_path / "o" / "checkpoint"
     assert (checkpoint / "part-0.json").exists()

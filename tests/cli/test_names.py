@@ -1,4 +1,4 @@
-"""A name that is wrong is refused before torch is imported, with the one that was meant; and so is nothing else."""
+"""Names and texts on the command line are checked before torch is imported."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import typer
 
+from attnscope.cli.files import text_or_file
 from attnscope.cli.options import check_model
 from attnscope.commands.collapse import record as collapse
 from attnscope.commands.collapse import record as published
+from attnscope.core.errors import RefusalError
 from attnscope.core.files import neighbour_meant
 from attnscope.hf.editing.surgery import CUTS
 from attnscope.hf.loading.in_memory import SHAPES
@@ -44,7 +46,7 @@ WRONG = {
     ("compare", "attnscope-pocket", "atnscope-pocket"): "no file",
 }
 
-# All of them in one process, which looks after each whether torch has come in.
+# One process for all of them, which checks after each whether torch was imported.
 PROGRAM = """
 import sys
 from attnscope.cli.main import app
@@ -87,18 +89,18 @@ def test_wrong_names_are_refused_without_torch_and_leave_nothing(here: Path) -> 
     assert sorted(here.rglob("*")) == before
 
 
-def test_lists_that_are_kept_apart_from_torch_are_those_that_torch_uses() -> None:
+def test_names_listed_without_torch_equal_the_registered_names() -> None:
     assert set(published.SHAPE_OF.values()) == set(SHAPES)
     assert set(collapse.VARIANTS) == set(CUTS)
 
 
-def test_right_names_pass(tmp_path: Path) -> None:
+def test_known_names_are_accepted(tmp_path: Path) -> None:
     check_model("pocket")
     check_model("bert-base", Loading(random_init=True), shapes=True)
     check_model(str(save_specimen(tmp_path / "model")))
 
 
-def test_ctrl_c_while_a_model_is_fetched_is_said(
+def test_ctrl_c_while_a_model_is_downloaded_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*args: object) -> None:
@@ -111,8 +113,23 @@ def test_ctrl_c_while_a_model_is_fetched_is_said(
     assert "nothing was done yet" in capsys.readouterr().err
 
 
-def test_only_what_is_close_is_suggested(tmp_path: Path) -> None:
+def test_only_similar_names_are_suggested(tmp_path: Path) -> None:
     (tmp_path / "survey.json").write_text("{}")
     assert neighbour_meant(tmp_path / "survy.json") == f" Did you mean '{tmp_path / 'survey.json'}'?"
     assert neighbour_meant(Path("nothing-like-it"), "pocket") == ""
     assert neighbour_meant(tmp_path / "not" / "there") == ""
+
+
+def test_argument_is_a_text_or_the_content_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a story.txt").write_text("once upon a time")
+    assert text_or_file("a story about nothing.txt really") == "a story about nothing.txt really"
+    assert text_or_file(str(tmp_path / "a story.txt")) == "once upon a time"
+    assert text_or_file("word") == "word"
+    assert text_or_file("") == ""
+
+
+def test_folders_and_missing_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RefusalError, match="is a folder"):
+        text_or_file(str(tmp_path))
+    with pytest.raises(RefusalError, match=r"There is no file 'story\.txt'"):
+        text_or_file("story.txt")

@@ -25,7 +25,7 @@ def invoke(*words: str | Path) -> Result:
 
 
 def refused(*words: str | Path, says: str) -> None:
-    """One sentence; `attnscope.cli.main` prints it and exits with 2."""
+    """Return the sentence of the refusal, which `attnscope.cli.main` prints before it exits with 2."""
     result = invoke(*words)
     assert isinstance(result.exception, RefusalError), (result.exception, result.output)
     assert says in result.exception.sentence
@@ -92,7 +92,7 @@ def test_report_draws_the_page_again_without_torch() -> None:
 
 def test_bad_input_leaves_nothing_behind() -> None:
     refused("pocket", "The old man", "--target", "thinge", says="Nearest tokens: ' thing'")
-    refused("pocket", "The old man", "--position", "77", says="position 77 is not among them")
+    refused("pocket", "The old man", "--position", "77", says="no position 77")
     refused("pocket", "The old man", "--dtype", "float16", says="choose one of float64, float32")
     refused("pocket", "The old man", "--stack", "encoder", says="no stack called 'encoder'")
     refused("pocket", "", says="The text is empty")

@@ -1,4 +1,4 @@
-"""One listener for every command: counted work with its speed, steps now and then, calls with and without tokens."""
+"""Progress of commands: counted work with its speed, steps, and calls with and without tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attnscope.core.progress import silent
 
 
 class _Clock:
-    """Time goes on by a second whenever somebody looks."""
+    """A clock that advances by a second with every reading."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -31,7 +31,7 @@ def _time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "time", _Clock())
 
 
-def test_counted_work_says_every_tenth_with_its_speed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_counted_work_prints_every_tenth_with_its_speed(capsys: pytest.CaptureFixture[str]) -> None:
     with showing("sequences") as advance:
         advance("loading", 0, 0)
         for done in range(21):
@@ -45,7 +45,7 @@ def test_counted_work_says_every_tenth_with_its_speed(capsys: pytest.CaptureFixt
     assert lines[-1] == "drawing the report"
 
 
-def test_what_a_resumed_scan_had_done_is_not_its_speed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_speed_excludes_work_done_before_resuming(capsys: pytest.CaptureFixture[str]) -> None:
     with showing("sequences") as advance:
         advance("scanning", 10, 20, 10_000)
         advance("scanning", 12, 20, 10_100)
@@ -56,7 +56,7 @@ def test_what_a_resumed_scan_had_done_is_not_its_speed(capsys: pytest.CaptureFix
     assert float(speed[1].replace(",", "")) <= 100
 
 
-def test_steps_say_something_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_are_printed_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     with showing() as advance:
         for done in range(30):
             advance("searching", done, 30)
@@ -68,7 +68,7 @@ def test_steps_say_something_every_ten_seconds(capsys: pytest.CaptureFixture[str
     assert lines[-1] == "polishing"
 
 
-def test_nobody_need_listen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_silent_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     silent("searching", 1, 2)
     silent("scanning", 1, 2, 300)
     assert capsys.readouterr() == ("", "")
@@ -82,7 +82,7 @@ def test_nobody_need_listen(capsys: pytest.CaptureFixture[str]) -> None:
         (59.6, 3600.0, "1:00 elapsed, 1:00:00 left"),
     ],
 )
-def test_times_say_which_is_which(elapsed: float, left: float | None, words: str) -> None:
+def test_elapsed_and_remaining_times_are_labelled(elapsed: float, left: float | None, words: str) -> None:
     assert times_words(elapsed, left) == words
 
 
@@ -102,5 +102,5 @@ def test_a_bar_of_eighty_columns_cuts_no_label(counted: bool) -> None:
     assert max(map(len, lines)) <= 80
     assert "elapsed, 1:06:40 left" in shown if counted else "0:00 elapsed" in shown
     assert words["count"] in shown
-    assert set(label.split()) <= set(shown.split())  # on two lines, where one is too short
+    assert set(label.split()) <= set(shown.split())  # wrapped to two lines
     assert "…" not in shown

@@ -48,16 +48,16 @@ def test_a_run_becomes_a_page_without_torch(tmp_path: Path) -> None:
     assert told["sentences"][0].startswith("a: Entropy collapses in block 1, head 0, since step 750")
     page = (tmp_path / "a" / "timeline.html").read_text()
     assert "What training did to attention" in page
-    assert not (tmp_path / "a" / "timeline.json").exists()  # the run itself has it
+    assert not (tmp_path / "a" / "timeline.json").exists()  # the record is the run itself
 
 
-def test_the_record_is_named_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_of_the_record_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a", "b"):
         write_run(tmp_path / name, 3)
     both = CliRunner().invoke(app, ["timeline", "a", "b", "--out", "side"])
     assert re.search(r"^Page +side/timeline.html$", both.stdout, re.M)
-    assert "Record" not in both.stdout  # each run keeps its own
+    assert "Record" not in both.stdout  # each run keeps its record
     one = CliRunner().invoke(app, ["timeline", "a", "--out", "side"])
     assert re.search(r"^Record +a$", one.stdout, re.M)
     assert [path.name for path in (tmp_path / "side").iterdir()] == ["timeline.html"]
@@ -76,11 +76,11 @@ def test_twin_and_load_read_the_same(tmp_path: Path) -> None:
     [
         (["none"], "There is no run none"),
         (["empty"], "holds neither a run"),
-        (["a", "--samples", "4"], "samples: words of a scan"),
-        (["a", "checkpoint-5"], "Runs and checkpoints do not go into one timeline"),
+        (["a", "--samples", "4"], "samples: options of a scan"),
+        (["a", "checkpoint-5"], "Runs and checkpoints cannot be mixed in one timeline"),
     ],
 )
-def test_what_is_no_run_is_refused(
+def test_folder_that_is_not_a_run_is_refused(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -107,15 +107,15 @@ def test_checkpoints_are_scanned_in_the_order_of_their_steps(tmp_path: Path) -> 
     entropy = found.series("entropy")
     assert entropy.shape[0] == 2
     assert (entropy[0] == entropy[1]).all()  # the same weights on the same text
-    assert "what happened between is not known" in found.notes[0]
+    assert "what happened between them is unknown" in found.notes[0]
 
 
-def test_checkpoints_whose_step_nobody_knows_are_refused(tmp_path: Path) -> None:
+def test_checkpoints_without_a_known_step_are_refused(tmp_path: Path) -> None:
     for name in ("model", "run-5", "again-5"):
         (tmp_path / name).mkdir()
-    with pytest.raises(RefusalError, match="Nothing says which step"):
+    with pytest.raises(RefusalError, match=r"The step of .* is unknown"):
         from_checkpoints([tmp_path / "model"])
-    with pytest.raises(RefusalError, match="are both of step 5"):
+    with pytest.raises(RefusalError, match="are both at step 5"):
         from_checkpoints([tmp_path / "run-5", tmp_path / "again-5"])
 
 
@@ -138,7 +138,7 @@ class Terminal:
                 self.text += os.read(self.number, 65536).decode(errors="replace")
 
     def press(self, key: bytes) -> int:
-        """The exit code after a key that leaves."""
+        """Press a key to quit, and return the exit code."""
         os.write(self.number, key)
         end = time.monotonic() + 30
         while time.monotonic() < end:
@@ -152,7 +152,7 @@ class Terminal:
         return os.waitstatus_to_exitcode(status)
 
 
-def test_a_run_is_followed_while_it_is_written_and_q_leaves(tmp_path: Path) -> None:
+def test_live_follows_a_run_until_q_is_pressed(tmp_path: Path) -> None:
     with RunLog.create(tmp_path / "run", header()) as log:
         log.append(look(0))
         screen = Terminal("timeline", str(tmp_path / "run"), "--live", "--refresh", "0.1")
@@ -162,16 +162,16 @@ def test_a_run_is_followed_while_it_is_written_and_q_leaves(tmp_path: Path) -> N
         screen.until("step 900 ·")
         screen.until("Entropy collapses in block 1")
         assert screen.press(b"q") == 0
-    assert "\x1b[?1049h" in screen.text  # a screen of its own,
+    assert "\x1b[?1049h" in screen.text  # the alternate screen,
     assert "\x1b[?1049l" in screen.text  # given back
 
 
-def test_without_a_terminal_it_says_how_things_stand(tmp_path: Path) -> None:
+def test_live_without_a_terminal_prints_the_current_state(tmp_path: Path) -> None:
     write_run(tmp_path / "run", 20)
     done = CliRunner().invoke(app, ["timeline", str(tmp_path / "run"), "--live"])
     assert done.exit_code == 0
     assert "step 1,000 · loss" in done.stdout
-    assert "q leaves" not in done.stdout
+    assert "q quits" not in done.stdout
     missing = CliRunner().invoke(app, ["timeline", str(tmp_path / "none"), "--live"])
     assert isinstance(missing.exception, RefusalError)
     two = CliRunner().invoke(app, ["timeline", str(tmp_path / "run"), str(tmp_path / "run"), "--live"])

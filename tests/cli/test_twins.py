@@ -1,4 +1,4 @@
-"""A command and its Python twin do the same where nothing is asked for: every default of one is that of the other."""
+"""A command and its Python twin have the same defaults."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf.loading.options import Loading, Sampling
 from tests.command import attnscope as typed
 
-# What only a command has: where things are written, what is printed, and what stops a build.
+# Options that only commands have: where to write, what to print, and when to fail a build.
 WRITTEN_AND_SAID = {"as_json", "chart", "charts", "fail_on", "out", "published", "save", "threshold", "verbose"}
-# What a command makes a pattern of, which its twin is given; and what is a name on one side and a value on the other.
+# Options from which a command makes the pattern that its twin gets, and options with other names or types in the twin.
 OTHERWISE = {
     "scan": {"view"},  # another twin: attnscope.view
     "compile": {"pattern", "n", "k", "model", "text", "block", "head"},
@@ -35,7 +35,7 @@ RENAMED = {("capacity", "no_cache"): "no_use_cache"}
 COMMANDS = {
     command.callback.__name__: command.callback
     for command in app.registered_commands
-    if command.callback is not None and command.callback.__name__ in attnscope.__all__  # a room may have the name too
+    if command.callback is not None and command.callback.__name__ in attnscope.__all__  # a room may have the same name
 }
 
 
@@ -44,12 +44,12 @@ def default_of(function: Any, name: str) -> Any:
     return tuple(value.split(",")) if isinstance(value, str) and "," in value else value
 
 
-def test_the_twins_are_known() -> None:
+def test_every_command_has_a_known_twin() -> None:
     assert {"scan", "collapse", "paths", "compile", "capacity", "reproduce", "report", "compare"} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_defaults_are_those_of_the_twin(name: str) -> None:
+def test_defaults_equal_those_of_the_twin(name: str) -> None:
     command, twin = COMMANDS[name], getattr(attnscope, name)
     theirs = inspect.signature(twin).parameters
     compared = 0
@@ -71,25 +71,25 @@ def test_defaults_are_those_of_the_twin(name: str) -> None:
     assert compared or name in ("compare", "report", "doctor")
 
 
-def test_defaults_of_evaluating_are_those_of_its_own_twin() -> None:
+def test_defaults_of_evaluate_equal_those_of_its_twin() -> None:
     theirs = inspect.signature(attnscope.evaluate).parameters
     for option in ("methods", "labels", "dtype", "device", "bos", "seed", "random_init"):
         assert default_of(COMMANDS["explain"], option) == theirs[option].default, option
     for option in (
         "samples",
         "max_tokens",
-    ):  # not given, so that without --evaluate they are refused: the help tells them
+    ):  # the default is None, so that they are refused without --evaluate; the help shows the real default
         assert default_of(COMMANDS["explain"], option) is None, option
-        assert f"of --evaluate: {theirs[option].default}" in " ".join(typed("explain", "--help").stdout.split())
+        assert f"Default: {theirs[option].default}." in " ".join(typed("explain", "--help").stdout.split())
 
 
-def test_defaults_of_the_heads_of_a_model_are_those_of_their_own_twin() -> None:
+def test_defaults_of_head_widths_equal_those_of_its_twin() -> None:
     theirs = inspect.signature(attnscope.head_widths).parameters
     for option in ("corpus", "texts", "max_tokens", "dtype", "ratio_error", "leak"):
         assert default_of(COMMANDS["capacity"], option) == theirs[option].default, option
 
 
-def test_defaults_of_a_task_are_those_of_its_own_twin() -> None:
+def test_defaults_of_task_paths_equal_those_of_its_twin() -> None:
     theirs = inspect.signature(attnscope.task_paths).parameters
     for option in ("removal", "resume", "dtype", "device", "stack", "bos", "seed", "random_init"):
         assert default_of(COMMANDS["paths"], option) == theirs[option].default, option

@@ -1,4 +1,4 @@
-"""`attnscope view`: of a text, of the sequence behind a finding, and what is refused before anything is loaded."""
+"""`attnscope view` of a text and of the sequence behind a finding, and refusals before anything is loaded."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_report_links_the_view_of_the_sequence_behind_a_finding(scanned: Path)
     assert "Which head looks where?" in (scanned / f"view-{sample}.html").read_text()
 
 
-def test_without_such_a_page_the_report_says_how_to_make_it(scanned: Path, tmp_path: Path) -> None:
+def test_report_without_views_says_how_to_make_them(scanned: Path, tmp_path: Path) -> None:
     survey = package.Survey.load(scanned)
     (sample,) = survey.sequences
     kept = survey.save(tmp_path / "survey.json")
@@ -53,7 +53,7 @@ def test_without_such_a_page_the_report_says_how_to_make_it(scanned: Path, tmp_p
     assert package.load(tmp_path / "view.json").to_json()["parts"] == said["parts"]
 
 
-def test_a_source_and_its_target(tmp_path: Path) -> None:
+def test_view_of_a_source_and_its_target(tmp_path: Path) -> None:
     for part in (tiny_t5(), byte_tokenizer()):
         part.save_pretrained(tmp_path / "t5")
     done = attnscope("view", str(tmp_path / "t5"), "source text", "target", "--out", str(tmp_path), "--json")
@@ -67,12 +67,14 @@ def test_a_source_and_its_target(tmp_path: Path) -> None:
     ("words", "complaint"),
     [
         ((), "Give a TEXT to view, or --from SURVEY --sample N"),
-        (("text", "--from", "nowhere"), "two things to view"),
+        (("text", "--from", "nowhere"), "leave one of them out"),
         (("text", "--sample", "3"), "Give a TEXT to view"),
         (("--from", "nowhere.json"), "nowhere.json"),
     ],
 )
-def test_what_cannot_be_is_refused_first(words: tuple[str, ...], complaint: str, tmp_path: Path) -> None:
+def test_impossible_arguments_are_refused_before_loading(
+    words: tuple[str, ...], complaint: str, tmp_path: Path
+) -> None:
     done = attnscope("view", "pocket", *words, "--out", str(tmp_path / "out"))
     assert done.returncode == 2
     assert complaint in done.stderr

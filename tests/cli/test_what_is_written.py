@@ -1,7 +1,6 @@
-"""One rule for all commands: what is found is kept, with its page, in attnscope-NAME or in --out, and it is said where.
+"""All commands save their record and its page in attnscope-NAME or --out, and print the path.
 
-Commands that only read write nothing that they are not asked for, but for the page that `report` and `timeline` are
-there to write.
+Commands that read records write only what was requested, except that `report` and `timeline` write their page.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tests.specimens import save_specimen
 
 SCAN = ("--samples", "2", "--max-tokens", "12", "--measures", "entropy")
 
-# what finds something: the words, the folder, and the files in it
+# commands with a record: arguments, folder, and files in it
 FINDS = {
     "scan": (("model", *SCAN), "model", ["report.html", "survey.json"]),
     "collapse": (
@@ -43,7 +42,7 @@ FINDS = {
     "capacity": (("-n", "12", "-k", "1", "--budget", "0"), "capacity-n12-k1", ["capacity.html", "capacity.json"]),
     "reproduce": (("stand_in", "--seeds", "1"), "stand_in", ["charts", "page.html", "results.json"]),
 }
-WITH_OUT = {"treat": ("model",)}  # a treated model is as large as a model: it is kept where a folder is named for it
+WITH_OUT = {"treat": ("model",)}  # a treated model is large, so it is saved only with --out
 READS = {"report", "compare", "export", "measures", "merge", "timeline", "variants", "cite", "doctor"}
 
 
@@ -54,7 +53,7 @@ def specimen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(tmp_path: Path, specimen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a model in it, an experiment that takes no time, and charts that are not drawn."""
+    """Change to a folder with a model, with a fast experiment and without drawing charts."""
     blank = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10"></svg>'
     monkeypatch.setattr("attnscope.reports.export.render", lambda *_, **__: blank)
     monkeypatch.setattr(driver, "experiments", lambda: {"stand_in": stand_in})
@@ -73,13 +72,13 @@ def inside(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_every_command_finds_or_reads() -> None:
+def test_every_command_either_writes_a_record_or_reads_one() -> None:
     known = {command.callback.__name__ for command in app.registered_commands if command.callback}
     assert known == FINDS.keys() | READS
 
 
 @pytest.mark.parametrize("command", FINDS)
-def test_what_is_found_is_kept_in_a_folder_named_after_it_and_it_is_said_where(command: str, here: Path) -> None:
+def test_records_are_saved_in_the_default_folder_and_its_path_is_printed(command: str, here: Path) -> None:
     words, name, files = FINDS[command]
     name = here.joinpath("model").resolve().name if name == "model" else name
     done = attnscope(command, *words)
@@ -98,7 +97,7 @@ def test_what_is_found_is_kept_in_a_folder_named_after_it_and_it_is_said_where(c
 
 
 @pytest.mark.parametrize("command", FINDS)
-def test_out_names_another_folder_also_where_json_is_printed(command: str, here: Path) -> None:
+def test_out_names_another_folder_even_with_json(command: str, here: Path) -> None:
     words, _, files = FINDS[command]
     done = attnscope(command, *words, "--out", "other", "--json")
     assert done.returncode == 0, done.stderr
@@ -106,7 +105,7 @@ def test_out_names_another_folder_also_where_json_is_printed(command: str, here:
     assert inside(Path("other")) == [*WITH_OUT.get(command, ()), *files]
 
 
-def test_an_answer_that_was_only_looked_up_is_not_kept_unless_asked_for(here: Path) -> None:
+def test_looked_up_answer_is_saved_only_on_request(here: Path) -> None:
     lookup = ("capacity", "-n", "256", "-k", "4")
     done = attnscope(*lookup)
     assert done.returncode == 0, done.stderr
@@ -117,7 +116,7 @@ def test_an_answer_that_was_only_looked_up_is_not_kept_unless_asked_for(here: Pa
     assert inside(Path("other")) == ["capacity.html", "capacity.json"]
 
 
-def test_commands_that_read_write_what_they_are_asked_for(here: Path) -> None:
+def test_reading_commands_write_only_on_request(here: Path) -> None:
     for out in ("a", "b"):
         assert attnscope("scan", "model", *SCAN, "--out", out).returncode == 0
     before = made_in(here)
@@ -139,7 +138,7 @@ def test_report_of_a_folder_with_several_records_draws_them_all(here: Path) -> N
     assert inside(Path("all")) == ["collapse.html", "collapse.json", "report.html", "survey.json"]
     one_page = attnscope("report", "all", "--out", "page.html")
     assert one_page.returncode == 2
-    assert "survey.json and collapse.json, and --out names one page" in one_page.stderr
+    assert "survey.json and collapse.json, but --out names one page" in one_page.stderr
 
 
 def test_two_models_of_one_name_do_not_share_a_folder(here: Path, specimen: Path) -> None:
@@ -153,16 +152,16 @@ def test_two_models_of_one_name_do_not_share_a_folder(here: Path, specimen: Path
     kept = Path("attnscope-twin/survey.json").read_bytes()
     second = attnscope("scan", here / "b" / "twin", *SCAN)
     assert second.returncode == 0, second.stderr
-    assert "attnscope-twin holds what was found about another model of that name" in second.stderr
+    assert "attnscope-twin holds results for another model of that name" in second.stderr
     assert "attnscope-twin-2/report.html" in second.stdout
-    assert model_folder("b/twin", False) == Path("attnscope-twin-2")  # which is its own by now
+    assert model_folder("b/twin", False) == Path("attnscope-twin-2")  # which belongs to this model now
     assert Path("attnscope-twin/survey.json").read_bytes() == kept
     assert model_folder("./a/../a/twin", False) == Path("attnscope-twin")
     assert model_folder("a/twin/config.json", True) == model_folder("a/twin", True) == Path("attnscope-twin-random")
     assert sorted(path.name for path in here.glob("attnscope-*")) == ["attnscope-twin", "attnscope-twin-2"]
 
 
-def test_what_cannot_be_read_in_a_folder_belongs_to_nobody(here: Path) -> None:
+def test_unreadable_files_do_not_block_a_default_folder(here: Path) -> None:
     usual = model_folder("pocket", False)
     usual.mkdir()
     for content in ("", "{}", "[]", '{"provenance": {"model": {"source": 5}}}', '{"provenance": null}'):
@@ -183,7 +182,7 @@ def test_two_patterns_of_one_name_do_not_share_a_folder(here: Path) -> None:
         assert ("another pattern of that name" in done.stderr) == (folder == "attnscope-p-2")
 
 
-def test_a_head_may_go_to_a_file_of_its_own(here: Path) -> None:
+def test_out_may_name_a_safetensors_file_for_the_head(here: Path) -> None:
     done = attnscope("compile", "permutation", "-n", "6", "--out", "mine.safetensors")
     assert done.returncode == 0, done.stderr
     assert made_in(here) == ["mine.safetensors"]

@@ -9,7 +9,7 @@ import numpy as np
 from attnscope.commands.compare.chance import ByText
 from attnscope.commands.scan.diagnose import Thresholds
 from attnscope.commands.treat.record import Arm, Chosen, Order, Pruning, Training, Treatment
-from tests.commands.scan.survey.sample import sample_survey
+from tests.commands.scan.survey.sample import CARDS, sample_survey
 
 LOSSES = (3.1, 2.9, 3.4, 3.0)
 
@@ -59,7 +59,9 @@ def _texts(seed: int) -> ByText:
     """Four texts, each a little off what the whole survey says."""
     draw = np.random.default_rng(seed)
     means = {
-        key: np.asarray(cell.moments.mean + 0.01 * draw.normal(size=(4, *cell.moments.shape)))
+        key: np.clip(
+            cell.moments.mean + 0.01 * draw.normal(size=(4, *cell.moments.shape)), 0.0, CARDS[key.measure].high
+        )
         for key, cell in sample_survey(4, 4, 2, seed=seed).cells.items()
         if key.measure in ("sink_mass", "entropy")
     }
@@ -67,12 +69,12 @@ def _texts(seed: int) -> ByText:
 
 
 def sample_pruning() -> Treatment:
-    """Two heads taken out, nothing trained."""
+    """Two heads removed, nothing trained."""
     trained = sample_treatment()
     heads = ((0, 0), (1, 1), (2, 0), (3, 1))
     return replace(
         trained,
-        remedy=replace(trained.remedy, name="prune", title="Heads taken out", answers=("duplicate_heads",)),
+        remedy=replace(trained.remedy, name="prune", title="Heads removed", answers=("duplicate_heads",)),
         training=None,
         arms={name: arm for name, arm in trained.arms.items() if name != "control"},
         surveys={name: survey for name, survey in trained.surveys.items() if name != "control"},

@@ -76,7 +76,7 @@ def sample_collapse() -> Collapse:
         norm="1,inf",
         floor=2.2e-16,
         curves={
-            name: Curve(name, title, mean, mean, mean, mean, (3, 3, 3), (mean,), math.nan, 0)
+            name: Curve(name, title, mean, mean, mean, mean, (3, 3, 3 * (mean is falling)), (mean,), math.nan, 0)
             for name, title, mean in (("san", "attention only", falling), ("whole", "whole model", staying))
         },
         bounds=(bounds,),

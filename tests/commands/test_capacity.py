@@ -1,4 +1,4 @@
-"""A capacity as a record: round trips, refusals by name, tables, pages; and nothing of it needs torch."""
+"""The record of a capacity: round trips, refusals, tables and pages, all without torch."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from attnscope.reports.record import ask
 from tests.reports.charts.sample_capacity import need, sample_capacity
 
 
-def test_what_is_saved_comes_back(tmp_path: Path) -> None:
+def test_loaded_record_equals_saved_record(tmp_path: Path) -> None:
     found = sample_capacity()
     path = found.save(tmp_path / "capacity.json")
     assert Capacity.load(path) == load(tmp_path) == found
     assert json.loads(path.read_text())["format"] == "attnscope-capacity"
 
 
-def test_the_json_of_the_command_is_a_record_too(tmp_path: Path) -> None:
+def test_output_of_json_can_be_loaded(tmp_path: Path) -> None:
     (tmp_path / "kept.json").write_text(json.dumps(sample_capacity().to_json() | {"chart": None}))
     assert Capacity.load(tmp_path / "kept.json") == sample_capacity()
 
@@ -46,9 +46,9 @@ def test_the_json_of_the_command_is_a_record_too(tmp_path: Path) -> None:
         ({"surprise": 1}, "surprise"),
     ],
 )
-def test_what_contradicts_itself_is_refused_by_name(change: dict[str, Any], says: str, tmp_path: Path) -> None:
+def test_contradictions_are_refused_by_name(change: dict[str, Any], says: str, tmp_path: Path) -> None:
     (tmp_path / "capacity.json").write_text(json.dumps(sample_capacity().to_json() | change))
-    with pytest.raises(RefusalError, match=rf"damaged inside \(.*{says}"):
+    with pytest.raises(RefusalError, match=rf"damaged \(.*{says}"):
         load(tmp_path / "capacity.json")
 
 
@@ -56,7 +56,7 @@ def test_widths_without_seeds_and_other_versions_are_refused(tmp_path: Path) -> 
     document = sample_capacity().to_json()
     document["needs"][0]["widths"] = []
     (tmp_path / "capacity.json").write_text(json.dumps(document))
-    with pytest.raises(RefusalError, match="needs: joint has 0 widths for 1 seeds"):
+    with pytest.raises(RefusalError, match=r"needs\[0\].seeds: a list as long as `widths` says is needed"):
         load(tmp_path)
     (tmp_path / "capacity.json").write_text(json.dumps(document | {"version": 7}))
     with pytest.raises(RefusalError, match="of version 7"):
@@ -73,32 +73,32 @@ def test_the_table_has_every_place_once() -> None:
 
 
 def test_sentences_and_lines() -> None:
-    found = sample_capacity()
-    said = found.sentences()
-    assert said[0] == (
+    record = sample_capacity()
+    sentences = record.sentences()
+    assert sentences[0] == (
         "Width 4 is enough to attend to one pattern of 3 of 8 tokens (joint); keys that serve every such pattern need "
         "at least 6."
     )
-    assert said[1:] == (
+    assert sentences[1:] == (
         "The theorem of arXiv:2106.03764 asks for 38,809,393, by formula: far above what is needed.",
         "Not measured in the time given: margin.",
     )
-    missed = replace(found, needs=found.needs[1:2])
+    missed = replace(record, needs=record.needs[1:2])
     assert missed.sentences()[0].startswith("No construction attends to 3 of 8 tokens with the accuracy that was asked")
-    left = replace(found, needs=found.needs[2:])
+    left = replace(record, needs=record.needs[2:])
     nothing = left.sentences()
-    assert nothing[0].startswith("No width was measured for 3 of 8 tokens in the time given (--budget gives more);")
+    assert nothing[0].startswith("No width was measured for 3 of 8 tokens in the time given (--budget allows more);")
     assert len(nothing) == 2
-    assert [verdict(one).level for one in (found, missed, left)] == ["calm", "warning", "note"]
-    assert verdict(found).sentence == said[0]
-    assert [line[:2] for line in need_rows(found)] == [
+    assert [verdict(capacity).level for capacity in (record, missed, left)] == ["calm", "warning", "note"]
+    assert verdict(record).sentence == sentences[0]
+    assert [line[:2] for line in need_rows(record)] == [
         ("joint", "4"),
         ("frame", "none"),
         ("margin", "–"),
         ("the theorem", "38,809,393"),
     ]
-    assert seed_words(found) == "seed 0"
-    assert seed_words(replace(found, seeds=(0, 1))) == "some of the seeds 0, 1"
+    assert seed_words(record) == "seed 0"
+    assert seed_words(replace(record, seeds=(0, 1))) == "some of the seeds 0, 1"
 
 
 def test_curves_as_numbers() -> None:

@@ -1,4 +1,4 @@
-"""What chance may do to a finding, against drawing texts again; and that a verdict listens to it."""
+"""Intervals of changes in findings, compared with resampled texts; and verdicts respect them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sample() -> Survey:
 
 
 def reading_of(values: np.ndarray, struck: tuple[tuple[int, int], ...] = ()) -> Reading:
-    """One block of heads whose sink mass in each text is a row of `values`."""
+    """Return a reading of one block whose sink masses in each text are a row of `values`."""
     whole = sample()
     cell: Cell = next(cell for key, cell in whole.cells.items() if key[:2] == ("sink_mass", "value"))
     survey = replace(
@@ -48,7 +48,7 @@ def outcome(control: np.ndarray, treated: np.ndarray) -> Outcome | None:
 
 
 def drawn(draw: np.random.Generator, texts: int, heads: int = 24) -> np.ndarray:
-    """One model on other texts: heads all over the bar, what a text does to one head it does to its neighbours too."""
+    """Draw sink masses of one model on new texts: heads spread around the threshold, and correlated within a text."""
     own = np.linspace(0.05, 0.55, heads)
     together = (
         draw.normal(0.0, 0.08, size=(texts, 1)) + draw.normal(0.0, 0.05, size=(texts, 1 + heads // 8))[:, _group(heads)]
@@ -62,22 +62,22 @@ def _group(heads: int) -> list[int]:
 
 @pytest.mark.parametrize("texts", [2, 3, 4, 8, 16, 32])
 def test_the_same_model_on_other_texts_is_seldom_called_better_or_worse(texts: int) -> None:
-    """The null: one model stands on both sides, and each side reads texts of its own. A verdict is to be wrong in one
-    of twenty draws at most. Counts in 2000 draws; that the whole way gives the same verdicts is tested below."""
+    """Under the null hypothesis both arms are one model, and each arm reads its own texts. At most one verdict in
+    twenty may be wrong. This counts over 2000 draws; the test below shows that full verdicts agree."""
     draw = np.random.default_rng(texts)
     wrong = naive = 0
     for _ in range(2000):
-        one, other = drawn(draw, texts), drawn(draw, texts)
+        first, second = drawn(draw, texts), drawn(draw, texts)
         bar = LIMITS.sink_mass
-        apart = (other > bar).sum(axis=1) - (one > bar).sum(axis=1)
-        told = over_texts(apart.tolist(), whole=True)
-        wrong += told.sure(1) or told.sure(-1)
-        # As if heads were independent draws, and twice the standard deviation were enough of it.
-        shares = [(1 + (v > bar).sum(axis=0)) / (texts + 2) for v in (one, other)]
+        apart = (second > bar).sum(axis=1) - (first > bar).sum(axis=1)
+        difference = over_texts(apart.tolist(), whole=True)
+        wrong += difference.sure(1) or difference.sure(-1)
+        # The naive rule: heads as independent draws, and twice the standard deviation.
+        shares = [(1 + (v > bar).sum(axis=0)) / (texts + 2) for v in (first, second)]
         spread = 2 * math.sqrt(sum(float((p * (1 - p)).sum()) for p in shares) / texts)
         naive += abs(float(apart.mean())) > spread
-    # Binomial: 100 with a standard deviation of sqrt(2000 * .05 * .95) = 9.7; four of them above, and below there is
-    # room for whole numbers, whose tests are never exact and lean to silence where texts are few.
+    # Binomial: mean 100, standard deviation sqrt(2000 * .05 * .95) = 9.7. The upper limit is four deviations above; the
+    # lower limit is loose, because tests of counts are conservative with few texts.
     assert wrong <= 139
     if texts >= 8:
         assert wrong >= 40
@@ -89,19 +89,19 @@ def test_verdicts_on_the_same_model_are_those_of_the_counts(texts: int) -> None:
     draw = np.random.default_rng(texts)
     verdicts = []
     for _ in range(30):
-        one, other = drawn(draw, texts), drawn(draw, texts)
+        first, second = drawn(draw, texts), drawn(draw, texts)
         bar = LIMITS.sink_mass
-        told = over_texts(((other > bar).sum(axis=1) - (one > bar).sum(axis=1)).tolist(), whole=True)
-        got = outcome(one, other)
+        difference = over_texts(((second > bar).sum(axis=1) - (first > bar).sum(axis=1)).tolist(), whole=True)
+        got = outcome(first, second)
         assert got is not None
-        was, now = ((v.mean(axis=0) > bar).sum() for v in (one, other))
+        was, now = ((v.mean(axis=0) > bar).sum() for v in (first, second))
         verdicts.append(got.judgement)
-        # A count that hardly moved decides nothing: then it is the number, which another test holds against chance.
+        # If the count hardly moved, the value decides; another test covers that.
         if got.judgement in ("helped", "harmed") and abs(now - was) >= max(1.0, NOTICEABLE * was):
-            assert told.sure(1 if now > was else -1)
-            assert got.chance == pytest.approx(told.chance, rel=1e-12)
+            assert difference.sure(1 if now > was else -1)
+            assert got.chance == pytest.approx(difference.chance, rel=1e-12)
     # At most one in twenty of 30: binomial mean 1.5, standard deviation 1.2; above 6 lies less than 1 in 1000.
-    assert sum(one in ("helped", "harmed") for one in verdicts) <= 6
+    assert sum(verdict in ("helped", "harmed") for verdict in verdicts) <= 6
     assert "unknown" not in verdicts
 
 
@@ -116,7 +116,7 @@ def test_a_number_is_held_against_students_interval() -> None:
     assert told.chance == pytest.approx(4.302652729911275 * np.std([1, 2, 4], ddof=1) / math.sqrt(3), rel=1e-9)
 
 
-def test_two_texts_in_which_one_head_crossed_are_no_certainty() -> None:
+def test_one_crossing_in_each_of_two_texts_is_not_certain() -> None:
     assert not over_texts([-1, -1], whole=True).sure(-1)
     assert over_texts([-160, -158], whole=True).sure(-1)
     assert not over_texts([-160, -158], whole=True).sure(1)
@@ -143,7 +143,7 @@ def test_an_effect_that_is_there_is_found() -> None:
     assert (gone.judgement, gone.treated) == ("helped", None)
 
 
-def test_a_finding_that_is_gone_by_a_hair_is_no_effect() -> None:
+def test_a_finding_that_barely_disappears_is_no_effect() -> None:
     draw = np.random.default_rng(2)
     near = np.array([0.305, 0.1]) + 0.1 * draw.normal(size=(16, 2))
     near += np.array([0.305, 0.1]) - near.mean(axis=0)
@@ -155,7 +155,7 @@ def test_a_finding_that_is_gone_by_a_hair_is_no_effect() -> None:
 
 
 def test_a_survey_without_texts_leaves_chance_unknown() -> None:
-    """Of an arm that nobody read text by text, a change is not called one."""
+    """If an arm has no means by text, no change is reported."""
     control, treated = reading_of(np.full((8, 4), 0.6)), reading_of(np.full((8, 4), 0.1))
     blind = {"control": replace(control, by_text=None), "treated": treated}
     found = {"before": (), "control": diagnose(control.survey, LIMITS), "treated": ()}
@@ -164,7 +164,7 @@ def test_a_survey_without_texts_leaves_chance_unknown() -> None:
 
 
 def test_heads_that_are_gone_count_on_neither_side() -> None:
-    """Pruned: two of four sinks are struck before and after, in every text too, and the other two stayed."""
+    """After pruning, two of four sinks are ignored before and after, in every text, and the other two stayed."""
     values = np.full((8, 4), 0.6) + 0.01 * np.random.default_rng(0).normal(size=(8, 4))
     struck = ((0, 0), (0, 1))
     after = values.copy()
@@ -179,7 +179,7 @@ def test_heads_that_are_gone_count_on_neither_side() -> None:
 
 
 def spiky(jumps: np.ndarray) -> Reading:
-    """A stream whose largest entry is 300 entering block 0 and 300 * jump after it, text by text."""
+    """Return a reading whose largest entry is 300 entering block 0 and 300 * jump after it, by text."""
     whole = sample()
     cell = next(cell for key, cell in whole.cells.items() if key[:2] == ("spike", "value"))
     keys = [Key("spike", "value", "decoder", "stream", layer) for layer in (0, 1)]
@@ -190,8 +190,8 @@ def spiky(jumps: np.ndarray) -> Reading:
 
 
 def test_a_massive_activation_is_gone_by_all_its_numbers_and_not_by_its_size() -> None:
-    """Its step fell from just above the least factor to just below, while its size is far above the least size: that
-    the size is far from its threshold says nothing."""
+    """The step fell from just above the smallest factor to just below it, while the size stays far above its threshold.
+    The distance of the size from its threshold must not count."""
     step = LIMITS.spike_step
     noise = np.random.default_rng(0).normal(size=12)
     noise -= noise.mean()

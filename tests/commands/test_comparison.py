@@ -140,6 +140,7 @@ def test_many_surveys_behave_as_a_record(tmp_path: Path) -> None:
     assert [line["survey"] for line in rows_of(found.chart())][:1] == ["step 0"]
     assert {line["survey"] for line in rows_of(found.chart())} == {"step 0", "step 1", "step 2"}
     document = json.loads(path.read_text())
+    del document["sha256"]
     few = "two surveys or more"
     for surveys, told in (([], few), (document["surveys"][:1], few), ("text", few), ([1, 2], "surveys[0]")):
         path.write_text(json.dumps(document | {"surveys": surveys}))
@@ -151,7 +152,7 @@ def test_two_surveys_keep_their_file(tmp_path: Path) -> None:
     """Files hold `first` and `second`, as they did before there could be more."""
     found = compare(sample_survey(2, 2, 2), sample_survey(2, 2, 2, seed=1))
     document = json.loads(found.save(tmp_path / "c.json").read_text())
-    assert sorted(document) == ["first", "format", "second", "thresholds", "version"]
+    assert sorted(document) == ["first", "format", "second", "sha256", "thresholds", "version"]
 
 
 def test_one_survey_is_no_comparison() -> None:
@@ -188,7 +189,7 @@ def test_table_and_json() -> None:
     assert data["changes"][0]["measure"] == comparison.changes[0].measure
 
 
-def test_a_stranger_among_many_is_named() -> None:
+def test_the_incomparable_survey_among_many_is_named() -> None:
     with pytest.raises(RefusalError, match="the third one holds no number"):
         compare(entropies([[1.0]]), entropies([[1.1]]), Survey.empty({}, CARDS))
 
@@ -218,7 +219,7 @@ def test_surveys_with_nothing_in_common_are_refused(second: Survey, why: str) ->
 def test_surveys_at_other_layers_are_refused() -> None:
     ledger = SurveyBuilder(CARDS)
     ledger.observe("entropy", "value", "decoder", "self", 7, np.array([[1.0]]))
-    with pytest.raises(RefusalError, match="no measure was taken at the same layer in both"):
+    with pytest.raises(RefusalError, match="no measure was taken at the same block in both"):
         compare(entropies([[1.0]]), ledger.survey({}))
 
 

@@ -1,4 +1,4 @@
-"""A compiled head as a record: it comes back without torch, and what contradicts itself is refused by name."""
+"""The record of a compiled head: it is loaded without torch, and contradictions are refused by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from attnscope.reports.record import ask
 
 
 def made(dtype: str = "float32", *, sharp: float = 12.0, causal: bool = True, n: int = 12, keys: int = 12) -> Compiled:
-    """Keys on a basis, queries that look for a row's keys; with little sharpness they leak."""
+    """Return a head with orthonormal keys; with little sharpness it leaks."""
     if n == keys:
         pattern = window(n, 2, causal=causal)
     else:
@@ -62,7 +62,7 @@ def made(dtype: str = "float32", *, sharp: float = 12.0, causal: bool = True, n:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_is_saved_comes_back(dtype: str, tmp_path: Path) -> None:
+def test_loaded_record_equals_saved_record(dtype: str, tmp_path: Path) -> None:
     compiled = made(dtype)
     again = load(compiled.save(tmp_path / "head.safetensors"))
     assert isinstance(again, Compiled)
@@ -78,7 +78,7 @@ def test_what_is_saved_comes_back(dtype: str, tmp_path: Path) -> None:
     assert again.save(tmp_path / "again.safetensors").read_bytes() == (tmp_path / "head.safetensors").read_bytes()
 
 
-def test_a_rectangular_head_comes_back(tmp_path: Path) -> None:
+def test_a_rectangular_head_survives_a_round_trip(tmp_path: Path) -> None:
     compiled = made(n=6, keys=9)
     again = Compiled.load(compiled.save(tmp_path / "head.safetensors"))
     assert (again.queries.shape, again.keys.shape, again.pattern.n_keys) == ((6, 9), (9, 9), 9)
@@ -95,10 +95,10 @@ def test_the_file_is_what_other_readers_of_safetensors_expect(tmp_path: Path) ->
 
 
 def changed(path: Path, *, metadata: dict[str, Any] | None = None, **tensors: Any) -> Path:
-    """The file with other numbers in its certificate, or other tensors; None leaves one out."""
+    """Return a copy of the file with changed numbers in its certificate, or changed tensors (None removes one)."""
     with safe_open(path, "pt") as stored:
         kept = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-        words = dict(stored.metadata())
+        words = {name: value for name, value in stored.metadata().items() if name != "sha256"}
     certificate = json.loads(words["certificate"]) | (metadata or {})
     words["certificate"] = json.dumps({name: value for name, value in certificate.items() if value != "leave out"})
     kept = {name: tensor for name, tensor in (kept | tensors).items() if tensor is not None}
@@ -117,8 +117,8 @@ def changed(path: Path, *, metadata: dict[str, Any] | None = None, **tensors: An
         ({"dtype": "float64"}, "dtype: 'float64' is stored, and 'float32' follows"),
         ({"causal": False}, "causal: False is stored"),
         ({"method": "joint"}, "method: 'joint' is stored, and 'basis' follows"),
-        ({"leak": None}, "leak: nan is more than was asked"),
-        ({"leak": 0.5}, "leak: 0.5 is more than was asked, and no row is failing"),
+        ({"leak": None}, "leak: nan exceeds its limit"),
+        ({"leak": 0.5}, "leak: 0.5 exceeds its limit, and no row is failing"),
         ({"failing": 3, "reached": False, "verdict": "accuracy not reached"}, "failing: 3 is stored"),
         ({"reached": False}, "reached: False is stored, and True follows"),
         ({"verdict": "proved minimal"}, "verdict: 'proved minimal' is stored"),
@@ -139,7 +139,7 @@ def test_a_certificate_that_contradicts_the_file_is_refused_by_name(
     change: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
     path = made().save(tmp_path / "head.safetensors")
-    with pytest.raises(RefusalError, match=rf"damaged inside \(.*{says}"):
+    with pytest.raises(RefusalError, match=rf"is damaged \(.*{says}"):
         load(changed(path, metadata=change))
 
 
@@ -156,13 +156,13 @@ def test_a_certificate_that_contradicts_the_file_is_refused_by_name(
         ({"pattern_rows": torch.zeros(23, dtype=torch.int32)}, "pattern_rows: each of the 12 queries needs a key"),
     ],
 )
-def test_tensors_that_are_no_pattern_are_refused_by_name(tensors: dict[str, Any], says: str, tmp_path: Path) -> None:
+def test_tensors_that_are_not_a_pattern_are_refused_by_name(tensors: dict[str, Any], says: str, tmp_path: Path) -> None:
     path = made().save(tmp_path / "head.safetensors")
     with pytest.raises(RefusalError, match=says):
         load(changed(path, **tensors))
 
 
-def test_a_look_into_the_future_is_refused(tmp_path: Path) -> None:
+def test_a_causal_pattern_with_later_keys_is_refused(tmp_path: Path) -> None:
     compiled = made()
     columns = compiled.target.columns.copy()
     columns[0] = 1
@@ -171,8 +171,8 @@ def test_a_look_into_the_future_is_refused(tmp_path: Path) -> None:
         load(path)
 
 
-def test_a_file_of_the_first_kind_is_read(tmp_path: Path) -> None:
-    """Older files do not say whether the width was asked for, and have null for what is infinite."""
+def test_an_older_file_is_loaded(tmp_path: Path) -> None:
+    """Older files have no field `forced`, and null for infinite numbers."""
     path = replace(made(), forced=True).save(tmp_path / "head.safetensors")
     tried = [{**one, "ratio_error": None, "leak": None} for one in made().to_json()["tried"]]
     again = Compiled.load(changed(path, metadata={"forced": "leave out", "tried": tried}))
@@ -185,7 +185,7 @@ def test_a_head_without_a_certificate_of_a_compilation_is_refused(tmp_path: Path
 
     compiled = made()
     path = save_head(tmp_path / "h.safetensors", compiled.head, compiled.certificate.to_json(), compiled.pattern)
-    with pytest.raises(RefusalError, match=r"damaged inside \(.*missing"):
+    with pytest.raises(RefusalError, match=r"is damaged \(.*missing"):
         load(path)
     with pytest.raises(RefusalError, match=r"load the \.safetensors"):
         Compiled.from_json(compiled.to_json())
@@ -220,7 +220,7 @@ def test_words() -> None:
     assert compiled.sentences()[0].startswith("A head of width 12 realises causal window, n=12, k=2 in float32 (")
     said = leaking.sentences()[0]
     assert f"misses the accuracy in {leaking.certificate.failing} of 12 rows: in the worst of them its leak is " in said
-    assert "where 0.01 was asked for" in said
+    assert "above the limit of 0.01" in said
     assert "ratio error" not in said  # which is as asked
     assert (verdict(compiled).level, verdict(leaking).level) == ("calm", "critical")
     assert "TOO LARGE" in {label: note for label, _, note in certificate_lines(leaking)}["leak"]
@@ -236,7 +236,7 @@ def test_the_page_escapes_and_shows_everything() -> None:
     for words in (
         *compiled.sentences()[2:],
         "It is too narrow.",
-        "What no head can go below",
+        "Lower bounds of the width",
         "data:image/png",
         "draws",
     ):

@@ -86,14 +86,14 @@ def test_its_page_and_its_screen(kind: str, tmp_path: Path) -> None:
 def test_other_kinds_and_versions_are_refused(kind: str, tmp_path: Path) -> None:
     other = "collapse" if kind != "collapse" else "survey"
     path = sample(kind).save(_file(kind, tmp_path))
-    with pytest.raises(RefusalError, match=f"of the kind {kind} and not a {other}"):
+    with pytest.raises(RefusalError, match=f"of kind {kind}, not {other}"):
         class_of(other).load(path)
     if kind in DOCUMENTS:
         path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 99}))
         with pytest.raises(RefusalError, match="of version 99"):
             attnscope.load(path)
         path.write_text(json.dumps({"format": f"attnscope-{kind}", "version": 1}))
-        with pytest.raises(RefusalError, match="is damaged inside"):
+        with pytest.raises(RefusalError, match="is damaged"):
             attnscope.load(path)
 
 
@@ -107,6 +107,7 @@ def _places(thing: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 def _edited(document: Any, way: tuple[Any, ...], value: Any, remove: bool) -> Any:
     made = copy.deepcopy(document)
+    made.pop("sha256", None)  # else every edit is refused for the hash that does not fit
     place = made
     for step in way[:-1]:
         place = place[step]
@@ -132,6 +133,7 @@ def test_an_edited_file_is_read_or_refused_and_never_breaks_what_is_made_of_it(
     kind: str, examples: int, tmp_path: Path
 ) -> None:
     document = json.loads(sample(kind).save(_file(kind, tmp_path)).read_text())
+    document.pop("sha256")
     places = sorted(_places(document), key=str)
     path = tmp_path / "edited.json"
     refused = 0

@@ -1,4 +1,4 @@
-"""Findings of two surveys as pairs: which are one, and what became of them."""
+"""Pairs of findings of two surveys: which are paired, and the status of each pair."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def only(before: Finding | None, after: Finding | None) -> FindingChange:
         (made("identity_heads", heads=3), made("identity_heads", heads=3), "same"),
     ],
 )
-def test_what_became_of_a_finding(before: Finding | None, after: Finding | None, status: Status) -> None:
+def test_status_of_a_pair(before: Finding | None, after: Finding | None, status: Status) -> None:
     assert only(before, after).status == status
 
 
@@ -63,7 +63,7 @@ def test_what_became_of_a_finding(before: Finding | None, after: Finding | None,
         (0.1, 0.05, 0.01, "worse"),  # further below
         (0.1, 0.01, 0.05, "better"),
         (100.0, 1000.0, 1100.0, "same"),
-        (0.0, float("inf"), 3.0, "same"),  # nothing can be said of it
+        (0.0, float("inf"), 3.0, "same"),  # cannot be compared
     ],
 )
 def test_numbers_count_by_their_side_of_the_threshold(threshold: float, old: float, new: float, status: Status) -> None:
@@ -94,7 +94,7 @@ def test_numbers_of_other_thresholds_are_not_compared() -> None:
         ),
     ],
 )
-def test_what_makes_two_findings_one(one: Finding, other: Finding, same: bool) -> None:
+def test_identity_of_findings(one: Finding, other: Finding, same: bool) -> None:
     assert (identity(one) == identity(other)) is same
 
 

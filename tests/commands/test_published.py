@@ -1,4 +1,4 @@
-"""The paper's curves as data, and ours beside them."""
+"""The paper's curves, and differences from ours."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def test_values_of_the_paper() -> None:
     assert (bert.curves["san+skip"][-1], bert.curves["whole"][-1]) == (0.0743, 0.3096)
 
 
-def test_weights_as_given_are_set_beside_trained_ones() -> None:
+def test_weights_as_given_are_compared_with_trained_ones() -> None:
     assert published("BERT", "as given") == published("BERT", "trained")
     with pytest.raises(RefusalError, match="'borrowed'"):
         published("BERT", "borrowed")
 
 
-def test_differences_know_what_a_published_zero_means() -> None:
+def test_a_published_zero_means_below_half_a_digit() -> None:
     ours = {"san": SimpleNamespace(mean=(0.6, 1e-6, 1e-3)), "whole": SimpleNamespace(mean=(0.5,))}
     reference = Published("BERT", "random", {"san": (0.5, 0.0, 0.0)})
     found = differences(ours, reference)
     assert [round(d.apart, 6) for d in found] == [0.1, 0.0, 0.00095]
 
 
-def test_a_number_that_is_none_never_passes_for_agreement() -> None:
-    """Published as 0 or not: NaN beside it is no difference of 0, and one NaN among shapes is not passed over."""
+def test_nan_never_counts_as_agreement() -> None:
+    """NaN gives a NaN difference, also from a published 0, and one NaN among shapes is not ignored."""
     ours = {"san": SimpleNamespace(mean=(0.5, math.nan, math.nan))}
     apart = [d.apart for d in differences(ours, Published("BERT", "random", {"san": (0.5, 0.1, 0.0)}))]
     assert apart[0] == 0

@@ -1,4 +1,4 @@
-"""Eight bits a weight: within half a step of every row's largest, through packing and back."""
+"""Eight-bit weights: errors of quantisation, packing and unpacking."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rows(seed: int, queries: int, keys: int, sharpness: float) -> np.ndarray:
 
 
 @given(st.integers(0, 99), st.integers(1, 9), st.integers(1, 9), st.sampled_from([0.0, 1.0, 30.0]))
-def test_no_weight_is_off_by_more_than_half_a_step_of_its_row(
+def test_error_of_a_weight_is_at_most_half_a_step_of_its_row(
     seed: int, queries: int, keys: int, sharpness: float
 ) -> None:
     weights = rows(seed, queries, keys, sharpness)
@@ -32,7 +32,7 @@ def test_no_weight_is_off_by_more_than_half_a_step_of_its_row(
     assert (codes.max(-1) == STEPS).all()  # every row uses all steps, however diffuse it is
 
 
-def test_a_causal_map_keeps_its_triangle_and_nothing_else() -> None:
+def test_a_causal_map_only_stores_its_triangle() -> None:
     weights = np.tril(rows(1, 6, 6, 1.0))
     codes, scales = quantised(weights)
     text = packed(codes, scales, causal=True)
@@ -49,7 +49,7 @@ def test_weights_with_signs() -> None:
     assert (restored(codes, scales, signed=True)[1] == 0).all()
 
 
-def test_a_row_that_sees_nothing_is_nothing() -> None:
+def test_a_row_of_zeros_stays_zero() -> None:
     codes, scales = quantised(np.zeros((2, 3)))
     assert not codes.any()
     assert not restored(codes, scales).any()
@@ -65,6 +65,6 @@ def test_a_row_that_sees_nothing_is_nothing() -> None:
         (packed(np.zeros((3, 3), np.uint8), np.full(3, np.nan, np.float32)), "finite scales"),
     ],
 )
-def test_what_is_no_such_map_is_named(text: str, complaint: str) -> None:
+def test_text_that_is_not_a_packed_map_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         unpacked(text, 3, 3)

@@ -1,4 +1,4 @@
-"""results.json is read back as what it was, also one of an older attnscope, and never against its own numbers."""
+"""results.json is read back equal, also from older versions, and refused if it contradicts its own numbers."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from attnscope.commands.reproduce.record import Reproduction
 from attnscope.commands.reproduce.words import verdict
 from attnscope.core.errors import RefusalError
 from attnscope.core.experiment import Bound, Claim, Figure, Point
+from attnscope.core.hashes import hashed
 from attnscope.reports.terminal import print_record
 
 NASTY = "<script>alert(1)</script>\"'&[x]\x1b[31m"
@@ -65,7 +66,7 @@ def sample() -> Reproduction:
 
 
 def old_document() -> dict[str, Any]:
-    """What was written before limits stood there as numbers and before points had all their fields."""
+    """Return a document of an older version, without limits as numbers and with fewer fields of points."""
     data = sample().to_json()
     data["claims"] = [claim for claim in data["claims"] if claim["name"] in ("held", "denied", "left")]
     data["measured"] = {"accuracy": [0.9, 0.8, 1]}
@@ -85,7 +86,7 @@ def test_it_is_read_back_equal_from_the_file_and_from_the_folder(tmp_path: Path)
         assert read.to_json() == made.to_json()
         assert read.counts == {"reproduced": 3, "not reproduced": 1, "contradicted": 1, "not run": 1}
         assert read.measured["growth"] == (math.inf, 3.0, math.inf)
-        assert read.claims[4].holds[0].limit == PRECISE  # its words have six digits
+        assert read.claims[4].holds[0].limit == PRECISE  # the rule in words has six digits
         assert read.figures[1] == made.figures[1]
     again = Reproduction.load(path).save(tmp_path / "again.json")
     assert again.read_bytes() == path.read_bytes()
@@ -105,14 +106,14 @@ def test_a_file_of_an_older_attnscope_is_read(tmp_path: Path) -> None:
 
 
 def test_the_verdict_counts_claims_and_names_those_that_did_not_hold() -> None:
-    told = verdict(sample())
-    assert told.level == "critical"
-    assert told.sentence == (
+    headline = verdict(sample())
+    assert headline.level == "critical"
+    assert headline.sentence == (
         "3 of 6 claims are reproduced; 1 is contradicted (denied), 1 is not reproduced (broken), 1 is not run (left)."
     )
 
     def of(*places: int) -> tuple[str, str]:
-        some = verdict(replace(sample(), claims=tuple(sample().claims[place] for place in places)))
+        some = verdict(replace(sample(), claims=tuple(sample().claims[number] for number in places)))
         return some.level, some.sentence
 
     assert of(0) == ("calm", "The claim is reproduced.")
@@ -138,13 +139,13 @@ def test_what_a_claim_takes_as_given_is_kept_and_said(tmp_path: Path) -> None:
     data = json.loads((tmp_path / "results.json").read_text())
     data["claims"][0]["given"] = []
     data["claims"][0]["rule"]["given"] = []
-    (tmp_path / "results.json").write_text(json.dumps(data))
+    (tmp_path / "results.json").write_text(json.dumps(hashed(data)))
     with pytest.raises(RefusalError, match=r"claims\['unjudged'\]"):
         Reproduction.load(tmp_path)
 
 
 def test_a_seed_without_a_number_has_a_row_in_the_table_and_is_written() -> None:
-    """An experiment says None where a number is not finite; claims of a run have it before any file is read."""
+    """An experiment gives None for numbers that are not finite, also in claims that were never written."""
     claim = CLAIMS[0].judged({"accuracy": (None, 0.9, 0.8)})
     missing = CLAIMS[1].judged({"loss": (None,)})
     made = replace(sample(), claims=(claim, missing))
@@ -192,8 +193,8 @@ def _counts(data: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (_verdict, r"claims\['broken'\].verdict: 'reproduced' stands there, and its rule and numbers give 'not repr"),
-        (_unknown_verdict, "'proved' stands there"),
+        (_verdict, r"claims\['broken'\].verdict: 'reproduced' is in the file, but its rule and numbers give 'not repr"),
+        (_unknown_verdict, "'proved' is in the file"),
         (_both_numbers, r"claims\['held'\].verdict"),
         (_one_number, r"claims\['held'\].measured"),
         (_median, r"claims\['held'\].median"),
@@ -252,10 +253,10 @@ def test_table_sentences_chart_and_repr() -> None:
     table = made.table()
     assert list(table["claim"]) == ["held", "broken", "grown", "denied", "exact"]
     assert table[["median", "low", "high", "n"]].iloc[0].tolist() == [0.9, 0.8, 1.0, 3]
-    said = made.sentences()
-    assert said[0] == "Of 6 claims: 3 reproduced, 1 not reproduced, 1 contradicted, 1 not run."
-    assert said[2] == "Not reproduced: The loss is small (below 1: loss not a number (0.1 to 0.2 over 3 seeds))."
-    assert said[-1] == "A remark."
+    sentences = made.sentences()
+    assert sentences[0] == "Of 6 claims: 3 reproduced, 1 not reproduced, 1 contradicted, 1 not run."
+    assert sentences[2] == "Not reproduced: The loss is small (below 1: loss not a number (0.1 to 0.2 over 3 seeds))."
+    assert sentences[-1] == "A remark."
     assert repr(made) == (
         "<Reproduction of sample2021, preset quick: 3 reproduced, 1 not reproduced, 1 contradicted, 1 not run>"
     )

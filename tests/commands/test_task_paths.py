@@ -1,4 +1,4 @@
-"""A task read back: what does not fit is named, and error bars are the same wherever the file is read."""
+"""The record of a task: a loaded file gives the same numbers, and wrong fields are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attnscope.commands.task_paths.record import TaskPaths
 from tests.reports.sample_task_paths import sample_task_paths
 
 
-def test_what_is_read_says_what_was_saved(tmp_path: Path) -> None:
+def test_loaded_record_equals_saved_record(tmp_path: Path) -> None:
     task = sample_task_paths()
     read = TaskPaths.load(task.save(tmp_path / "task_paths.json"))
     assert read.heads == task.heads
@@ -33,13 +33,13 @@ def test_what_is_read_says_what_was_saved(tmp_path: Path) -> None:
     ("change", "says"),
     [
         (lambda data: data.update(prompts=[]), "one prompt or more"),
-        (lambda data: data["prompts"][1]["values"].pop(), r"prompts\[1\]: as many heads"),
-        (lambda data: data["prompts"][2]["removal"]["loss"][0].pop(), r"prompts\[2\]: as many heads"),
+        (lambda data: data["prompts"][1]["values"].pop(), r"prompts\[1\]: every block needs as many heads"),
+        (lambda data: data["prompts"][2]["removal"]["loss"][0].pop(), r"prompts\[2\]: every block needs as many heads"),
         (lambda data: data["prompts"][3].update(removal=None), r"prompts\[3\].removal"),
         (lambda data: data.update(removal="half"), "removal"),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path: Path, change: Any, says: str) -> None:
+def test_fields_that_contradict_each_other_are_refused_by_name(tmp_path: Path, change: Any, says: str) -> None:
     data = sample_task_paths().to_json()
     change(data)
     path = tmp_path / "task_paths.json"

@@ -1,4 +1,4 @@
-"""What is concluded from a treatment: intervals against a slow computation, outcomes from planted findings."""
+"""Conclusions of a treatment: intervals equal a slow computation, and outcomes follow from planted findings."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_interval_holds_the_mean_in_95_of_100_draws() -> None:
 
 
 def test_sequences_of_one_text_count_as_one_draw() -> None:
-    """Differences that are alike within a text: an interval over sequences would hold the mean far too seldom."""
+    """Differences are similar within a text: an interval over sequences would contain the mean far too rarely."""
     draw = np.random.default_rng(0)
     texts = tuple(np.repeat(np.arange(8), 4).tolist())
     held = naive = 0
@@ -86,7 +86,7 @@ def test_texts_of_one_sequence_each_give_students_interval() -> None:
     assert [told.low, told.high] == pytest.approx([alone.low, alone.high], abs=1e-14)
 
 
-def test_one_pair_says_nothing_of_chance() -> None:
+def test_one_pair_gives_an_infinite_interval() -> None:
     told = paired_interval((1.0,), (2.0,))
     assert (told.mean, told.low, told.high) == (1.0, -math.inf, math.inf)
     assert not told.sure

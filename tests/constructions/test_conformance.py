@@ -1,4 +1,4 @@
-"""What every registered construction must do, asked of all: a new file in the room is tested here unasked."""
+"""Requirements on every registered construction. A new file in `constructions` is tested here without changes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_pattern_is_not_changed(build: Construction) -> None:
 
 
 @universal
-def test_universal_keys_do_not_know_the_pattern(build: Construction) -> None:
+def test_universal_keys_do_not_depend_on_the_pattern(build: Construction) -> None:
     one, other = union_of_permutations(N, K, 0), union_of_permutations(N, K, 1)
     width = max(widths(build, one)[0], widths(build, other)[0])
     assert np.array_equal(run(build, one, width).keys, run(build, other, width).keys)

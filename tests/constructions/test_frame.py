@@ -1,4 +1,4 @@
-"""Interpolation on a frame: exact products, the offset that the leak needs, and what coherence promises."""
+"""Interpolation on a frame: exact products, the offset that the leak needs, and the bound by coherence."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_offset_is_the_smallest_that_leaks_half_of_the_limit() -> None:
     certificate = certify(rounded(factors, pattern, "float64", "frame"), pattern, Accuracy(dtype="float64"))
     assert certificate.reached
     assert certificate.leak == pytest.approx(0.005, rel=2e-3)
-    assert certificate.mean_leak == pytest.approx(0.005, rel=2e-3)  # every row sits at the goal: none is turned up more
+    assert certificate.mean_leak == pytest.approx(0.005, rel=2e-3)  # every row just meets the goal
     assert certificate.ratio_error < 1e-10
 
 

@@ -1,4 +1,4 @@
-"""Joint optimisation: the slope is the slope, small cases are reached and certified, odd shapes are taken."""
+"""Joint optimisation: gradients against autograd, small cases that must be certified, and odd shapes."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_small_unions_of_permutations_are_reached(n: int, k: int, width: int) ->
 
 
 @pytest.mark.parametrize(("dtype", "width"), [("bfloat16", 16), ("float16", 12)])
-def test_half_precision_is_reached(dtype: str, width: int) -> None:
+def test_half_precision_heads_are_certified(dtype: str, width: int) -> None:
     pattern = union_of_permutations(256, 4, 0)
     assert compiled(pattern, width, Accuracy(dtype=dtype))[1].reached  # type: ignore[arg-type]
 
@@ -181,7 +181,7 @@ def test_rectangular_ragged_and_causal(causal: bool, shape: tuple[int, int]) -> 
 
 
 def test_causal_needs_less_than_both_ways() -> None:
-    """What lies above the diagonal is masked: a width too small for the whole triangle pair may do for one."""
+    """Entries above the diagonal are masked, so a width that is too small for the full pattern may be enough."""
     pattern = generate("union_of_permutations", 64, 4, causal=True)
     both_ways = Pattern(pattern.starts, pattern.columns, pattern.weights, pattern.n_keys)
     assert compiled(pattern, 8)[1].failing <= compiled(both_ways, 8)[1].failing

@@ -1,4 +1,4 @@
-"""Largest margin: exact ratios, certificates that hold, keys that know no pattern, rows that cannot be had."""
+"""Largest margin: exact ratios, valid certificates, keys that do not depend on the pattern, impossible rows."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def built(pattern: Pattern, width: int, seed: int = 0, accuracy: Accuracy | None
 
 
 def ratio_residual(factors: Factors, pattern: Pattern) -> float:
-    """How far logits on the support are from ln A up to a constant, in the worst row."""
+    """Return how far logits on the support are from ln A up to a constant, in the worst row."""
     logits = (factors.queries[pattern.rows] * factors.keys[pattern.columns]).sum(1) - np.log(pattern.weights)
     highest = np.maximum.reduceat(logits, pattern.starts[:-1])
     return float((highest - np.minimum.reduceat(logits, pattern.starts[:-1])).max())
 
 
 @pytest.mark.parametrize(("n", "k", "width"), [(256, 1, 2), (256, 2, 6), (256, 4, 13), (256, 8, 28)])
-def test_rows_of_k_are_had_in_width_3k_and_a_few_in_single_precision(n: int, k: int, width: int) -> None:
+def test_rows_of_k_keys_are_certified_in_width_3k_and_a_few_in_single_precision(n: int, k: int, width: int) -> None:
     pattern = union_of_permutations(n, k, seed=0)
     factors = built(pattern, width)
     certificate = certify(rounded(factors, pattern, "float32", "margin"), pattern, Accuracy())
@@ -70,7 +70,7 @@ def test_same_generator_same_head() -> None:
     np.testing.assert_array_equal(built(pattern, 14, seed=2).queries, built(pattern, 14, seed=2).queries)
 
 
-def test_causal_rows_of_different_size_are_had_and_hidden_keys_are_free() -> None:
+def test_causal_rows_of_different_size_are_certified_and_hidden_keys_are_free() -> None:
     pattern = sink_window(128, 4, causal=True)
     assert len(set(pattern.counts.tolist())) > 1
     factors = built(pattern, 16)
@@ -79,7 +79,7 @@ def test_causal_rows_of_different_size_are_had_and_hidden_keys_are_free() -> Non
     unmasked = factors.queries @ factors.keys.T
     hidden = np.triu(np.ones_like(unmasked, dtype=bool), 1)
     on = unmasked[pattern.rows, pattern.columns].reshape(-1)
-    assert (unmasked[hidden].max()) > on.min()  # nothing was spent on what the mask hides
+    assert (unmasked[hidden].max()) > on.min()  # hidden keys did not lengthen the queries
 
 
 def test_rectangular_patterns_work() -> None:

@@ -1,4 +1,4 @@
-"""The moment curve: Gale's evenness, width 2k whatever n, exact ratios, and where precision ends it."""
+"""The moment curve: Gale's evenness, width 2k for any n, exact ratios, and the limits of precision."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_runs_of_neighbours_carry_an_even_number_of_zeros() -> None:
     assert zeros_of(np.array([3, 4]), 8) == [3, 4]
     assert zeros_of(np.array([2, 3, 4, 6]), 8) == [2, 3, 4, 3, 6, 6]
     assert zeros_of(np.array([0, 7]), 8) == [7, 0]  # neighbours on the circle
-    assert zeros_of(np.array([0, 4]), 5) == [4, 0]  # and, for a query that sees five keys, so are these
+    assert zeros_of(np.array([0, 4]), 5) == [4, 0]  # neighbours too, for a query that sees five keys
     assert zeros_of(np.arange(4), 4) == []
 
 
@@ -109,7 +109,7 @@ def test_a_pattern_without_zeros_needs_no_polynomial() -> None:
     assert certified(pattern).reached
 
 
-def test_precision_ends_it() -> None:
+def test_largest_n_grows_with_precision() -> None:
     sizes = [largest_n(dtype, 2, most=32) for dtype in ("bfloat16", "float16", "float32")]
     assert sizes == sorted(sizes)
     assert sizes[0] < 32 == sizes[2]

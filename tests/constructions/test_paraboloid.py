@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from attnscope.constructions.paraboloid import laid, paraboloid
+from attnscope.constructions.paraboloid import layout, paraboloid
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.generate import union_of_permutations, window
@@ -27,16 +27,16 @@ def test_every_other_key_is_farther_from_the_middle_of_a_pair(sizes: list[tuple[
     numbers = itertools.count()
     parts = [Chain(tuple(itertools.islice(numbers, size)), closed and size > 2) for size, closed in sizes]
     n, odd = sum(map(len, parts)), any(part.closed and len(part) % 2 for part in parts)
-    places = laid(parts, n)
+    places = layout(parts, n)
     assert len(np.unique(places.round(6), axis=0)) == n
     for part in parts:
         pairs = list(itertools.pairwise(part.keys)) + [(part.keys[-1], part.keys[0])] * part.closed
-        for one, other in pairs:
-            farther = ((places - places[one]) * (places - places[other])).sum(axis=1)
-            farther[[one, other]] = np.inf
+        for first, second in pairs:
+            farther = ((places - places[first]) * (places - places[second])).sum(axis=1)
+            farther[[first, second]] = np.inf
             assert farther.min() >= (0.5 if part.closed and len(part) % 2 else 0.75 if odd else 1.0)
-            triangle = part.closed and len(part) % 2 == 1 and part.keys[-1] in (one, other)
-            assert ((places[one] - places[other]) ** 2).sum() == (1.25 if triangle else 1.0)
+            triangle = part.closed and len(part) % 2 == 1 and part.keys[-1] in (first, second)
+            assert ((places[first] - places[second]) ** 2).sum() == (1.25 if triangle else 1.0)
             assert (4 * (places**2).sum(axis=1) % 1 == 0).all()  # short numbers: sums of products need not round
 
 
@@ -46,12 +46,12 @@ def test_a_union_of_two_permutations_is_certified_in_width_three(n: int, seed: i
     factors = paraboloid(pattern, 3, Accuracy(), NOBODY)
     certificate = certified(factors, pattern, Accuracy(), "paraboloid").certificate
     assert certificate.reached
-    # |x|^2 <= n / 2 and some, sharpness below 10: logits grow like n, not like its square
+    # |x|^2 is little above n / 2 and sharpness below 10: logits grow like n, not like its square
     assert certificate.max_logit < 16 * n + 64
 
 
 def test_many_short_chains_fill_a_square() -> None:
-    places = laid([Chain((2 * i, 2 * i + 1), False) for i in range(512)], 1024)
+    places = layout([Chain((2 * i, 2 * i + 1), False) for i in range(512)], 1024)
     assert np.ptp(places, axis=0).max() <= 2 * 32 + 2
 
 
@@ -60,7 +60,7 @@ def test_leaks_equal_the_goal() -> None:
     for leak in (0.1, 1e-4):
         accuracy = Accuracy(leak=leak)
         found = certified(paraboloid(pattern, 3, accuracy, NOBODY), pattern, accuracy, "paraboloid").certificate
-        assert 0.4 * leak < found.leak < 0.6 * leak or found.leak < leak / 2  # half of what is asked, where it binds
+        assert 0.4 * leak < found.leak < 0.6 * leak or found.leak < leak / 2  # half of the limit, where it binds
 
 
 def test_other_patterns_are_refused() -> None:

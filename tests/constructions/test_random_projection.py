@@ -1,4 +1,4 @@
-"""The paper's construction: target logits, the split, the theorem's width and promise, and the row-sparse variant."""
+"""The paper's construction: target logits, the split, the theorem's width and guarantee, and the row-sparse variant."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ def softmax(logits: np.ndarray, causal: bool) -> np.ndarray:
 
 
 @pytest.mark.parametrize("pattern", SOME, ids=lambda p: p.name)
-def test_the_target_keeps_its_promise_under_any_error_of_delta(pattern) -> None:
-    """Exact where unperturbed; with every logit pushed by delta the worst way, e1, e2 and the leak still hold."""
+def test_target_logits_tolerate_any_error_of_delta(pattern) -> None:
+    """Unperturbed logits are exact. With every logit moved by delta in the worst direction, e1, e2 and the leak still
+    hold.
+    """
     accuracy = Accuracy()
     wanted, dense = target(pattern, accuracy), pattern.dense()
     logits, delta = wanted.logits.toarray(), math.log(1.1) / 2
@@ -41,10 +43,10 @@ def test_the_target_keeps_its_promise_under_any_error_of_delta(pattern) -> None:
         push = delta * np.random.default_rng(seed).choice([-1, 1], logits.shape)
         pushed = softmax(logits + (np.where(dense > 0, -delta, delta) if seed == 0 else push), pattern.causal)
         assert (pushed * (dense == 0)).sum(axis=1).max() <= accuracy.leak * (1 + 1e-12)
-        for row, asked, most in zip(pushed, dense, row_zero_ratios(pattern, accuracy.leak), strict=True):
-            kept = row[asked > 0] / asked[asked > 0]
+        for row, weights, most in zip(pushed, dense, row_zero_ratios(pattern, accuracy.leak), strict=True):
+            kept = row[weights > 0] / weights[weights > 0]
             assert kept.max() / kept.min() <= 1.1 * (1 + 1e-12)
-            assert row[asked == 0].max(initial=0) <= most * row[asked > 0].min() * (1 + 1e-12)
+            assert row[weights == 0].max(initial=0) <= most * row[weights > 0].min() * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("pattern", SOME, ids=lambda p: p.name)
@@ -73,7 +75,7 @@ def test_the_theorem_by_hand() -> None:
     assert (found.success_at_least, found.draws_at_most) == (0.5, 2.0)
     assert 100**2 * 4 * math.exp(-found.width * (t**2 - t**3) / 4) <= 0.5
     ratio = found.width / theorem_width_rows(100, 3, 4.0, 0.1, 1e-4).width
-    assert ratio == pytest.approx(3, rel=0.01)  # k against k^2
+    assert ratio == pytest.approx(3, rel=0.01)  # grows with k, not with k^2
     widths = [theorem_width(n, 2, 4.0, 0.1, 1e-4).width for n in (100, 10_000, 1_000_000)]
     assert np.diff(widths)[0] == pytest.approx(np.diff(widths)[1], abs=2)  # logarithmic in n
 

@@ -1,17 +1,21 @@
-"""Cards, measures and the registry: what a leaf file promises."""
+"""Cards, measures, the registry, and the stamp of versions and time."""
 
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
+from importlib.metadata import version
 
 import pytest
 
+import attnscope
 from attnscope.core.card import Alarm, Card
 from attnscope.core.decoding import decode, encode
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.finding import Finding
 from attnscope.core.measure import Located, measure
 from attnscope.core.registry import choose, measures
+from attnscope.core.stamp import Stamp
 
 
 def _declare(**more: object):
@@ -55,7 +59,7 @@ def test_a_card_survives_json() -> None:
 
 
 @pytest.mark.parametrize(("relation", "value", "rings"), [(">", 0.6, True), (">", 0.5, False), ("<", 0.4, True)])
-def test_an_alarm_rings_on_its_side_only(relation: str, value: float, rings: bool) -> None:
+def test_alarm_rings_only_on_its_side_of_the_threshold(relation: str, value: float, rings: bool) -> None:
     assert Alarm(relation, 0.5, "m").rings(value) is rings  # type: ignore[arg-type]
 
 
@@ -63,7 +67,7 @@ def test_sets_and_names_are_chosen_in_catalog_order() -> None:
     known = measures()
     default = choose(["default"])
     assert {m.card.group for m in default} == {"default"}
-    training = [m for m in known.values() if m.card.group == "training"]  # of a training step, not of a scan
+    training = [m for m in known.values() if m.card.group == "training"]  # measured in training steps, not in a scan
     assert {m.card.scope for m in training} == {"training"}
     assert set(choose(["all"])) == {*choose(["default"]), *choose(["deep"])} == set(known.values()) - set(training)
     assert [m.card.name for m in choose(["spike", "entropy"])] == ["entropy", "spike"]
@@ -92,3 +96,12 @@ def test_severity_is_ordered() -> None:
     assert finding.at_least("note")
     assert finding.at_least("warning")
     assert not finding.at_least("critical")
+
+
+def test_stamp_names_versions_and_time() -> None:
+    before = datetime.now(UTC).replace(microsecond=0)
+    data = Stamp.now().to_json()
+    assert list(data) == ["versions", "attnscope", "created"]
+    assert data["versions"] == {name: version(name) for name in ("torch", "transformers", "numpy")}
+    assert data["attnscope"] == attnscope.__version__
+    assert before <= datetime.fromisoformat(str(data["created"])) <= datetime.now(UTC)

@@ -73,7 +73,7 @@ def test_every_parameter_in_a_refusal_is_a_parameter_of_a_twin():
 
 
 def refused_words(path: Path) -> list[str]:
-    """The strings in what a file raises."""
+    """Return the strings in the exceptions that a file raises."""
     raised = [
         node.exc for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Raise) and node.exc
     ]

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, sent to this very process: raised once, held back, or left for the next step."""
+"""Ctrl-C and SIGTERM, sent to this process: raised once, delayed, or left for the next step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from attnscope.core import progress as interrupts
-from attnscope.core.progress import Stepwise, Terminated, exit_code, leave_in_peace, stoppable, uninterrupted
+from attnscope.core.progress import Stepwise, Terminated, exit_code, ignore_signals, stoppable, uninterrupted
 from tests.interrupting import hearing_signals
 
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
@@ -24,7 +24,7 @@ def _hearing() -> Iterator[None]:
 
 @pytest.fixture
 def _later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every signal comes long after the one before."""
+    """Make every signal arrive long after the previous one."""
     monkeypatch.setattr(interrupts, "SAME_STOP_SECONDS", 0.0)
 
 
@@ -33,7 +33,7 @@ def send(number: int) -> None:
 
 
 def stopped_while_stopping(first: int, second: int, kept: list[str]) -> None:
-    """The first signal ends the work; the second comes before what is done is kept."""
+    """Send the first signal during the work, and the second before finished work is saved."""
     try:
         send(first)
     finally:
@@ -46,7 +46,7 @@ def handlers() -> list[object]:
 
 
 @BOTH
-def test_a_command_is_stopped_and_says_by_what(number: int) -> None:
+def test_stopped_command_has_the_exit_code_of_its_signal(number: int) -> None:
     before = handlers()
     with pytest.raises(KeyboardInterrupt) as stop, stoppable():
         send(number)
@@ -56,16 +56,16 @@ def test_a_command_is_stopped_and_says_by_what(number: int) -> None:
 
 
 @BOTH
-def test_a_second_signal_at_once_is_the_same_stop(number: int) -> None:
+def test_repeated_signal_is_ignored(number: int) -> None:
     kept: list[str] = []
     with pytest.raises(KeyboardInterrupt), stoppable():
         stopped_while_stopping(signal.SIGINT, number, kept)
     assert kept
-    assert exit_code() == 130  # the first one is what stopped it
+    assert exit_code() == 130  # the first signal stopped it
 
 
 @pytest.mark.usefixtures("_later")
-def test_a_later_one_is_another_wish() -> None:
+def test_a_later_signal_interrupts_again() -> None:
     kept: list[str] = []
     with pytest.raises(Terminated), stoppable():
         stopped_while_stopping(signal.SIGINT, signal.SIGTERM, kept)
@@ -75,7 +75,7 @@ def test_a_later_one_is_another_wish() -> None:
 
 @BOTH
 @pytest.mark.usefixtures("_later")
-def test_what_must_be_whole_is_done_whole(number: int) -> None:
+def test_uninterrupted_block_finishes_before_the_signal(number: int) -> None:
     done = []
 
     def saving() -> None:
@@ -94,7 +94,7 @@ def test_what_must_be_whole_is_done_whole(number: int) -> None:
     assert done == ["inner", "outer"]
 
 
-def test_a_held_signal_comes_after_the_block_even_where_it_fails() -> None:
+def test_delayed_signal_is_delivered_after_the_block_even_if_it_raised() -> None:
     @uninterrupted()
     def failing() -> None:
         send(signal.SIGINT)
@@ -105,7 +105,7 @@ def test_a_held_signal_comes_after_the_block_even_where_it_fails() -> None:
     assert isinstance(stop.value.__context__, ZeroDivisionError)
 
 
-def test_what_was_ignored_stays_ignored() -> None:
+def test_ignored_signals_stay_ignored() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with stoppable(), uninterrupted():
         send(signal.SIGINT)
@@ -115,14 +115,14 @@ def test_what_was_ignored_stays_ignored() -> None:
 
 
 @BOTH
-def test_a_step_is_finished_first(number: int) -> None:
+def test_first_signal_waits_for_the_end_of_the_step(number: int) -> None:
     told = []
     stop = Stepwise(lambda: told.append("stopping"))
     before = handlers()
     with stoppable(), stop.waiting():
         stop.check()
         send(number)
-        send(signal.SIGINT)  # 50 ms later or less: not the wish to lose the step
+        send(signal.SIGINT)  # 50 ms later or less: the user does not want to lose the step
         assert told == ["stopping"]
         with pytest.raises(KeyboardInterrupt) as raised:
             stop.check()
@@ -132,7 +132,7 @@ def test_a_step_is_finished_first(number: int) -> None:
 
 
 @pytest.mark.usefixtures("_later")
-def test_a_later_signal_does_not_wait_for_the_step() -> None:
+def test_later_signal_interrupts_the_step() -> None:
     stop = Stepwise(lambda: None)
     with stop.waiting():
         send(signal.SIGINT)
@@ -140,7 +140,7 @@ def test_a_later_signal_does_not_wait_for_the_step() -> None:
             send(signal.SIGINT)
 
 
-def test_other_threads_are_left_alone() -> None:
+def test_signal_contexts_do_nothing_outside_the_main_thread() -> None:
     done = []
 
     def work() -> None:
@@ -156,14 +156,14 @@ def test_other_threads_are_left_alone() -> None:
 
 @BOTH
 def test_no_signal_can_raise_between_the_end_of_a_stopped_command_and_the_end_of_its_process(number: int) -> None:
-    """The handlers of before are not put back for a moment: another signal, however late, changes nothing."""
+    """The previous handlers are never restored, so a late signal has no effect."""
 
     @stoppable()
     def command() -> None:
         try:
             send(signal.SIGINT)
         finally:
-            leave_in_peace()
+            ignore_signals()
 
     with pytest.raises(KeyboardInterrupt):
         command()

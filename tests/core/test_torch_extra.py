@@ -1,4 +1,4 @@
-"""Without torch: what needs none works, and what does is refused in one sentence that says how to get it."""
+"""Without torch, commands that do not need it work, and the others are refused with how to install it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 import attnscope
 from attnscope.commands.doctor.record import Checkup
-from attnscope.core.errors import BROUGHT, EXTRA, INSTALL, RefusalError, asking_for_torch, torch_is_there
+from attnscope.core.errors import BROUGHT, EXTRA, INSTALL, RefusalError, refuse_missing_torch, torch_is_installed
 from attnscope.core.measure import FILE, ROOM, cards_json, measure_cards
 from attnscope.core.registry import measures
 
@@ -24,7 +24,7 @@ REFUSAL = "attnscope: This needs torch, which is not installed: pip install 'att
 
 
 def without_torch(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """The command in a process in which nothing can import torch."""
+    """Run a command in a process in which torch cannot be imported."""
     environment = {**os.environ, "COLUMNS": "110", "HF_HUB_OFFLINE": "1"}
     return subprocess.run(
         [sys.executable, "-c", RUN, *map(str, words)], capture_output=True, text=True, env=environment, check=False
@@ -52,7 +52,9 @@ def survey(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=lambda words: words[0],
 )
-def test_what_needs_torch_is_refused_in_one_sentence_and_writes_nothing(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_commands_that_need_torch_are_refused_without_it_and_write_nothing(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
     done = without_torch(*words, "--out", tmp_path / "out")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", REFUSAL)
     assert list(tmp_path.iterdir()) == []
@@ -71,13 +73,13 @@ def test_checkpoints_need_torch_and_runs_do_not(tmp_path: Path) -> None:
     [("--help",), ("measures",), ("measures", "entropy"), ("variants",), ("cite", "entropy"), ("reproduce",)],
     ids=" ".join,
 )
-def test_what_is_listed_needs_none(words: tuple[str, ...]) -> None:
+def test_lists_need_no_torch(words: tuple[str, ...]) -> None:
     done = without_torch(*words)
     assert done.returncode == 0, done.stderr
     assert done.stdout
 
 
-def test_records_are_drawn_compared_merged_and_exported_without(survey: Path, tmp_path: Path) -> None:
+def test_records_are_drawn_compared_merged_and_exported_without_torch(survey: Path, tmp_path: Path) -> None:
     file = survey / "survey.json"
     for words, written in (
         (("report", file, "--out", tmp_path / "report.html"), "report.html"),
@@ -90,7 +92,7 @@ def test_records_are_drawn_compared_merged_and_exported_without(survey: Path, tm
         assert (tmp_path / written).stat().st_size > 500
 
 
-def test_the_doctor_says_what_is_missing_and_that_it_is_no_fault() -> None:
+def test_doctor_reports_missing_torch_without_failing() -> None:
     done = without_torch("doctor", "--json")
     assert done.returncode == 0, done.stderr
     checks = {(one["group"], one["name"]): one for one in json.loads(done.stdout)["checks"]}
@@ -101,7 +103,7 @@ def test_the_doctor_says_what_is_missing_and_that_it_is_no_fault() -> None:
     assert shown.endswith(f"To run models: {INSTALL}")
 
 
-def test_in_python_the_same_sentence_is_raised() -> None:
+def test_python_raises_the_same_sentence() -> None:
     program = (
         WITHOUT
         + "import attnscope, json\n"
@@ -117,30 +119,30 @@ def test_in_python_the_same_sentence_is_raised() -> None:
     assert json.loads(done.stdout) == [REFUSAL.removeprefix("attnscope: ").strip()] * 3
 
 
-def test_other_failed_imports_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ModuleNotFoundError), asking_for_torch():
+def test_other_import_errors_are_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModuleNotFoundError), refuse_missing_torch():
         import_module("no_such_module_anywhere")
-    with pytest.raises(ModuleNotFoundError, match=r"torch\.no_such_part"), asking_for_torch():
-        import_module("torch.no_such_part")  # torch is there, and to install it would not help
-    assert torch_is_there()
+    with pytest.raises(ModuleNotFoundError, match=r"torch\.no_such_part"), refuse_missing_torch():
+        import_module("torch.no_such_part")  # torch is installed, so installing it would not help
+    assert torch_is_installed()
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert not torch_is_there()
-    with pytest.raises(RefusalError, match="needs transformers, which is not installed"), asking_for_torch():
+    assert not torch_is_installed()
+    with pytest.raises(RefusalError, match="needs transformers, which is not installed"), refuse_missing_torch():
         import_module("transformers")
 
 
-def test_the_extra_brings_what_is_said() -> None:
+def test_torch_extra_installs_what_the_refusal_names() -> None:
     asked = [line for line in metadata.requires("attnscope") or () if f"extra == '{EXTRA}'" in line.replace('"', "'")]
     assert [line.partition(">")[0] for line in asked] == list(BROUGHT)
     assert Checkup(()).well
 
 
-def test_the_cards_on_record_are_what_the_measures_say() -> None:
+def test_stored_cards_equal_those_of_the_measures() -> None:
     assert files(ROOM).joinpath(FILE).read_bytes() == cards_json(measures()), "write it anew with `make tables`"
     assert measure_cards() == {name: one.card for name, one in measures().items()}
 
 
-def test_a_measure_that_has_changed_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_measure_is_imported_instead_of_its_stored_card(monkeypatch: pytest.MonkeyPatch) -> None:
     from attnscope.core import measure as room
 
     old = {name: {**one, "title": "old", "sha256": "0" * 64} for name, one in room._stored_cards().items()}

@@ -114,7 +114,7 @@ def test_rows_that_are_not_sequences_have_no_halves() -> None:
 
 
 def test_empty_batch_size_is_refused() -> None:
-    with pytest.raises(RefusalError, match="`batch_size=1` or more"):
+    with pytest.raises(RefusalError, match="`batch_size=` cannot be 0: pass 1 or more"):
         batches(sequences([3]), batch_size=0)
 
 

@@ -1,4 +1,4 @@
-"""Pictures and sounds as files and in memory: what is read, and what is refused in a sentence."""
+"""Pictures and sounds, as files, in memory and in folders: what is read, and what is refused."""
 
 import io
 import struct
@@ -13,10 +13,11 @@ from PIL import Image
 
 from attnscope.core.errors import RefusalError
 from attnscope.data.medium import Picture, Sound, medium, names_medium
+from attnscope.data.read import gallery
 
 
 def png_header(width: int, height: int) -> bytes:
-    """A PNG that says how large it is, and then holds nothing."""
+    """Return a PNG header with a size, without pixel data."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -75,18 +76,18 @@ def test_a_sound_of_one_and_of_two_channels(tmp_path: Path) -> None:
     assert np.allclose(two.samples, one.samples, atol=1e-6)
     faster = one.at_rate(16000)
     assert len(faster) == 2 * len(one.samples)
-    # A tone of 255 Hz is far below half of either rate: every other sample is the one there was, but at the ends.
+    # 255 Hz is far below half of either rate, so every other sample equals the original, except at the ends.
     assert np.abs(faster[::2] - one.samples)[50:-50].max() < 1e-3
     silence = medium(wav(tmp_path / "bytes.wav", np.full(10, 128, dtype=np.uint8)))
     assert isinstance(silence, Sound)
     assert not silence.samples.any()
 
 
-def test_texts_are_neither(tmp_path: Path) -> None:
+def test_texts_are_neither_pictures_nor_sounds(tmp_path: Path) -> None:
     for text in ("a text", "", "see photo.png", "a\nb.png", "x" * 3000 + ".png", {"input_ids": 1}, None, 5):
         assert medium(text) is None
     assert names_medium("photo.png")
-    assert not names_medium("my photo.png")  # with a space, only where there is such a file
+    assert not names_medium("my photo.png")  # a name with a space is a medium only if the file exists
     Image.new("RGB", (2, 2)).save(tmp_path / "my photo.png")
     assert names_medium(str(tmp_path / "my photo.png"))
 
@@ -122,16 +123,16 @@ def test_missing_files_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "says"),
     [
-        (np.zeros((2, 3, 4, 5)), "is no picture"),
-        (np.zeros((4, 4, 7)), "is no picture"),
-        (np.full((4, 4), 2.0), "holds 0 to 1"),
-        (np.full((4, 4), 300), "holds 0 to 255"),
+        (np.zeros((2, 3, 4, 5)), "is neither a picture"),
+        (np.zeros((4, 4, 7)), "is neither a picture"),
+        (np.full((4, 4), 2.0), "hold values from 0 to 1"),
+        (np.full((4, 4), 300), "hold values from 0 to 255"),
         (np.array([0.0, np.nan]), "not finite"),
-        (np.array(["a"]), "is no picture and no sound"),
-        (np.zeros((0, 3)), "is no picture and no sound"),
+        (np.array(["a"]), "is neither a picture nor a sound"),
+        (np.zeros((0, 3)), "is neither a picture nor a sound"),
     ],
 )
-def test_arrays_that_are_neither(array: Any, says: str) -> None:
+def test_arrays_that_are_neither_pictures_nor_sounds_are_refused(array: Any, says: str) -> None:
     with pytest.raises(RefusalError, match=says):
         medium(array)
 
@@ -146,3 +147,49 @@ def test_a_truncated_picture_is_refused() -> None:
         file.write_bytes(stream.getvalue()[: len(stream.getvalue()) // 2])
         with pytest.raises(RefusalError, match="is not a picture that can be read"):
             medium(file)
+
+
+def folder(place: Path, *names: str) -> Path:
+    for name in names:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(b"-")
+    return place
+
+
+def test_pictures_in_the_order_of_their_names_also_below(tmp_path: Path) -> None:
+    found = gallery(folder(tmp_path, "b.png", "a.JPG", "more/c.webp", "notes.pdf", ".hidden.png"))
+    assert found is not None
+    assert [file.name for file in found.files] == ["a.JPG", "b.png", "c.webp"]
+    assert found.name == tmp_path.name
+
+
+def test_one_file_is_a_corpus_too(tmp_path: Path) -> None:
+    found = gallery(str(folder(tmp_path, "speech.wav") / "speech.wav"))
+    assert found is not None
+    assert found.name == "speech.wav"
+
+
+@pytest.mark.parametrize("names", [("a.txt", "b.png"), ("a.jsonl.gz",), ("notes.pdf",), ()])
+def test_folder_with_texts_is_a_corpus_of_texts(names: tuple[str, ...], tmp_path: Path) -> None:
+    assert gallery(folder(tmp_path, *names)) is None
+
+
+@pytest.mark.parametrize("source", [None, "-", "", "no such folder", "s3://bucket/photos", ["a text"]])
+def test_gallery_of_something_else_is_none(source: object) -> None:
+    assert gallery(source) is None
+
+
+def test_two_kinds_in_one_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RefusalError, match="pictures and sounds: give a folder of one kind"):
+        gallery(folder(tmp_path, "a.png", "b.wav"))
+
+
+def test_a_draw_depends_on_the_seed_alone_and_keeps_the_order(tmp_path: Path) -> None:
+    found = gallery(folder(tmp_path, *(f"{number:02}.png" for number in range(20))))
+    assert found is not None
+    drawn = found.drawn(5, 0)
+    assert drawn == found.drawn(5, 0)
+    assert drawn != found.drawn(5, 1)
+    assert list(drawn) == sorted(set(drawn))
+    assert len(drawn) == 5
+    assert found.drawn(None, 0) == found.drawn(20, 0) == found.files

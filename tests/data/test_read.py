@@ -1,4 +1,4 @@
-"""Where text may come from, and the one sentence for every way in which it may be wrong."""
+"""Every source of text, and the refusal of every kind of bad source."""
 
 import builtins
 import gzip
@@ -52,7 +52,7 @@ def test_json_lines_are_documents_and_blank_lines_are_skipped(tmp_path: Path) ->
     assert read(put(tmp_path / "a.jsonl", "\n".join(lines))).documents == ("one", odd, "bare")
 
 
-def test_another_field(tmp_path: Path) -> None:
+def test_field_names_the_text_of_json_lines(tmp_path: Path) -> None:
     assert read(put(tmp_path / "a.jsonl", '{"body": "one"}\n'), field="body").documents == ("one",)
 
 
@@ -118,7 +118,7 @@ def test_the_hash_is_of_the_text_and_not_of_its_file(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1), min_size=2))
-def test_the_hash_sees_order_content_and_boundaries(documents: list[str]) -> None:
+def test_hash_depends_on_order_content_and_boundaries(documents: list[str]) -> None:
     def hashed(parts: list[str]) -> str:
         return Corpus.of("x", parts).sha256
 
@@ -237,5 +237,5 @@ def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "cannot be read (Permission denied)" in refusal(path)
 
 
-def test_something_else_than_text_in_a_list() -> None:
+def test_list_items_that_are_not_text_are_refused() -> None:
     assert "Item 1 of the corpus is int, not text" in refusal(item for item in ("one", 2))

@@ -35,7 +35,7 @@ def test_a_book_is_split_all_over_and_loses_nothing() -> None:
     assert min(places) < 0.25
     assert max(places) > 0.75
     assert max(map(len, both.held_out.documents)) <= LONGEST
-    assert "1 document" in both.note  # its stretches count as texts, and that is said
+    assert "1 document" in both.note  # stretches count as texts, and a note says so
 
 
 def test_repeated_texts_are_not_held_out() -> None:
@@ -49,15 +49,17 @@ def test_pairs_stay_pairs() -> None:
     assert both.held_out.targets == ("target 1", "target 4", "target 6", "target 9")
 
 
-@pytest.mark.parametrize("documents", [["short"], ["same text"] * 20])
-def test_too_little_text_is_refused(documents: list[str]) -> None:
-    with pytest.raises(RefusalError, match="too small to hold text out"):
+@pytest.mark.parametrize(
+    ("documents", "sentence"), [(["short"], "too small to hold text out"), (["same text"] * 20, "repeats itself")]
+)
+def test_too_little_text_is_refused(documents: list[str], sentence: str) -> None:
+    with pytest.raises(RefusalError, match=sentence):
         split(Corpus.of("little", documents))
 
 
 @given(st.integers(4, 60))
 def test_the_halves_share_no_document(documents: int) -> None:
-    """Long documents too: no document lies in both halves, and from ten on an interval has four texts or more."""
+    """No document is in both halves, however long, and ten documents give at least four held-out texts."""
     long = [f"{number} " * 9000 for number in range(documents)]
     both = split(Corpus.of("long", long))
     assert both.note == ""
@@ -69,8 +71,8 @@ def test_the_halves_share_no_document(documents: int) -> None:
     assert held <= max(4, documents / 5)
 
 
-def test_a_file_of_articles_is_as_many_documents() -> None:
-    """Headings of sections do not part an article."""
+def test_each_article_of_a_file_is_a_document() -> None:
+    """Headings of sections do not split an article."""
     articles = [f" = Article {n} = \n \n Words of {n} . \n = = Section = = \n More of {n} . \n" for n in range(10)]
     both = split(Corpus.of("wiki", ["".join(articles)]))
     assert both.held_out.documents == tuple(articles[n] for n in (1, 4, 6, 9))

@@ -1,4 +1,4 @@
-"""Documents become windows: nothing lost, nothing doubled, the same ones for the same seed."""
+"""Documents are cut into windows without loss or repetition, and repeated random tokens."""
 
 from typing import Any
 
@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.data import windows as module
 from attnscope.data.corpus import Corpus, cut_text
+from attnscope.data.read import repeated
+from attnscope.data.sequences import repeated_windows
 from attnscope.data.windows import Windows, random_windows, windows
 
 BOS, EOS, SPECIAL = 1, 2, 3
@@ -56,7 +59,7 @@ def test_no_token_is_lost_or_doubled(documents: list[str], limit: int, before: i
         return
     made = windows(Corpus.of("t", [*texts, "w" * limit]), Letters(before, after), max_tokens=limit)
     for number, text in enumerate(expected):
-        # Only a last part of a single token may be missing: it is no sequence.
+        # Only a last part of one token may be missing, since it is not a sequence.
         assert text_of(made, number, before, after) == (text[:-1] if len(text) % room == 1 else text)
     assert [w.document for w in made.sequences] == sorted(w.document for w in made.sequences)
     assert all(len(w.ids) <= limit for w in made.sequences)
@@ -170,7 +173,7 @@ def test_refuses_more_tokens_than_positions() -> None:
 def test_refuses_windows_without_room_and_empty_requests() -> None:
     assert "ask for at least 4" in refusal(corpus("abc"), Letters(), max_tokens=3)
     assert "`max_tokens=2` or more" in refusal(corpus("abc"), Letters(), max_tokens=1)
-    assert "`samples=1` or more" in refusal(corpus("abc"), Letters(), samples=0)
+    assert "`samples=` cannot be 0: pass 1 or more" in refusal(corpus("abc"), Letters(), samples=0)
 
 
 def test_refuses_a_tokenizer_of_another_model() -> None:
@@ -192,5 +195,44 @@ def test_random_windows() -> None:
     assert all(len(w.ids) == 10 and w.ids[0] == 1 and max(w.ids) < 50 for w in made.sequences)
     with pytest.raises(RefusalError, match="positions"):
         random_windows(50, max_tokens=10, positions=8)
-    with pytest.raises(RefusalError, match="no tokens"):
+    with pytest.raises(RefusalError, match="does not read tokens"):
         random_windows(0)
+
+
+def test_random_tokens_twice_over():
+    found = repeated_windows(range(10, 90), max_tokens=20, samples=5, seed=3, first=1)
+    for window in found.sequences:
+        assert len(window.ids) == 19
+        once, again = window.ids[1:10], window.ids[10:]
+        assert window.ids[0] == 1
+        assert once == again
+        assert len(set(once)) == 9, "the first half repeats nothing"
+        assert all(10 <= token < 90 for token in once)
+    assert found == repeated_windows(range(10, 90), max_tokens=20, samples=5, seed=3, first=1)
+    assert found.sha256 != repeated_windows(range(10, 90), max_tokens=20, samples=5, seed=4, first=1).sha256
+
+
+def test_small_vocabulary_is_drawn_with_replacement():
+    (window,) = repeated_windows(range(3), max_tokens=20, samples=1).sequences
+    assert window.ids[:10] == window.ids[10:]
+
+
+@pytest.mark.parametrize(("vocabulary", "tokens"), [(range(50), 4), (range(1), 20)])
+def test_too_few_positions_for_repeated_tokens_are_refused(vocabulary, tokens):
+    with pytest.raises(RefusalError, match="pass `max_tokens=5` or more"):
+        repeated_windows(vocabulary, max_tokens=tokens, samples=1, first=0)
+
+
+def test_file_named_repeated_takes_precedence(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert repeated("repeated") is not None
+    assert repeated("other") is None
+    (tmp_path / "repeated").write_text("a text")
+    assert repeated("repeated") is None
+
+
+def test_scan_of_repeated_tokens_measures_induction():
+    survey = attnscope.scan("pocket", "repeated", measures="self_attention", samples=2, max_tokens=24)
+    assert set(survey.cards) == {"self_attention", "induction"}
+    assert survey.provenance["corpus"]["name"] == "random tokens, twice over (seed 0)"
+    assert survey.values("induction").shape == (6, 4)

@@ -1,10 +1,9 @@
-"""Blocks of the documents that a reader may copy, and how they are run.
+"""Find the code blocks of documents, and run or check them.
 
-A page is run from its first block to its last, in one empty folder and one Python, as a reader would do it. `model` and
-`tokenizer` are what every reader has: a model in memory. A block whose first line is `# needs: ...` names what is not
-there (a cluster, a GPU, a file of the reader's); its Python is compiled and its commands are parsed, and no more.
-
-Commands draw pages, which takes minutes in all: `make docs` runs them (`ATTNSCOPE_DOCS=all`), `make test` parses them.
+The blocks of a page are run in order, in one empty folder and one Python process. `model` and `tokenizer` are a model
+in memory. A block whose first line is `# needs: ...` needs something that is missing here (a cluster, a GPU, a file of
+the reader's): its Python is only compiled, and its commands are only parsed. Running all commands takes minutes: `make
+docs` runs them (`ATTNSCOPE_DOCS=all`), `make test` parses them.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Block:
 
     @property
     def needs(self) -> str | None:
-        """What it needs that is not there; None: it runs as it stands."""
+        """Return what the block needs and is missing here, or None if it can be run."""
         found = NEEDS.match(self.text)
         return found[1] if found else None
 
@@ -63,7 +62,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def check(block: Block) -> None:
-    """That it could run: Python that compiles, commands and options that there are."""
+    """Check that a block could run: Python compiles, and commands and options exist."""
     if block.language == "python":
         compile(block.text, str(block), "exec")
         return
@@ -71,7 +70,7 @@ def check(block: Block) -> None:
         words = shlex.split(line, comments=True)
         if "attnscope" not in words:
             continue
-        start = words.index("attnscope")  # what stands before it starts it: torchrun, srun
+        start = words.index("attnscope")  # skip launchers such as torchrun and srun
         _parse(words[start + 1 :], block)
 
 
@@ -84,7 +83,7 @@ def _parse(words: list[str], block: Block) -> None:
 
 
 def run_page(page: Path, folder: Path, *, commands: bool = True) -> None:
-    """Every block that runs as it stands, in order; without `commands`, its Python alone, and commands are parsed."""
+    """Run every runnable block in order; without `commands`, run only Python and parse the commands."""
     known: dict[str, Any] = {"attnscope": attnscope}
     with chdir(folder):
         for block in blocks(page):

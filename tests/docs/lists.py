@@ -1,4 +1,4 @@
-"""What the documents must name: everything that the rooms hold. A name that is missing is told, not guessed."""
+"""Check that the documents name everything that is registered."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def section(text: str, title: str) -> str:
-    """The part of a document under a heading."""
+    """Return the part of a document under a heading."""
     found = re.search(rf"^## {re.escape(title)}$(.*?)(?=^## |\Z)", text, re.M | re.S)
     assert found, f"there is no section called {title}"
     return found[1]
 
 
 def undocumented() -> dict[str, list[str]]:
-    """What is registered and not named where a reader would look for it; nothing where all is well."""
+    """Return registered names that are not documented where they should be."""
     readme = (ROOT / "README.md").read_text("utf-8")
     scan = (ROOT / "docs" / "scan.md").read_text("utf-8")
     patterns = (ROOT / "docs" / "patterns.md").read_text("utf-8")

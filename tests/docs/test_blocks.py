@@ -1,4 +1,4 @@
-"""What pages show runs: every console and Python block, but those that say what they need."""
+"""Every console and Python block of the pages runs, except those marked with `# needs:`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MARKED = [one for page in pages() for one in blocks(page) if one.needs]
 
 
 @pytest.mark.parametrize("page", SHOWN, ids=lambda page: f"{page.parent.name}/{page.name}")
-@pytest.mark.filterwarnings("default")  # what other libraries warn of is told to a reader, and stops nobody
+@pytest.mark.filterwarnings("default")  # warnings of other libraries are not errors here
 def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
     run_page(page, tmp_path, commands=ALL)
 
 
 @pytest.mark.parametrize("block", MARKED, ids=str)
-def test_what_cannot_run_here_could_run_elsewhere(block: Block) -> None:
+def test_blocks_that_need_something_else_still_compile_and_parse(block: Block) -> None:
     check(block)
 
 
@@ -36,12 +36,12 @@ def test_a_page_that_does_not_run_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["attnscope scam pocket", "attnscope scan pocket --sample 8"])
-def test_a_command_that_there_is_not_is_found(line: str) -> None:
+def test_unknown_command_in_a_page_is_found(line: str) -> None:
     with pytest.raises(Exception, match=r"scam|sample"):
         check(_of(f"```console\n# needs: a cluster\n$ {line}\n```\n"))
 
 
-def test_what_cannot_run_must_be_marked() -> None:
+def test_block_that_cannot_run_must_be_marked() -> None:
     with pytest.raises(AssertionError, match="needs"):
         run_commands(_of("```console\n$ pip install attnscope\n```\n"))
 

@@ -1,4 +1,4 @@
-"""The tables of costs say what bench/results.json says: `python -m bench.cost_tables` writes them."""
+"""The tables of costs equal bench/results.json; `python -m bench.cost_tables` writes them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tools.marked import marks, put_between_marks
 RESULTS = json.loads((ROOT / "bench" / "results.json").read_text(encoding="utf-8"))
 
 
-def test_pages_say_what_was_measured() -> None:
+def test_cost_tables_equal_the_measurements() -> None:
     for page, text in pages(RESULTS).items():
         said = page.read_text(encoding="utf-8")
         assert said == with_costs(said, text), f"{page.name} is older than the results: python -m bench.cost_tables"
 
 
-def test_another_measurement_is_another_page() -> None:
+def test_other_measurements_change_the_page() -> None:
     changed = {**RESULTS, "rows": [row | {"time_ratio": row["time_ratio"] + 1} for row in RESULTS["rows"]]}
     for page, text in pages(changed).items():
         said = page.read_text(encoding="utf-8")
         assert with_costs(said, text) != said
 
 
-def test_what_stands_around_the_table_is_left_alone() -> None:
+def test_text_around_the_table_is_not_changed() -> None:
     begin, end = marks("costs", "a script")
     page = put_between_marks(f"before\n{begin}\nold\n{end}\nafter\n", "costs", "a script", "new")
     assert page == f"before\n{begin}\n\nnew\n\n{end}\nafter\n"

@@ -18,6 +18,15 @@ RIDDLES = {
     r"\b(is|are|stands?) at rest\b": "say what the head attends to",
     r"\bwhat (is|was) (?-i:none)\b": "say NaN or missing",
     r"\bthat (is|are) (?-i:none)\b": "say NaN or missing",
+    r"\b(is|are) no numbers?\b": "say NaN, or 'is not a number'",
+    r"\bwhat is done is kept\b": "say 'finished work is kept'",
+    r"\ba file of one\b": "say 'a text file'",
+    r"\bbegins at the beginning\b": "say 'starting a new one'",
+    r"\bbefore any model is seen\b": "say 'independent of any model'",
+    r"\bsays something else\b": "say 'is out of date'",
+    r"\bpays for (allocations|imports)\b": "say 'includes'",
+    r"\b(by turns|typed by hand|development material)\b": "say 'in turns', 'generated', 'for development only'",
+    r"\btheir life\b": "say that a process died",
 }
 FILES = sorted(
     path
@@ -28,10 +37,10 @@ FILES = sorted(
 
 
 @pytest.mark.parametrize("riddle", RIDDLES)
-def test_no_file_says_it(riddle: str) -> None:
+def test_no_file_contains_a_banned_phrase(riddle: str) -> None:
     phrase = re.compile(riddle, re.IGNORECASE)
-    found = []
+    places = []
     for path in FILES:
         text = path.read_text("utf-8")
-        found += [f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, m.start()) + 1}" for m in phrase.finditer(text)]
-    assert found == [], RIDDLES[riddle]
+        places += [f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, m.start()) + 1}" for m in phrase.finditer(text)]
+    assert places == [], RIDDLES[riddle]

@@ -1,4 +1,4 @@
-"""The README fits on a screen for each question, what it shows runs, and what it points at is there."""
+"""The README is short, its code runs, and its links exist."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ WORDS = 700
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 
 
-def test_it_is_short() -> None:
+def test_readme_is_short() -> None:
     assert len(README.replace("|", " ").split()) <= WORDS
 
 
-def test_its_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (block,) = re.findall(r"```python\n(.*?)```", README, re.S)
     exec(compile(block, "README.md", "exec"), {})
     assert "<html" in (tmp_path / "report.html").read_text("utf-8")
 
 
-def test_its_costs_are_those_of_the_page_of_costs() -> None:
+def test_readme_costs_equal_those_of_the_costs_page() -> None:
     rows = [line for line in section(README, "What it costs").splitlines() if line.startswith("| ")]
     assert len(rows) == 4
     costs = (ROOT / "docs" / "costs.md").read_text("utf-8")
@@ -33,7 +33,7 @@ def test_its_costs_are_those_of_the_page_of_costs() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_of_the_readme_exist(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.S)
     broken = []
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -47,6 +47,6 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def _anchors(page: Path) -> set[str]:
-    """Of headings, in the manner of the pages that show them."""
+    """Return the anchors of headings, as GitHub makes them."""
     titles = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -1,4 +1,4 @@
-"""The site is whole before it is built: every page has its place, the reference names all, notebooks are bare."""
+"""The site is complete: every page is in the navigation, the reference names everything, notebooks have no outputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _resolved(above: str, below: str) -> str:
     return os.path.normpath(Path(above).parent / below)
 
 
-def test_every_page_has_a_place_in_the_navigation_and_every_place_a_page() -> None:
+def test_navigation_lists_exactly_the_existing_pages() -> None:
     placed = {_resolved(above, one) for above, below in NAVIGATION.items() for one in below if "self" not in one}
     placed |= {_resolved("docs/reference/index", page) for page, _, _ in INDEX if page.startswith("..")}
     there = [*(ROOT / "docs").rglob("*.md"), *NOTEBOOKS]
@@ -40,7 +40,7 @@ def test_every_page_has_a_place_in_the_navigation_and_every_place_a_page() -> No
     assert placed - MADE == named
 
 
-def test_pages_keep_the_shape_of_the_repository_and_bring_what_they_link(tmp_path: Path) -> None:
+def test_assembled_pages_keep_their_paths_and_linked_files(tmp_path: Path) -> None:
     assemble(tmp_path / "source")
     assert (tmp_path / "source" / "index.md").read_text("utf-8") == (ROOT / "README.md").read_text("utf-8")
     assert (tmp_path / "source" / "docs" / "scan.md").exists()
@@ -70,7 +70,7 @@ def test_every_command_has_a_page_with_its_options(reference: dict[str, str]) ->
         *commands,
         "index",
     }
-    assert "| `--samples <int range>` | Sequences, at most. (x>=1) | `64` |" in reference["commands/scan"]
+    assert "| `--samples <int range>` | Maximum number of sequences. (x>=1) | `64` |" in reference["commands/scan"]
 
 
 def test_every_public_name_is_on_one_page_of_the_reference(reference: dict[str, str]) -> None:

@@ -19,7 +19,7 @@ from attnscope.engine.on_ray import OnRay
 from tests.engine.toy import Squares
 
 ray = pytest.importorskip("ray")
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, about its own files
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of Ray about its own files
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.mark.thorough
-def test_tasks_survive_a_killed_worker_and_a_node_that_goes(cluster: Any, tmp_path: Path) -> None:
+def test_tasks_survive_a_killed_worker_and_a_removed_node(cluster: Any, tmp_path: Path) -> None:
     extra = cluster.add_node(num_cpus=1)
     with OnRay(Squares(str(tmp_path), kills=2), None, cluster.address, 0.0) as crew:
         assert crew.hello
@@ -73,16 +73,16 @@ def test_failures_name_shard_and_reason(cluster: Any, tmp_path: Path, ways: dict
 def test_other_versions_are_refused(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with OnRay(Squares(str(tmp_path)), None, cluster.address, 0.0) as crew:
         monkeypatch.setattr(attnscope, "__version__", "9.9")
-        with pytest.raises(RefusalError, match=r"A worker has attnscope .* and this is 9\.9"):
+        with pytest.raises(RefusalError, match=r"A worker has attnscope .*, but the driver has 9\.9"):
             assert crew.hello
 
 
-def test_gpus_that_are_not_there(cluster: Any, tmp_path: Path) -> None:
-    with pytest.raises(RefusalError, match=r"has 0 GPUs and each worker wants 0\.5"):
+def test_missing_gpus_are_refused(cluster: Any, tmp_path: Path) -> None:
+    with pytest.raises(RefusalError, match=r"has 0 GPUs and each worker needs 0\.5"):
         OnRay(Squares(str(tmp_path)), None, cluster.address, 0.5).__enter__()
 
 
-def test_a_killed_driver_leaves_the_cluster_to_the_next(cluster: Any, tmp_path: Path) -> None:
+def test_next_driver_can_use_the_cluster_of_a_killed_one(cluster: Any, tmp_path: Path) -> None:
     script = (
         "import time; from attnscope.engine.on_ray import OnRay; from tests.engine.toy import Squares\n"
         f"crew = OnRay(Squares({str(tmp_path)!r}), None, {cluster.address!r}, 0.0).__enter__()\n"
@@ -102,19 +102,19 @@ def test_a_killed_driver_leaves_the_cluster_to_the_next(cluster: Any, tmp_path: 
         assert {task: square for task, (square, _, _) in crew.each(range(5))} == {n: n * n for n in range(5)}
 
 
-def test_an_address_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_that_does_not_answer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnscope.engine.on_ray.ANSWERS_WITHIN", 0.5)
     began = time.monotonic()
-    with pytest.raises(RefusalError, match=r"Nobody answers at 127\.0\.0\.1:9 within 0\.5 s"):
+    with pytest.raises(RefusalError, match=r"There was no answer from 127\.0\.0\.1:9 within 0\.5 s"):
         OnRay(Squares(str(tmp_path)), None, "127.0.0.1:9", 0.0).__enter__()
-    with pytest.raises(RefusalError, match="is no address of a Ray cluster"):
+    with pytest.raises(RefusalError, match="is not the address of a Ray cluster"):
         OnRay(Squares(str(tmp_path)), None, "nonsense", 0.0).__enter__()
     assert time.monotonic() - began < 60
 
 
 def test_a_cluster_that_does_not_start_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(**_: Any) -> None:
-        raise Exception("The current node timed out during startup.\nMore of it.")  # as Ray itself does
+        raise Exception("The current node timed out during startup.\nMore of it.")  # as Ray does
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", slow)
@@ -123,7 +123,7 @@ def test_a_cluster_that_does_not_start_is_refused(tmp_path: Path, monkeypatch: p
         OnRay(Squares(str(tmp_path)), None, None, 0.0).__enter__()
 
 
-def test_ray_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ray_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(RefusalError, match=r"pip install 'attnscope\[ray\]'"):
         OnRay(Squares(str(tmp_path)), None, None, 0.0).__enter__()

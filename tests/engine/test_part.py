@@ -1,4 +1,4 @@
-"""`3/64`, and what batch systems say."""
+"""Parts of a job array, from `3/64` or the variables of batch systems."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_parts_share_every_shard_once() -> None:
         ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, ArrayPart(2, 2)),
     ],
 )
-def test_the_environment_is_read_when_asked(environment: dict[str, str], found: ArrayPart) -> None:
+def test_env_takes_the_part_from_the_environment(environment: dict[str, str], found: ArrayPart) -> None:
     assert part("env", environment) == found
 
 
@@ -40,10 +40,10 @@ def test_the_environment_is_read_when_asked(environment: dict[str, str], found: 
         ("3", {}, "is not a part"),
         ("-1/4", {}, "is not a part"),
         ("env", {}, "`shard='env'` finds neither"),
-        ("env", {"RANK": "x", "WORLD_SIZE": "2"}, "which are no numbers"),
+        ("env", {"RANK": "x", "WORLD_SIZE": "2"}, "which are not numbers"),
         ("env", {"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_TASK_COUNT": "4"}, "There is no part 10 of 4"),
     ],
 )
-def test_what_is_no_part(text: str, environment: dict[str, str], sentence: str) -> None:
+def test_malformed_parts_are_refused(text: str, environment: dict[str, str], sentence: str) -> None:
     with pytest.raises(RefusalError, match=sentence):
         part(text, environment)

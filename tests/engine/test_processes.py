@@ -1,4 +1,4 @@
-"""Workers that die, refuse, fail and disagree; a driver that is killed. No model: the engine knows only tasks."""
+"""Workers that die, refuse, fail or disagree, and a killed driver. No model is needed: the engine runs plain tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attnscope.engine.processes import Processes, cores, environment
 from tests.engine.toy import Squares
 
 
-def test_every_task_is_done_once_and_cores_are_divided(tmp_path: Path) -> None:
+def test_every_task_is_done_once_and_cores_are_divided_among_workers(tmp_path: Path) -> None:
     with Processes(Squares(str(tmp_path)), 2) as crew:
         assert crew.hello in crew.processes
         found = dict(crew.each(range(7)))
@@ -29,7 +29,7 @@ def test_every_task_is_done_once_and_cores_are_divided(tmp_path: Path) -> None:
     assert not any(_lives(worker) for worker in workers)
 
 
-def test_a_dead_worker_gives_its_task_to_another(tmp_path: Path) -> None:
+def test_task_of_a_dead_worker_goes_to_another(tmp_path: Path) -> None:
     with Processes(Squares(str(tmp_path), kills=2), 2) as crew:
         found = dict(crew.each(range(5)))
     assert sorted(square for square, _, _ in found.values()) == [0, 1, 4, 9, 16]
@@ -39,7 +39,7 @@ def test_a_dead_worker_gives_its_task_to_another(tmp_path: Path) -> None:
 
 def test_a_task_that_kills_every_worker_is_refused_by_name(tmp_path: Path) -> None:
     with (
-        pytest.raises(RefusalError, match=r"Shard 1 cost 4 workers their life \(signal 9, SIGKILL\)"),
+        pytest.raises(RefusalError, match=r"Shard 1 failed: 4 workers died while they ran it \(signal 9, SIGKILL\)"),
         Processes(Squares(str(tmp_path), kills=1, times=9), 1) as crew,
     ):
         list(crew.each(range(3)))
@@ -52,10 +52,10 @@ def test_a_task_that_kills_every_worker_is_refused_by_name(tmp_path: Path) -> No
         ({"refuses": 1}, r"^Shard 1: the disk is full: make room\.$"),
         ({"fails": 1}, r"^Shard 1 failed \(ValueError: seven is not a number\)"),
         ({"unloadable": True}, r"^There is no model 'nothing': check its name\.$"),
-        ({"different": True}, r"^Workers do not agree on what to do"),
+        ({"different": True}, r"^Workers disagree about the work"),
     ],
 )
-def test_what_goes_wrong_is_one_sentence(tmp_path: Path, ways: dict[str, int], sentence: str) -> None:
+def test_errors_in_workers_become_one_sentence(tmp_path: Path, ways: dict[str, int], sentence: str) -> None:
     with pytest.raises(RefusalError, match=sentence), Processes(Squares(str(tmp_path), **ways), 2) as crew:  # type: ignore[arg-type]
         list(crew.each(range(40)))
 
@@ -102,7 +102,7 @@ def _set_threads() -> int:
 
 
 def _lives(process: int) -> bool:
-    """A zombie that nobody has waited for is dead as well."""
+    """Return whether a process is alive. A zombie counts as dead."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -110,13 +110,11 @@ def _lives(process: int) -> bool:
 
 
 @pytest.mark.parametrize(("said", "asked"), [("1", 1), ("3,2", 3), ("many", 10**6), ("", 10**6), ("0", 1)])
-def test_threads_of_a_worker_are_those_that_were_asked_for(
-    monkeypatch: pytest.MonkeyPatch, said: str, asked: int
-) -> None:
+def test_workers_obey_omp_num_threads(monkeypatch: pytest.MonkeyPatch, said: str, asked: int) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", said)
     assert environment(1)["OMP_NUM_THREADS"] == str(min(asked, cores()))
 
 
-def test_far_more_workers_than_cores_are_refused_before_any_begins(tmp_path: Path) -> None:
-    with pytest.raises(RefusalError, match=rf"would only take each other's memory: pass .*workers.*{cores()}"):
+def test_too_many_workers_are_refused_before_any_starts(tmp_path: Path) -> None:
+    with pytest.raises(RefusalError, match=rf"would only compete for memory: pass .*workers.*{cores()}"):
         Processes(Squares(str(tmp_path)), 1000 * cores())

@@ -46,7 +46,7 @@ class Opened:
 
     def do(self, task: int) -> tuple[int, int, str]:
         job, folder = self.job, Path(self.job.folder)
-        while job.different and len(list(folder.glob("opened-*"))) < 2:  # one alone agrees with itself
+        while job.different and len(list(folder.glob("opened-*"))) < 2:  # a single worker cannot disagree
             time.sleep(0.05)
         time.sleep(0.05 * job.different)
         if task == job.kills and len(list(folder.glob("death-*"))) < job.times:

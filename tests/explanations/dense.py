@@ -1,10 +1,10 @@
-"""The slow obvious way to relevance: every attention map written out, its gradient from autograd, the rule on matrices.
+"""A slow reference for relevance: full attention maps, their gradients from autograd, and the rules on matrices.
 
     maps = written_out(model, batch, number)              every map of the run, in the order of the calls
     by_the_rule(placed(maps, calls))                      relevance from them, by stack
 
-Nothing here is shared with the fast route but the knowledge of which stack a call belongs to: a map is what the model
-itself multiplied its values with, and its gradient is what autograd says.
+It shares nothing with the fast route except which stack a call belongs to. A map is what the model multiplied its
+values with, and its gradient comes from autograd.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,24 +27,24 @@ from attnscope.matrix.relevance import AttentionCall
 
 @dataclass(frozen=True)
 class PlacedCall:
-    """A map with its gradient, `[head, query, key]`, and from which queries the answer is read just behind it."""
+    """A map with its gradient, `[head, query, key]`, and the weight of every query in the answer."""
 
     stack: str
     keys_from: str
     pattern: Tensor
     gradient: Tensor
-    reach: Tensor  # of every query: the norm of the gradient at A V
+    reach: Tensor  # for every query, the norm of the gradient at A V
 
     @property
     def abar(self) -> Tensor:
-        """mean over heads of (dA * A)^+ (equation 5)."""
+        """Return the mean over heads of (dA * A)^+ (equation 5)."""
         return (self.pattern * self.gradient).clamp_min(0).double().mean(0)
 
 
 def by_the_rule(maps: Sequence[PlacedCall], read: Collection[str] = ()) -> dict[str, Tensor]:
-    """The row of R (arXiv:2103.15679, equations 6 to 11) at which the answer is read, less the identity, by stack.
+    """Return the row of R (arXiv:2103.15679, equations 6 to 11) that gives the answer, minus the identity, by stack.
 
-    The answer is read in the last stack that it depends on; of those in `read`, where there are any."""
+    The answer is read from the last stack that it depends on, among those in `read` if there are any."""
     own = [one for one in maps if one.stack == one.keys_from and bool(one.reach.any())]
     last = next(iter([one for one in own if one.stack in read][-1:] or own[-1:]))
     followed = {last.stack, *(one.keys_from for one in maps if one.stack == last.stack)}
@@ -61,7 +61,7 @@ def by_the_rule(maps: Sequence[PlacedCall], read: Collection[str] = ()) -> dict[
                 R[here, other] = R[here, other] + one.abar @ R[here, other]
         else:
             across = normalised(R[here, here]).T @ one.abar @ normalised(R[there, there])
-            R[here, here] = R[here, here] + one.abar @ R[there, here]  # 0 where nothing goes back
+            R[here, here] = R[here, here] + one.abar @ R[there, here]  # 0 if there is no gradient
             R[here, there] = R[here, there] + across
     start = (last.reach / last.reach.sum()).double()
     R[last.stack, last.stack] -= torch.eye(tokens[last.stack], dtype=torch.float64)
@@ -69,7 +69,7 @@ def by_the_rule(maps: Sequence[PlacedCall], read: Collection[str] = ()) -> dict[
 
 
 def normalised(R: Tensor) -> Tensor:
-    """Rbar = I + rownorm(R - I), where a row of zeros stays one (equations 8 and 9)."""
+    """Return Rbar = I + rownorm(R - I); rows of zeros stay zero (equations 8 and 9)."""
     own = torch.eye(len(R), dtype=R.dtype)
     sums = (R - own).sum(-1, keepdim=True)
     return own + torch.where(sums > 0, (R - own) / sums.where(sums > 0, torch.ones_like(sums)), 0.0)
@@ -77,14 +77,14 @@ def normalised(R: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class WrittenOut:
-    """One map as the model laid it out, and the gradients of it and of what it made."""
+    """One map in the layout of the model, and the gradients of it and of its product with values."""
 
     call: WrittenOutCall
     of_pattern: Tensor
     of_output: Tensor
 
     def placed(self, like: AttentionCall) -> PlacedCall | None:
-        """At the place of a call that the fast route saw; None where it cannot be that call."""
+        """Return this map for a call of the fast route, or None if the shapes differ."""
         heads = like.scores.query.shape[1]
         seen, slope = (observe_written_out(one, heads, None) for one in (self.call, self._sloped()))
         assert seen.passed_on is not None
@@ -101,8 +101,8 @@ class WrittenOut:
 
 
 def placed(maps: Sequence[WrittenOut], calls: Sequence[AttentionCall]) -> list[PlacedCall] | None:
-    """Maps at the places of the calls; None where there are not as many, or where their shapes are others. Windows, in
-    which no relevance is carried from token to token, are passed over."""
+    """Return the maps of the calls, or None if their number or shapes differ. Windowed attention is skipped, because
+    relevance does not pass through it."""
     if len(maps) != len(calls):
         return None
     whole = [(one, call) for one, call in zip(maps, calls, strict=True) if len(call.scores.query) == 1]
@@ -113,10 +113,10 @@ def placed(maps: Sequence[WrittenOut], calls: Sequence[AttentionCall]) -> list[P
 def written_out(
     model: nn.Module, batch: Mapping[str, Any], number: Callable[[Tensor], Tensor], eager: bool = True
 ) -> tuple[list[WrittenOut], float]:
-    """Every map of a run of a copy of the model, attention written out, and the number that the run ended in.
+    """Run a copy of the model with full attention maps, and return every map and the answer.
 
-    Without `eager` fused calls are written out by their definition: some models have an eager attention that is
-    another function (it knows nothing of `is_causal`, say)."""
+    Without `eager`, fused calls are computed by their definition, because the eager attention of some models is another
+    function (it ignores `is_causal`, for example)."""
     copy: Any = deepcopy(model).eval()
     if eager and callable(getattr(copy, "set_attn_implementation", None)) and copy._can_set_attn_implementation():
         copy.set_attn_implementation("eager")
@@ -126,7 +126,7 @@ def written_out(
     with torch.enable_grad(), without_cache(copy), without_fast_path(), _WrittenOutWatch(calls):
         value = number(first_output(run(copy, batch))).sum()
     tensors = [tensor for call in calls for tensor in (call.pattern, call.output)]
-    live = [tensor for tensor in tensors if tensor.requires_grad]  # a model may let no gradient through some rounds
+    live = [tensor for tensor in tensors if tensor.requires_grad]  # some calls may have no gradient
     slopes = iter(torch.autograd.grad(value, live, allow_unused=True) if live else ())
     known = [next(slopes) if tensor.requires_grad else None for tensor in tensors]
     full = [torch.zeros_like(t) if slope is None else slope for t, slope in zip(tensors, known, strict=True)]
@@ -134,7 +134,7 @@ def written_out(
 
 
 class _WrittenOutWatch(SoftmaxWatch):
-    """Sees every softmax that multiplies values; a fused call, where a model knows no other, goes by its definition."""
+    """Records every softmax that multiplies values. Fused calls are computed by their definition."""
 
     def __init__(self, calls: list[WrittenOutCall]) -> None:
         def seen(call: Seen) -> None:

@@ -1,4 +1,4 @@
-"""Small runs of small models, as explanations read them; shared by several tests."""
+"""Runs of small models that several tests share."""
 
 from functools import cache
 from typing import Any
@@ -18,7 +18,7 @@ ENTRY = 5
 
 
 def number(output: Tensor) -> Tensor:
-    """The answer of these runs: one entry of the last token's row."""
+    """Return the answer of these runs: one entry of the last token's output."""
     return output[:, -1, ENTRY]
 
 
@@ -34,7 +34,7 @@ def batch_of(name: str) -> dict[str, Tensor]:
 
 @cache
 def places_of(name: str) -> tuple[Anatomy, tuple[Entrance, ...]]:
-    """Where things are in the model; the same in every precision."""
+    """Return the anatomy and entrances of a model, which are equal in every precision."""
     model, batch = BY_NAME[name].model(), batch_of(name)
     found = anatomy(model, batch)
     return found, entrances(model, batch, found)
@@ -42,7 +42,7 @@ def places_of(name: str) -> tuple[Anatomy, tuple[Entrance, ...]]:
 
 @cache
 def captured(name: str, dtype: torch.dtype = torch.float32) -> tuple[Captured, dict[str, Tensor]]:
-    """The run, and from where its answer is read."""
+    """Return the captured run, and the weights of the tokens that give the answer."""
     model, batch = model_of(name, dtype), batch_of(name)
     found, places = places_of(name)
     run = capture(model, batch, found, places, number)
@@ -50,10 +50,10 @@ def captured(name: str, dtype: torch.dtype = torch.float32) -> tuple[Captured, d
 
 
 def eager_maps(name: str, dtype: torch.dtype) -> tuple[list[tuple[str, Tensor, Tensor]], Tensor]:
-    """The slow way: the model writes its maps out, and autograd gives the gradient of each.
+    """Return full attention maps of the eager model, with gradients from autograd.
 
-    Maps with their gradients, `[head, query, key]`, named by where they are (`self`, `encoder`, `decoder`, `cross`),
-    and the output.
+    Maps and gradients are `[head, query, key]` and are named `self`, `encoder`, `decoder` or `cross`. The output of the
+    model is returned too.
     """
     model: Any = BY_NAME[name].model().to(dtype).requires_grad_(False)
     batch = batch_of(name)

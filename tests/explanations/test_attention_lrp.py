@@ -13,7 +13,7 @@ from attnscope.hf.intercepting.owners import first_output
 from attnscope.hf.tapping.entrances import entering
 from tests.explanations.runs import BY_NAME, batch_of, number, places_of
 
-# With and without biases, gated and plain MLPs, activations as one function and written out, soft-capping, two stacks,
+# With and without biases, gated and plain MLPs, activations as one function or as several, soft-capping, two stacks,
 # parallel blocks, own softmax.
 FAMILIES = ("BERT", "GPT-2", "GPT-NeoX", "Llama", "Gemma2", "ModernBERT", "T5", "BART", "MPNet", "Falcon")
 
@@ -84,7 +84,7 @@ def test_relevance_of_tokens_and_constants_adds_up_to_the_answer(name: str) -> N
     assert abs(tokens) > 1e-3
 
 
-def test_rules_by_hand() -> None:
+def test_rules_of_single_operations() -> None:
     x = torch.tensor([2.0, -1.0, 0.0], dtype=torch.float64, requires_grad=True)
     w = torch.tensor([3.0, 4.0, 5.0], dtype=torch.float64, requires_grad=True)
     with Conserving():

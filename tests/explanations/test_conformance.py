@@ -1,5 +1,4 @@
-"""What every registered explanation must do: a whole card, one number per token, no score for later tokens, the same
-numbers twice."""
+"""Every registered explanation has a full card and one score per token, ignores later tokens, and is deterministic."""
 
 import math
 from functools import cache
@@ -18,7 +17,7 @@ TEXT = "which one?"
 
 @cache
 def explained(position: int | None = None, times: int = 1) -> Explanation:
-    """All methods at once; `times` makes it another run."""
+    """Return all methods at once. Another value of `times` runs them again."""
     return attnscope.explain(tiny_llama(), TEXT, methods="all", position=position, tokenizer=byte_tokenizer())
 
 
@@ -28,7 +27,7 @@ def of_two_stacks() -> Explanation:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_its_card_is_whole(name: str) -> None:
+def test_card_is_complete(name: str) -> None:
     method = explanations()[name]
     card = method.card
     assert card.name == name
@@ -42,7 +41,7 @@ def test_its_card_is_whole(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_token_has_a_finite_number_and_the_same_one_again(name: str) -> None:
+def test_scores_are_finite_and_deterministic(name: str) -> None:
     found = explained()
     (numbers,) = found.method(name).scores
     assert len(numbers) == len(found.inputs[0].tokens) == 1 + len(TEXT)
@@ -55,9 +54,9 @@ def test_every_token_has_a_finite_number_and_the_same_one_again(name: str) -> No
 
 @pytest.mark.parametrize("name", [name for name in METHODS if explanations()[name].card.group != "floor"])
 def test_later_tokens_have_score_zero(name: str) -> None:
-    """Behind token 5 a causal model has not seen token 6: its score must be 0.
+    """At token 5 a causal model has not read token 6, so its score must be 0.
 
-    Value zeroing compares runs of one and of several sequences, which differ by rounding, and squares that.
+    Value zeroing compares runs of one and of several sequences, which differ by rounding, and squares the difference.
     """
     (numbers,) = explained(position=5).method(name).scores
     assert numbers[6:] == pytest.approx([0.0] * (len(numbers) - 6), abs=1e-10)
@@ -83,7 +82,7 @@ def test_sets_of_methods_follow_the_cards() -> None:
     assert chosen_methods(["default"])[0].card.name == "relevance"
 
 
-def test_a_field_that_no_run_has_is_refused_at_once() -> None:
+def test_unknown_field_is_refused_at_registration() -> None:
     register = explanation(title="t", summary="s", citation="c", formula="f", cost="c", signed=False)
     with pytest.raises(TypeError, match="asks for nonsense"):
 

@@ -1,4 +1,4 @@
-"""Relevance without maps: against the paper's rules on maps that models write out, and cases solved by hand."""
+"""Relevance without maps equals the paper's rules on full maps, and cases solved by hand."""
 
 from typing import Any
 
@@ -19,20 +19,22 @@ TWO_STACKS = ("T5", "BART")
 
 
 def assert_near(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
-    """Two kernels compute one model: each entry passes through a few hundred roundings on its way through two layers,
-    and products of maps add no cancellation, since all terms are 0 or more. A few thousand units of the largest entry,
-    since gradients themselves are differences."""
+    """Allow a few thousand rounding errors of the largest entry.
+
+    Two kernels compute one model: each entry collects a few hundred rounding errors in two blocks. Products of maps add
+    no cancellation, because all terms are >= 0, but gradients are differences.
+    """
     allowed = 4e3 * torch.finfo(dtype).eps * float(expected.abs().max())
     assert float((found.double() - expected).abs().max()) <= allowed
     assert float(expected.max()) > 0
 
 
 def computed(name: str) -> torch.dtype:
-    return torch.float32 if name == "gpt_oss" else torch.float64  # whose experts know float32 only
+    return torch.float32 if name == "gpt_oss" else torch.float64  # its experts run in float32 only
 
 
 def rounded(name: str) -> torch.dtype:
-    """Written out, these take their softmax in float32."""
+    """Return whether the eager attention computes softmax in float32."""
     return torch.float32 if name in ("Llama", "Mistral", "Gemma2", "gpt_oss") else computed(name)
 
 
@@ -55,7 +57,7 @@ def test_equals_the_rule_on_dense_maps(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["BERT", "gpt_oss", "BART"])
 def test_dense_maps_equal_output_attentions(name: str) -> None:
-    """The model's own `output_attentions`, which not every model has and which come by kind, not in order."""
+    """Compare with `output_attentions`, which not every model has, and which are sorted by kind."""
     run, _ = captured(name, computed(name))
     maps, _ = written_out(BY_NAME[name].model().to(computed(name)), batch_of(name), number)
     at_places = placed(maps, run.calls)
@@ -74,7 +76,7 @@ def test_dense_maps_equal_output_attentions(name: str) -> None:
 def by_hand(
     gradient: Tensor, stack: str = "model", keys: str = "model", rows: int = 3, columns: int = 3
 ) -> AttentionCall:
-    """Uniform attention, one head, values that are unit vectors: dA is the gradient itself."""
+    """Return a call with uniform attention, one head and unit vectors as values, so that dA is the gradient."""
     scores = Scores(torch.zeros(1, 1, rows, 1).double(), torch.zeros(1, 1, columns, 1).double(), 1.0)
     value = torch.eye(columns, dtype=torch.float64)[None, None]
     return AttentionCall(stack, keys, 0, scores, value, gradient.double()[None, :, None])
@@ -84,7 +86,7 @@ def row(*numbers: float) -> dict[str, Tensor]:
     return {"model": torch.tensor(numbers, dtype=torch.float64)}
 
 
-def test_one_layer_is_the_identity_and_abar() -> None:
+def test_relevance_of_one_block_is_abar() -> None:
     gradient = torch.tensor([[3.0, -3.0, 6.0], [0.0, 9.0, 0.0], [-1.0, 0.0, 3.0]])
     for place, expected in enumerate([[1.0, 0.0, 2.0], [0.0, 3.0, 0.0], [0.0, 0.0, 1.0]]):
         start = row(*torch.eye(3)[place].tolist())
@@ -92,8 +94,8 @@ def test_one_layer_is_the_identity_and_abar() -> None:
         torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
 
 
-def test_two_layers_multiply() -> None:
-    """R = (I + A2)(I + A1): the last row of it, less the identity, by hand."""
+def test_relevance_of_two_blocks_is_a_product() -> None:
+    """The result is the last row of R = (I + A2)(I + A1), minus the identity."""
     first, second = torch.tensor([[0.0, 0, 0], [3, 0, 0], [0, 0, 0]]), torch.tensor([[0.0, 0, 0], [0, 0, 0], [0, 6, 0]])
     found = relevance(calls=[by_hand(first), by_hand(second)], start=row(0, 0, 1))["model"]
     assert found.tolist() == pytest.approx([2.0, 2.0, 0.0])

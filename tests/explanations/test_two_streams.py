@@ -1,4 +1,4 @@
-"""Streams that read each other, and towers that do not: against the paper's equations on maps that models write out."""
+"""Streams that read each other, and towers that do not, against the paper's equations on full maps."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def seen() -> dict[str, Tensor]:
 
 
 def test_co_attention_follows_all_equations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LXMERT: both directions of a layer see the streams as they were, then each attends to itself."""
+    """In LXMERT both directions of a block read the streams before it, and then each stream attends to itself."""
     model, batch = lxmert(), seen()
     with written_out(monkeypatch) as maps, torch.enable_grad():
         states = model(**batch)[0]
@@ -75,18 +75,18 @@ def test_co_attention_follows_all_equations(monkeypatch: pytest.MonkeyPatch) -> 
     found = attnscope.explain(model, batch, methods="relevance,gradient_input,raw_attention", dtype="float64")
     assert [(one.name, len(one.tokens)) for one in found.inputs] == [("image", THINGS), ("text", WORDS)]
     assert found.value == pytest.approx(float(states[0].detach().mean(0).norm()), rel=1e-12)
-    # The mean over words is read from all of them, weighed by the gradient at their last self-attention.
+    # The mean over words is read from all words, weighted by the gradient at their last self-attention.
     gradients = torch.tensor(found.method("relevance").scores[1])
     assert bool((gradients >= 0).all())
     start = _start(model, batch)
-    # Sums of a few hundred terms that are 0 or more, each with a few hundred roundings: far below 1e-10.
+    # Sums of a few hundred terms >= 0 with a few hundred rounding errors each: far below 1e-10.
     for row, expected in zip(found.method("relevance").scores, (start @ ti, start @ tt - start), strict=True):
         assert row == pytest.approx(expected.tolist(), abs=1e-10 * float(expected.max()))
         assert float(expected.max()) > 0
 
 
 def _start(model: Any, batch: dict[str, Tensor]) -> Tensor:
-    """By hand: the size of the gradient at what the last self-attention of words gives, token by token."""
+    """Return the norm of the gradient at the output of the last self-attention of words, for each token."""
     kept: list[Tensor] = []
     last = model.encoder.x_layers[-1].lang_self_att.self
 
@@ -131,7 +131,7 @@ def test_two_towers_are_explained_independently() -> None:
         for one in kept:
             one.retain_grad()
         answer.logits_per_image.sum().backward()
-    # Written out, CLIP takes its softmax in float32: a few thousand roundings of that, as in test_relevance.
+    # Eager CLIP computes softmax in float32: a few thousand rounding errors, as in test_relevance.
     near = 4e3 * torch.finfo(torch.float32).eps
     assert found.value == pytest.approx(float(answer.logits_per_image.detach()), rel=near)
     assert [(one.name, one.grid) for one in found.inputs] == [("image", (3, 3)), ("text", None)]
@@ -146,7 +146,7 @@ def test_two_towers_are_explained_independently() -> None:
 
 
 def by_hand(gradient: Tensor, stack: str, keys: str, sees_last: bool = True) -> AttentionCall:
-    """Uniform attention, one head, values that are unit vectors: dA is the gradient itself."""
+    """Return a call with uniform attention, one head and unit vectors as values, so that dA is the gradient."""
     rows, columns = gradient.shape
     scores = Scores(torch.zeros(1, 1, rows, 1).double(), torch.zeros(1, 1, columns, 1).double(), 1.0)
     value = torch.eye(columns, dtype=torch.float64)[None, None]
@@ -154,7 +154,7 @@ def by_hand(gradient: Tensor, stack: str, keys: str, sees_last: bool = True) -> 
 
 
 def test_parallel_and_sequential_co_attention() -> None:
-    """R^tt += Abar R^it (11): in parallel R^it is still 0; in turn it is what the first direction added."""
+    """R^tt += Abar R^it (11): in parallel R^it is still 0; in sequence it is what the first direction added."""
     there, back = torch.tensor([[2.0, 0.0], [0.0, 0.0], [0.0, 0.0]]), torch.tensor([[3.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     # Uniform over 2 and 3 keys: Abar is a half and a third of the gradient, each with a single 1.
     for sees_last, expected in ((False, 0.0), (True, 1.0)):
@@ -169,8 +169,8 @@ def test_parallel_and_sequential_co_attention() -> None:
 
 @pytest.mark.parametrize("begins", [("d",), ("e",), ("d", "e")])
 def test_rows_equal_maps_if_a_stack_continues_after_it_was_read(begins: tuple[str, ...]) -> None:
-    """The encoder attends to itself again between two reads and after the last, and a third stack reads both: rows that
-    are carried down against the four maps of the rule, float64. Sums of a few hundred terms that are 0 or more."""
+    """The encoder attends to itself again between two reads and after the last, and a third stack reads both. Rows are
+    compared with the four maps of the rule in float64: sums of a few hundred terms >= 0."""
     rng = torch.Generator().manual_seed(3)
     sizes = {"e": 4, "d": 3, "f": 2}
     order = ["ee", "dd", "de", "ee", "ff", "dd", "de", "fd", "fe", "ee", "dd", "ff"]
@@ -187,7 +187,7 @@ def test_rows_equal_maps_if_a_stack_continues_after_it_was_read(begins: tuple[st
 def test_never_negative_and_finite_for_zero_rows() -> None:
     rng = torch.Generator().manual_seed(0)
     calls = [
-        by_hand(-torch.rand(3, 3, generator=rng), "t", "t"),  # speaks against: R^tt stays the identity, row sums are 0
+        by_hand(-torch.rand(3, 3, generator=rng), "t", "t"),  # negative: R^tt stays the identity, and row sums are 0
         by_hand(torch.randn(3, 2, generator=rng), "t", "i"),
         by_hand(torch.randn(2, 3, generator=rng), "i", "t"),
         by_hand(torch.randn(3, 3, generator=rng), "t", "t"),
@@ -203,7 +203,7 @@ SAM_LAYERS, SAM_SIDE = 2, 6
 
 
 def sam() -> Any:
-    """SAM with an encoder that attends within windows, and two blocks of a two-way decoder."""
+    """Return a SAM with windows in its encoder and two blocks in its two-way decoder."""
     torch.manual_seed(0)
     width, heads = 32, 4
     config = hf.SamConfig(
@@ -237,8 +237,8 @@ def sam() -> Any:
 
 @pytest.mark.parametrize("score", [0, 2])
 def test_a_two_way_decoder_follows_all_equations(score: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SAM: tokens attend to themselves, to the picture, the picture to them; the score is read from the first token.
-    Its encoder attends within windows, and is left out: relevance is of what the decoder is given."""
+    """In SAM tokens attend to themselves and to the picture, and the picture to them. The score is read from the first
+    token. The encoder attends within windows and is left out, so relevance covers the inputs of the decoder."""
     model = sam()
     rng = torch.Generator().manual_seed(1)
     side = 16 * SAM_SIDE
@@ -254,15 +254,15 @@ def test_a_two_way_decoder_follows_all_equations(score: int, monkeypatch: pytest
     assert found.target == f"entry {score} of the mean state"
     image, prompt = found.inputs
     assert (image.name, image.grid, prompt.name) == ("image", (SAM_SIDE, SAM_SIDE), "prompt")
-    assert len(prompt.tokens) == 5 + 2 + 1  # the decoder's own, the points, and the one that says there is no box
-    # Sums of terms that are 0 or more, with a few thousand roundings each.
+    assert len(prompt.tokens) == 5 + 2 + 1  # the decoder's own tokens, the points, and the token for no box
+    # Sums of terms >= 0 with a few thousand rounding errors each.
     for row, expected in zip(found.methods[0].scores, (to_picture, to_tokens), strict=True):
         assert row == pytest.approx(expected.tolist(), abs=1e-10 * float(expected.max()))
         assert float(expected.max()) > 0
 
 
 def test_two_way_decoder_scores_image_embeddings() -> None:
-    """Embeddings of pictures go in too, and what enters is what the other methods take away."""
+    """Picture embeddings are an input too, and other methods remove the vectors that enter the decoder."""
     model = sam()
     rng = torch.Generator().manual_seed(1)
     given = torch.randn(1, 32, SAM_SIDE, SAM_SIDE, generator=rng).double()
@@ -274,13 +274,13 @@ def test_two_way_decoder_scores_image_embeddings() -> None:
     with torch.enable_grad():
         answer = model(image_embeddings=moved, input_points=batch["input_points"]).iou_scores[0, 0, 1]
         answer.backward()
-    # What enters the decoder is the embedding and a vector of the prompt, the same at every place.
+    # The decoder gets the embedding plus a vector of the prompt, which is the same at every place.
     entered = given + model.prompt_encoder.no_mask_embed.weight[0][:, None, None]
     assert moved.grad is not None
     expected = (moved.grad * entered).sum(1).flatten()
     assert by_gradient == pytest.approx(expected.tolist(), abs=1e-10 * float(expected.abs().max()))
     blank = given.clone()
-    blank[0, :, 2, 3] = 0  # an embedding that says nothing
+    blank[0, :, 2, 3] = 0  # a neutral embedding
     lost = float(
         answer.detach() - model(image_embeddings=blank, input_points=batch["input_points"]).iou_scores[0, 0, 1]
     )

@@ -1,4 +1,4 @@
-"""The equations of arXiv:2103.15679 for a two-way decoder (SAM), on maps that it writes out: the slow obvious way."""
+"""A slow reference for a two-way decoder (SAM): the equations of arXiv:2103.15679 on full maps."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-CALLS = 3  # of a block: tokens to themselves, tokens to the picture, the picture to tokens
+CALLS = 3  # attention of a block: tokens to themselves, tokens to the picture, the picture to tokens
 
 
 @contextmanager
 def written_out(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
-    """Every map that a softmax makes, in order, with its gradient kept; in the precision of its scores, where a model
-    asks for float32."""
+    """Return every result of a softmax, in order, with gradients. A softmax in float32 gets the precision of its
+    scores instead."""
     maps: list[Tensor] = []
     original = nn.functional.softmax
 
@@ -43,8 +43,10 @@ def normalised(R: Tensor) -> Tensor:
 def row_of(
     model: Any, number: Callable[[], Tensor], token: int, layers: int, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[float, Tensor, Tensor]:
-    """What `number` is, and the row of one token in the maps between tokens and to the picture; maps are the last that
-    the model makes, its encoder's come before."""
+    """Return the value of `number`, and the row of one token in the maps between tokens and to the picture.
+
+    These are the last maps of the run, after those of the encoder.
+    """
     model.set_attn_implementation("eager")
     model.requires_grad_(True)
     with written_out(monkeypatch) as maps, torch.enable_grad():

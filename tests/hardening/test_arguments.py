@@ -1,4 +1,4 @@
-"""Arguments past what a computer takes: names of files, seeds, widths. One sentence each, and nothing is written."""
+"""File names, seeds and widths beyond any limit are refused in one sentence, and nothing is written."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
     ids=lambda words: " ".join(word[:12] for word in words),
 )
-def test_names_that_are_too_long(here: Path, words: tuple[str, ...]) -> None:
+def test_names_that_are_too_long_are_refused(here: Path, words: tuple[str, ...]) -> None:
     sentence = refused(*words)
     assert "longer than a file name can be" in sentence
     assert len(sentence) < 300
     assert not list(here.iterdir())
 
 
-def test_a_model_with_the_longest_name_has_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_model_with_the_longest_name_gets_a_default_folder(tmp_path: Path) -> None:
     from attnscope.cli.files import model_folder
 
     longest = tmp_path / ("é" * 127)
@@ -80,7 +80,7 @@ def test_a_model_with_the_longest_name_has_a_folder_of_its_own(tmp_path: Path) -
     ],
     ids=" ".join,
 )
-def test_seeds_that_no_generator_takes(here: Path, words: tuple[str, ...]) -> None:
+def test_seeds_that_no_generator_accepts_are_refused(here: Path, words: tuple[str, ...]) -> None:
     assert "seed of" in refused(*words)
     assert not list(here.iterdir())
 
@@ -99,7 +99,7 @@ def test_seeds_in_python(seed: int) -> None:
             ask()
 
 
-def test_a_width_past_memory(here: Path) -> None:
+def test_width_beyond_memory_is_refused(here: Path) -> None:
     sentence = refused("compile", "permutation", "-n", "8", "--width", "999999999999")
     assert "128,000.0 GB" in sentence
     assert "--width of 4,194,304" in sentence

@@ -1,4 +1,4 @@
-"""Inside torch.autocast nothing is measured: one sentence names it, and outside everything is as before."""
+"""Measuring inside torch.autocast is refused, and has no effect on later measurements outside."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ WAYS: dict[str, Callable[[Any], Any]] = {
     "collapse": lambda model: attnscope.collapse(model, [TEXT], tokenizer=byte_tokenizer(), dtype="float32"),
     "collapse of a shape": lambda _: attnscope.collapse("bert-base", random_init=True),
     "paths": lambda model: attnscope.paths(model, TEXT, tokenizer=byte_tokenizer(), dtype="float32"),
-    "patterns": lambda model: observed_pattern(model, TEXT, layer=0, head=0, k=2, tokenizer=byte_tokenizer()),
+    "patterns": lambda model: observed_pattern(model, TEXT, block=0, head=0, k=2, tokenizer=byte_tokenizer()),
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_autocast_is_named(way: str) -> None:
+def test_autocast_is_refused_by_name(way: str) -> None:
     sentence = (
-        "torch.autocast is on for cpu and would round what is measured to bfloat16: leave the torch.autocast context, "
-        "and give the model in the precision that you mean."
+        "torch.autocast is on for cpu and would round the measured numbers to bfloat16: leave the torch.autocast "
+        "context, and cast the model itself if you want that precision."
     )
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(RefusalError) as refused:
         WAYS[way](tiny_llama())
     assert str(refused.value) == sentence
 
 
-def test_an_autocast_that_is_turned_off_inside_is_none() -> None:
+def test_disabled_autocast_inside_is_allowed() -> None:
     model, words = tiny_llama(), byte_tokenizer()
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.autocast("cpu", enabled=False):
         inside = attnscope.scan(model, [TEXT], tokenizer=words, samples=1, measures="entropy")

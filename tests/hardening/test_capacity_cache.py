@@ -1,4 +1,4 @@
-"""The cache of widths is a folder that anybody can write to: what cannot have been measured is measured again."""
+"""Other programs can write to the cache of widths, so impossible measurements in it are ignored and measured again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HONEST = Measurement(POINT, 6, 12.5, 0.25)
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of one measurement."""
+    """Return the file of one measurement."""
     monkeypatch.setattr(widths, "known_widths", dict)
     Shelf(tmp_path).put(HONEST)
     (file,) = tmp_path.iterdir()
@@ -33,14 +33,14 @@ TAMPERED: list[dict[str, Any]] = [
     {"d": 6.5},
     {"d": "6"},
     {"d": True},
-    {"d": None},  # reached, at no width
+    {"d": None},  # reached the accuracy, but without a width
     {"max_logit": None},
     {"max_logit": "inf"},
     {"seconds": -1.0},
     {"seconds": None},
     {"seconds": "soon"},
     {"cut_short": "no"},
-    {"cut_short": True},  # such a one is never kept
+    {"cut_short": True},  # such a measurement is never saved
     {"refused": 7},
     {"refused": "It cannot be done: give up."},
     {"n": 64},  # another point's
@@ -49,34 +49,34 @@ TAMPERED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("change", TAMPERED, ids=str)
-def test_what_cannot_be_is_not_taken(kept: Path, change: dict[str, Any]) -> None:
+def test_impossible_cached_widths_are_ignored(kept: Path, change: dict[str, Any]) -> None:
     kept.write_text(json.dumps({**json.loads(kept.read_text()), **change}))
     assert Shelf(kept.parent).get(POINT) is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "7", "{}", '{"d": 4', "[" * 100_000, "\x00\x01"])
-def test_what_is_no_measurement_at_all_is_not_taken(kept: Path, text: str) -> None:
+def test_malformed_cached_measurements_are_ignored(kept: Path, text: str) -> None:
     kept.write_text(text)
     assert Shelf(kept.parent).get(POINT) is None
 
 
-def test_a_missing_field_is_not_made_up(kept: Path) -> None:
+def test_cached_measurement_with_a_missing_field_is_ignored(kept: Path) -> None:
     whole = json.loads(kept.read_text())
     for name in ("d", "max_logit", "seconds", *Point.__dataclass_fields__):
         kept.write_text(json.dumps({key: value for key, value in whole.items() if key != name}))
         assert Shelf(kept.parent).get(POINT) is None, name
 
 
-def test_what_is_measured_again_replaces_what_was_not_taken(kept: Path) -> None:
+def test_new_measurement_replaces_an_ignored_one(kept: Path) -> None:
     kept.write_text(json.dumps({**json.loads(kept.read_text()), "d": -5}))
     Shelf(kept.parent).put(HONEST)
     assert Shelf(kept.parent).get(POINT) == HONEST
     assert list(kept.parent.iterdir()) == [kept]
 
 
-def test_all_that_is_measured_can_be_kept_and_read() -> None:
+def test_every_measurement_survives_saving_and_loading() -> None:
     refused = Measurement(POINT, None, None, 0.0, refused="It cannot be built: give a larger n.")
     for one in (HONEST, refused, *known_widths().values()):
         assert Measurement.from_json(json.loads(json.dumps(one.to_json()))) == one
-    with pytest.raises(FieldError, match="d = -5 cannot be measured"):
+    with pytest.raises(FieldError, match="d: a whole number of 1 or more is needed, not -5"):
         Measurement.from_json({**HONEST.to_json(), "d": -5})

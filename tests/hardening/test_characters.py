@@ -1,4 +1,4 @@
-"""Control characters, escapes and half characters in names and texts: shown as symbols, obeyed by nobody."""
+"""Control characters, escapes and half characters in names and texts: shown as symbols, never interpreted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attnscope.cli import output as streams
 from attnscope.cli.files import text_or_file
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.errors import RefusalError
-from attnscope.core.words import clean, drawable, whole
+from attnscope.core.words import clean, drawable, replace_surrogates
 from attnscope.reports.export import render
 from attnscope.reports.terminal import print_record
 from tests.specimens import TEXT, byte_tokenizer, save_specimen, tiny_llama
@@ -30,12 +30,12 @@ ANY_TEXT = st.text(st.characters())
 
 
 def is_xml(text: str) -> bool:
-    """By the definition of a character in XML 1.0; U+007F is one, and no renderer shows it."""
+    """Return whether all characters are allowed in XML 1.0 (U+007F is, although no renderer shows it)."""
     return all(c in "\t\n\r" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c > "\uffff" for c in text)
 
 
 @given(ANY_TEXT)
-def test_what_is_drawn_is_xml_and_otherwise_the_same(text: str) -> None:
+def test_drawable_text_is_valid_xml_and_otherwise_unchanged(text: str) -> None:
     shown = drawable(text)
     assert is_xml(shown)
     assert len(shown) == len(text)
@@ -43,9 +43,9 @@ def test_what_is_drawn_is_xml_and_otherwise_the_same(text: str) -> None:
 
 
 @given(ANY_TEXT)
-def test_what_a_terminal_gets_prints(text: str) -> None:
+def test_text_for_a_terminal_is_printable(text: str) -> None:
     assert clean(text).isprintable()
-    assert whole(text).encode().decode() == whole(text)
+    assert replace_surrogates(text).encode().decode() == replace_surrogates(text)
 
 
 def test_all_strings_of_a_document_are_drawable() -> None:
@@ -57,7 +57,7 @@ def test_all_strings_of_a_document_are_drawable() -> None:
 
 @pytest.mark.parametrize("suffix", [".svg", ".png", ".html", ".json"])
 def test_the_renderer_survives(suffix: str) -> None:
-    """Every character alone that ended the process once, and all together, as data, title and name of a field."""
+    """Render each character that once crashed the process, and all together, as data, title and field name."""
     values = [{"a": text, WILD: 1} for text in (*WILD, WILD)]
     document: dict[str, Any] = {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
@@ -74,7 +74,7 @@ def obeyed(text: str) -> list[str]:
 
 
 def printed(show: Any) -> str:
-    """On a terminal without colours every escape is one that came with a name."""
+    """Return the output on a terminal without colours, where every escape must come from a name."""
     console = Console(file=io.StringIO(), width=80, no_color=True, force_terminal=False)
     show(console)
     assert isinstance(console.file, io.StringIO)
@@ -97,7 +97,7 @@ def test_a_folder_name_full_of_escapes(survey: Survey, tmp_path: Path) -> None:
 
 
 def test_a_card_full_of_escapes(survey: Survey, tmp_path: Path) -> None:
-    """As JSON can bring one, with half characters."""
+    """Use a card as JSON can hold it, with half characters."""
     cards = {name: replace(card, title=WILD, summary=WILD, unit=WILD) for name, card in survey.cards.items()}
     (tmp_path / "survey.json").write_text(json.dumps(replace(survey, cards=cards).to_json()))
     wild = Survey.load(tmp_path / "survey.json")
@@ -121,7 +121,7 @@ def test_half_characters_are_refused_in_python_and_replaced_on_the_command_line(
     assert text_or_file("caf\udce9") == "caf\ufffd"
 
 
-def test_a_certificate_of_a_wild_name(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_certificate_of_a_pattern_with_escapes_in_its_name(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pattern = replace(attnscope.generate("permutation", 4, 1), name=WILD)
     compiled = attnscope.compile(pattern)
     compiled.save(tmp_path / "head.safetensors")

@@ -1,4 +1,4 @@
-"""Chart pages say what they may do: run their own two scripts, evaluate nothing, and load nothing."""
+"""The policy of chart pages allows only their own two scripts, no eval and no network."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_policy_names_the_scripts_of_the_page_and_nothing_else(tmp_path: Pat
 
 
 @pytest.mark.browser
-def test_the_chart_is_drawn_under_it_and_nothing_else_runs(browser: Browser, tmp_path: Path) -> None:
+def test_policy_allows_the_chart_and_no_other_script(browser: Browser, tmp_path: Path) -> None:
     path = save(chart(), tmp_path / "a.html")
     said: list[str] = []
     page = browser.new_page()
@@ -52,7 +52,7 @@ def test_the_chart_is_drawn_under_it_and_nothing_else_runs(browser: Browser, tmp
     page.goto(path.as_uri())
     page.wait_for_selector("#vega-chart svg", timeout=20_000)
     words = page.locator("#vega-chart svg text").all_text_contents()
-    assert "many" in words  # an expression was understood without being evaluated
+    assert "many" in words  # Vega interpreted an expression without eval
     assert "few" in words
     assert page.locator("#vega-chart svg path[aria-roledescription=circle]").count() == 4
     assert page.title() != "taken"
@@ -68,7 +68,7 @@ def test_the_chart_is_drawn_under_it_and_nothing_else_runs(browser: Browser, tmp
 
 
 @pytest.mark.browser
-def test_the_charts_of_a_survey_need_nothing_more(browser: Browser, tmp_path: Path) -> None:
+def test_policy_allows_the_charts_of_a_survey(browser: Browser, tmp_path: Path) -> None:
     survey = made_survey(observations(4, 3, 2, only=("relative_residual", "entropy")))
     said: list[str] = []
     drawn = list(gallery(survey))

@@ -1,7 +1,7 @@
-"""torch.compile: the module inside is measured, which is said; the caller's model keeps what was compiled.
+"""With torch.compile the module inside is measured, a note says so, and the caller's model stays compiled.
 
-Nothing is ever compiled here: torch compiles when a wrapped module is first called, and it must not be. (The backend
-"eager" is named because the usual one takes long to import.)
+Nothing is compiled here: torch compiles at the first call of a wrapped module, which must not happen. (The backend is
+"eager" because the default one takes long to import.)
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_a_scan_gives_the_survey_of_the_module_inside(way: Callable[[nn.Module],
 
 
 @pytest.mark.parametrize("way", [wrapped, wrapped_inside, in_place])
-def test_paths_collapse_and_patterns_too(way: Callable[[nn.Module], nn.Module]) -> None:
+def test_compiled_models_work_with_paths_collapse_and_compile(way: Callable[[nn.Module], nn.Module]) -> None:
     words = byte_tokenizer()
     given = way(tiny_llama())
     report = attnscope.paths(given, TEXT, tokenizer=words, draws=0, top=1, mlp=False)
@@ -86,7 +86,7 @@ def test_paths_collapse_and_patterns_too(way: Callable[[nn.Module], nn.Module]) 
     assert report.provenance["model"]["compiled"] == NOTE
     fallen = attnscope.collapse(given, [TEXT], tokenizer=words, samples=1, max_tokens=8)
     assert fallen.provenance["model"]["compiled"] == NOTE
-    ask: dict[str, Any] = {"layer": 1, "head": 0, "k": 2, "tokenizer": words}
+    ask: dict[str, Any] = {"block": 1, "head": 0, "k": 2, "tokenizer": words}
     seen, expected = (observed_pattern(model, TEXT, **ask).dense() for model in (given, tiny_llama()))
     assert (seen == expected).all()
 
@@ -99,13 +99,13 @@ def test_weights_are_shared_and_not_copied() -> None:
     assert uncompiled(plain := tiny_llama()) is plain
 
 
-def test_a_compiled_forward_that_is_no_method_of_the_model_is_refused() -> None:
+def test_compiled_forward_that_is_not_a_method_is_refused() -> None:
     model: Any = tiny_llama()
     model.forward = torch.compile(lambda **batch: None, backend="eager")
     with pytest.raises(RefusalError, match=r"^The forward of LlamaForCausalLM is a compiled function.*\.$"):
         attnscope.scan(model, [TEXT], tokenizer=byte_tokenizer())
 
 
-def test_who_looks_at_the_very_module_is_refused() -> None:
-    with pytest.raises(RefusalError, match="nothing can be seen inside compiled code: give the model as it was"):
+def test_measuring_the_compiled_wrapper_itself_is_refused() -> None:
+    with pytest.raises(RefusalError, match="compiled code cannot be observed: give the model from before"):
         anatomy(wrapped(tiny_llama()))

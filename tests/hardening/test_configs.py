@@ -37,7 +37,7 @@ def refusal(folder: Path, **options: Any) -> str:
 IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"torch_dtype": "floof"}, "floof"),
     ({"dtype": "floof"}, "floof"),
-    ({"dtype": "nn"}, "nn"),  # torch has it, and it is no number format
+    ({"dtype": "nn"}, "nn"),  # an attribute of torch that is not a dtype
     ({"dtype": 5}, "5"),
     ({"dtype": ["float32"]}, "float32"),
     ({"dtype": {"": "floof"}}, "floof"),
@@ -54,7 +54,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("random_init", [False, True])
 @pytest.mark.parametrize(("settings", "says"), IMPOSSIBLE, ids=str)
-def test_settings_that_no_model_can_have(
+def test_impossible_settings_are_refused(
     good: Path, tmp_path: Path, settings: dict[str, Any], says: str, random_init: bool
 ) -> None:
     sentence = refusal(changed(good, tmp_path, **settings), random_init=random_init)
@@ -79,7 +79,7 @@ STUMBLES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("random_init", [False, True])
 @pytest.mark.parametrize("settings", STUMBLES, ids=str)
-def test_settings_that_transformers_stumbles_over(
+def test_settings_that_crash_transformers_are_refused(
     good: Path, tmp_path: Path, settings: dict[str, Any], random_init: bool
 ) -> None:
     assert "llama" in refusal(changed(good, tmp_path, **settings), random_init=random_init)
@@ -89,7 +89,7 @@ PACKINGS: list[Any] = ["x", ["x"], 5, {}, {"bits": 4}, {"quant_method": 5}]
 
 
 @pytest.mark.parametrize("packing", PACKINGS, ids=str)
-def test_a_packing_that_says_nothing(good: Path, tmp_path: Path, packing: Any) -> None:
+def test_quantisation_config_without_content_is_refused(good: Path, tmp_path: Path, packing: Any) -> None:
     assert "quant_method" in refusal(changed(good, tmp_path, quantization_config=packing))
 
 
@@ -119,7 +119,7 @@ def broken_tokenizer(good: Path, **parts: Any) -> str:
         ("tokenizer.json", DEEP),
     ],
 )
-def test_files_of_a_tokenizer_that_are_something_else(good: Path, tmp_path: Path, name: str, content: str) -> None:
+def test_malformed_tokenizer_files_are_refused(good: Path, tmp_path: Path, name: str, content: str) -> None:
     folder = changed(good, tmp_path)
     (folder / name).write_text(content)
     assert "llama cannot be loaded" in refusal(folder)
@@ -161,7 +161,7 @@ def test_a_tokenizer_of_unknown_parts(good: Path, tmp_path: Path, parts: dict[st
     ],
     ids=lambda content: content[:40],
 )
-def test_an_index_of_weights_that_is_none(good: Path, tmp_path: Path, content: str) -> None:
+def test_malformed_index_of_weights_is_refused(good: Path, tmp_path: Path, content: str) -> None:
     folder = changed(good, tmp_path)
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(content)

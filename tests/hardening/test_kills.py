@@ -1,8 +1,8 @@
-"""kill -9 at the worst moments: before, in the middle of and after each write of a scan.
+"""Kill a scan with SIGKILL before, during and after each write.
 
-A process imports everything once and then becomes a scan for every command that it reads (a fork, which costs nothing);
-in a scan that is to die, the write steps of `attnscope.core.files` send SIGKILL to their own process. No handler and no
-`finally` runs then, as in a power cut.
+A server process imports everything once and forks a scan for every command that it reads. In a scan that is to die, the
+write steps of `attnscope.core.files` send SIGKILL to their own process, so that no handler and no `finally` runs, as in
+a power cut.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from attnscope.commands.scan.survey.survey import Survey
 from tests.command import offline
 from tests.specimens import TEXT, save_specimen
 
-PARTIAL, SURVEY, REPORT = "survey.partial.json", "survey.json", "report.html"
+PARTIAL, SURVEY, REPORT, LOCK = "survey.partial.json", "survey.json", "report.html", "survey.lock"
 
 NURSERY = """
 import json, os, pathlib, signal, sys
@@ -76,7 +76,7 @@ class Nursery:
     process: subprocess.Popen[str]
 
     def scan(self, *words: str | Path, death: tuple[str, str, int] | None = None) -> int:
-        """The exit code of a scan; a negative one is the signal that ended it."""
+        """Run a scan and return its exit code; a negative one is the signal that ended it."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps([["scan", *map(str, words)], death]) + "\n")
@@ -142,9 +142,9 @@ def test_a_killed_scan_leaves_whole_files_and_can_be_resumed(
     left: set[str],
 ) -> None:
     assert nursery.scan(*words, tmp_path, death=death) == -signal.SIGKILL
-    assert files_in(tmp_path) == left
+    assert files_in(tmp_path) == {*left, LOCK}  # the file stays, but no process locks it any more
     drafts = list(tmp_path.glob(".*.part"))
-    assert len(drafts) == (death[1] == "during")  # so it died where it should
+    assert len(drafts) == (death[1] == "during")  # so it died at the intended write
     if PARTIAL in left:
         read = Survey.load(tmp_path / PARTIAL).provenance["corpus"]["sequences"]
         assert read == (2 if death[0] == PARTIAL else 4)
@@ -152,7 +152,7 @@ def test_a_killed_scan_leaves_whole_files_and_can_be_resumed(
         assert Survey.load(tmp_path / SURVEY).cells == unbroken.cells
     if REPORT in left:
         assert (tmp_path / REPORT).read_text().rstrip().endswith("</html>")
-    again = ("--resume",) if DEATHS.index((death, left)) % 4 != 1 else ()  # both ways to go on
+    again = ("--resume",) if DEATHS.index((death, left)) % 4 != 1 else ()  # with and without --resume
     assert nursery.scan(*words, tmp_path, *again) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [REPORT, SURVEY]
     assert Survey.load(tmp_path / SURVEY).cells == unbroken.cells

@@ -1,4 +1,4 @@
-"""Requests without end: what they would take is said at once, and nothing is begun."""
+"""Huge requests are refused at once with what they would need, and no work is started."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def written(folder: Path, **settings: Any) -> Path:
     ("kind", "layers"),
     [("llama", "num_hidden_layers"), ("gpt2", "n_layer"), ("bert", "num_hidden_layers"), ("t5", "num_layers")],
 )
-def test_a_million_layers(tmp_path: Path, kind: str, layers: str) -> None:
+def test_a_million_blocks_are_refused(tmp_path: Path, kind: str, layers: str) -> None:
     path = written(tmp_path, model_type=kind, **SMALL[kind], **{layers: 10**6})
     began = time.monotonic()
-    with pytest.raises(RefusalError, match=r"[12],000,000 layers"):
+    with pytest.raises(RefusalError, match=r"[12],000,000 blocks"):
         load(path, random_init=True)
     assert time.monotonic() - began < 30
 
@@ -55,17 +55,17 @@ def test_deep_models_are_counted_without_being_built(kind: str, layers: int, mon
 
 def test_wide_models_say_what_they_would_take(tmp_path: Path) -> None:
     path = written(tmp_path, **{"model_type": "llama", **SMALL["llama"], "hidden_size": 2**20})
-    with pytest.raises(RefusalError, match=r"parameters, which take [\d,]+ GB, and [\d,]+ GB of memory are free"):
+    with pytest.raises(RefusalError, match=r"parameters, which take [\d,]+ GB, and only [\d,]+ GB of memory are free"):
         load(path, random_init=True)
 
 
 def test_a_configuration_without_sizes_is_one_of_seven_billion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "memory_left", lambda: 10**10)
-    with pytest.raises(RefusalError, match="6,738,415,616 parameters, which take 27 GB, and 10 GB"):
+    with pytest.raises(RefusalError, match="6,738,415,616 parameters, which take 27 GB, and only 10 GB"):
         load(written(tmp_path, model_type="llama"), random_init=True)
 
 
-def test_counting_changes_neither_chance_nor_configuration() -> None:
+def test_counting_changes_neither_the_random_state_nor_the_configuration() -> None:
     config = transformers.LlamaConfig(**SMALL["llama"], num_hidden_layers=2)
     before = config.to_dict()
     torch.manual_seed(0)
@@ -78,14 +78,14 @@ def test_counting_changes_neither_chance_nor_configuration() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_every_family_can_be_counted(family: Family) -> None:
-    """The count on the meta device is that of the model, whatever the family."""
+    """The parameters counted on the meta device equal those of the model, for every family."""
     model = family.build()
     if not isinstance(model, transformers.PreTrainedModel):
         pytest.skip("not built from a configuration")
     assert room._count(type(model), model.config) == sum(p.numel() for p in model.parameters())
 
 
-def test_memory_is_known_here() -> None:
+def test_available_memory_is_known() -> None:
     assert 10**8 < room.memory_left() < 1 << 62
 
 
@@ -101,13 +101,15 @@ def test_memory_is_known_here() -> None:
     ],
     ids=lambda words: " ".join(words) if isinstance(words, tuple) else "",
 )
-def test_counts_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str) -> None:
+def test_huge_counts_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert says in refused(*words)
     assert not list(tmp_path.iterdir())
 
 
-def test_random_tokens_without_end(tmp_path: Path) -> None:
+def test_huge_numbers_of_random_tokens_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path, model_type="llama", **SMALL["llama"], num_hidden_layers=1)
     with pytest.raises(RefusalError, match="random tokens"):
         attnscope.scan(str(path), random_init=True, samples=10**12)

@@ -1,4 +1,4 @@
-"""Where output goes: only files are replaced, they keep their modes, and drafts do not pile up."""
+"""Output replaces only files, keeps their modes, and leaves no drafts behind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def special(path: Path, kind: str) -> Path:
     elif kind == "link to a device":
         path.symlink_to("/dev/null")
     else:
-        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # a /dev/null of our own
+        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # a private null device
     return path
 
 
@@ -58,14 +58,14 @@ def test_only_files_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("name", WRITTEN)
 @pytest.mark.parametrize("kind", ["folder", "pipe"])
-def test_folders_with_something_else_where_a_file_must_go(tmp_path: Path, name: str, kind: str) -> None:
+def test_output_folder_with_a_folder_in_place_of_a_file_is_refused(tmp_path: Path, name: str, kind: str) -> None:
     special(tmp_path / name, kind)
     with pytest.raises(RefusalError, match=name), output_folder(tmp_path):
         pytest.fail("work was begun")
 
 
-def test_an_output_folder_is_no_device() -> None:
-    with pytest.raises(RefusalError, match="cannot be made"), output_folder(Path("/dev/null")):
+def test_device_as_output_folder_is_refused() -> None:
+    with pytest.raises(RefusalError, match="cannot be created"), output_folder(Path("/dev/null")):
         pytest.fail("work was begun")
 
 
@@ -106,7 +106,7 @@ def left_behind(path: Path, process: int, host: str | None = None) -> Path:
     return draft
 
 
-def test_drafts_of_the_dead_are_cleared_and_those_of_the_living_are_not(tmp_path: Path) -> None:
+def test_drafts_are_removed_only_if_their_writer_is_dead(tmp_path: Path) -> None:
     path = tmp_path / "survey.json"
     dead = left_behind(path, dead_process())
     living = left_behind(path, os.getppid())
@@ -133,7 +133,7 @@ def test_old_drafts_are_cleared_whoever_wrote_them(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["survey.json"]
 
 
-def test_a_draft_of_ours_is_one_that_can_be_recognised(tmp_path: Path) -> None:
+def test_own_draft_names_are_recognised(tmp_path: Path) -> None:
     draft = drafts.draft_of(tmp_path / "survey.json")
     draft.write_bytes(b"")
     os.utime(draft, (0, 0))

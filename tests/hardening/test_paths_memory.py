@@ -1,4 +1,4 @@
-"""Memory that follows the text: what paths take is estimated before the work, told, and refused where it is lacking."""
+"""The memory of `paths` is estimated before the work and reported, and a request that does not fit is refused."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def asked(**options: Any) -> tuple[Any, list[str]]:
     return report, stages
 
 
-def test_what_does_not_fit_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_estimate_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = sizes_seen(monkeypatch)
     asked()
     needed = seen[0].bytes
@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_refused_before_the_work(monkeypatch: pytest.Monkey
         asked(dtype="float32")
 
 
-def test_a_large_estimate_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_estimate_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     _, stages = asked()
     assert not any("GB" in stage for stage in stages)
     monkeypatch.setattr(driver, "LARGE", 1000)

@@ -1,4 +1,4 @@
-"""A scan that was interrupted is worth keeping: a new one in its folder takes it away only when it can begin."""
+"""A new scan removes an interrupted one in its folder only after it has loaded its model and corpus."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def folder(tmp_path: Path) -> Path:
         ["corpus.txt", "--max-tokens", "100000"],
     ],
 )
-def test_a_slip_of_the_fingers_destroys_nothing(specimen: Path, folder: Path, words: list[str]) -> None:
+def test_typo_does_not_remove_an_interrupted_scan(specimen: Path, folder: Path, words: list[str]) -> None:
     result = attnscope("scan", specimen, *words, "--out", "out", cwd=folder.parent)
     assert result.returncode == 2, result.stderr
     assert (folder / PARTIAL).read_text() == "an afternoon's work"
     assert sorted(path.name for path in folder.iterdir()) == [PARTIAL]
 
 
-def test_a_model_that_is_not_there_destroys_nothing(folder: Path) -> None:
+def test_missing_model_does_not_remove_an_interrupted_scan(folder: Path) -> None:
     result = attnscope("scan", "./no-such-model", "corpus.txt", "--out", "out", cwd=folder.parent)
     assert result.returncode == 2
     assert (folder / PARTIAL).read_text() == "an afternoon's work"
 
 
-def test_what_will_be_replaced_is_said_first_and_then_replaced(specimen: Path, folder: Path) -> None:
+def test_replacement_of_an_interrupted_scan_is_announced(specimen: Path, folder: Path) -> None:
     words = ("scan", specimen, "corpus.txt", "--out", "out", "--samples", "2", "--max-tokens", "8")
     result = attnscope(*words, cwd=folder.parent)
     assert result.returncode == 0, result.stderr
@@ -57,17 +57,17 @@ def test_what_will_be_replaced_is_said_first_and_then_replaced(specimen: Path, f
     assert sorted(path.name for path in folder.iterdir()) == ["report.html", "survey.json"]
     again = attnscope(*words, cwd=folder.parent)
     assert again.returncode == 0
-    assert NOTICE not in again.stderr  # a finished scan is no interrupted one
+    assert NOTICE not in again.stderr  # the first scan had finished
 
 
 @pytest.mark.parametrize(
     ("step", "said"),
     [
-        ("text_or_stream", "nothing was done yet, and the scan that was interrupted before is still there."),
+        ("text_or_stream", "nothing was done yet, and the earlier interrupted scan is kept."),
         ("provenance", "nothing was done yet."),
     ],
 )
-def test_ctrl_c_says_whose_work_is_kept(
+def test_ctrl_c_says_which_scan_is_kept(
     specimen: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, step: str, said: str
 ) -> None:
     def interrupted(*args: object) -> None:
@@ -77,4 +77,4 @@ def test_ctrl_c_says_whose_work_is_kept(
     result = attnscope("scan", specimen, "corpus.txt", "--out", "out", cwd=folder.parent)
     assert result.returncode == 130
     assert result.stderr.splitlines()[-1] == f"attnscope: interrupted; {said}"
-    assert (folder / PARTIAL).exists() == ("still there" in said)
+    assert (folder / PARTIAL).exists() == ("earlier interrupted scan" in said)

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full, or read by nobody."""
+"""Standard streams that are closed, full, or without a reader."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ import pytest
 
 from attnscope.cli import main
 from attnscope.cli import output as streams
+from attnscope.commands.view.record import View
 from attnscope.core.errors import RefusalError
 
 
 def through_shell(line: str) -> subprocess.CompletedProcess[str]:
-    """`A` in the line stands for the command."""
+    """Run a line in the shell, with `A` replaced by the command."""
     command = f"{sys.executable} -m attnscope"
     return subprocess.run(
         ["bash", "-c", line.replace("A ", f"{command} ", 1)], capture_output=True, text=True, check=False
     )
 
 
-def test_nobody_reads_the_output() -> None:
+def test_closed_output_has_exit_code_141() -> None:
     done = through_shell("A measures | true; exit ${PIPESTATUS[0]}")
-    assert (done.returncode, done.stderr) == (streams.NOBODY_READS, "")
+    assert (done.returncode, done.stderr) == (streams.CLOSED_OUTPUT, "")
 
 
-def test_the_output_is_full() -> None:
+def test_full_output_is_refused() -> None:
     done = through_shell("A measures --json > /dev/full")
     assert done.returncode == 2
     assert done.stderr.startswith("attnscope: The output cannot be written (No space left on device)")
@@ -35,7 +36,7 @@ def test_the_output_is_full() -> None:
 
 
 @pytest.mark.parametrize("closed", ["2>/dev/full", "<&- >&- 2>&-"])
-def test_a_refusal_that_nobody_hears_keeps_its_code(closed: str) -> None:
+def test_refusal_keeps_its_exit_code_without_standard_error(closed: str) -> None:
     done = through_shell(f"A measures nope {closed}")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
 
@@ -58,8 +59,8 @@ class Full:
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_standard_error_forgives_and_is_otherwise_the_same() -> None:
-    stream = streams.Forgiving(Full())
+def test_standard_error_ignores_failed_writes_and_is_otherwise_unchanged() -> None:
+    stream = streams.ErrorTolerantStream(Full())
     assert stream.write("words") == 5
     stream.flush()
     assert stream.encoding == "utf-8"
@@ -70,12 +71,12 @@ def test_standard_error_forgives_and_is_otherwise_the_same() -> None:
     [
         (RefusalError("No: do that."), 2, "attnscope: No: do that.\n"),
         (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300), 2, "longer than a file name can be"),
-        (PermissionError(errno.EACCES, "Permission denied", "secret"), 2, "'secret' may not be looked at"),
+        (PermissionError(errno.EACCES, "Permission denied", "secret"), 2, "'secret' cannot be accessed"),
         (IsADirectoryError(errno.EISDIR, "Is a directory", b"folder"), 2, "'folder' cannot be used (Is a directory)"),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_no_command_caught(
+def test_uncaught_os_errors_become_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, code: int, says: str
 ) -> None:
     def fail() -> None:
@@ -86,17 +87,16 @@ def test_what_no_command_caught(
     assert says in capsys.readouterr().err
 
 
-def test_faults_of_our_own_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_errors_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise OSError("something without a file")
 
     monkeypatch.setattr(main, "app", fail)
-    with pytest.raises(OSError, match="without a file"):
-        main._code()
+    assert main._code() == streams.CRASHED
 
 
 @pytest.mark.parametrize(("code", "expected"), [(0, 0), (1, 1), (2, 2), (None, 0)])
-def test_codes_of_commands_stay(monkeypatch: pytest.MonkeyPatch, code: int | None, expected: int) -> None:
+def test_exit_codes_of_commands_are_kept(monkeypatch: pytest.MonkeyPatch, code: int | None, expected: int) -> None:
     def leave() -> None:
         sys.exit(code)
 
@@ -106,4 +106,24 @@ def test_codes_of_commands_stay(monkeypatch: pytest.MonkeyPatch, code: int | Non
 
 def test_the_code_is_documented() -> None:
     page = Path(__file__).parents[2] / "docs" / "other_hands.md"
-    assert str(streams.NOBODY_READS) in page.read_text("utf-8")
+    assert str(streams.CLOSED_OUTPUT) in page.read_text("utf-8")
+
+
+def test_crash_has_its_own_exit_code_and_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> None:
+        raise ValueError("optimizer got an empty parameter list")
+
+    monkeypatch.setattr(main, "app", broken)
+    assert main._code() == streams.CRASHED == 70
+    *traceback, sentence = capsys.readouterr().err.splitlines()
+    assert traceback[-1] == "ValueError: optimizer got an empty parameter list"
+    assert sentence.startswith("attnscope: This is a defect of attnscope (ValueError)")
+    assert "report it" in sentence
+
+
+def test_text_of_process_substitution_is_read(tmp_path: Path) -> None:
+    done = through_shell(f"A view pocket <(printf 'The dog saw the dog') --out {tmp_path}/seen --json")
+    assert done.returncode == 0, done.stderr
+    assert View.load(tmp_path / "seen" / "view.json").text == "The dog saw the dog"

@@ -1,4 +1,4 @@
-"""Texts and paths on the command line: what cannot be a path is a text where one is asked for, and else a sentence."""
+"""Arguments that cannot be paths are texts where a text is expected, and are refused elsewhere."""
 
 from __future__ import annotations
 
@@ -59,9 +59,11 @@ HOMELESS = "~nosuchuser/x"
     ],
     ids=" ".join,
 )
-def test_homes_of_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
+def test_unknown_home_folders_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "~nosuchuser, who has no home here" in refused(*words)
+    assert "~nosuchuser, who has no home folder here" in refused(*words)
     assert not list(tmp_path.iterdir())
 
 
@@ -75,14 +77,14 @@ def test_homes_of_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words:
     ],
     ids=lambda words: words[0],
 )
-def test_zero_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
+def test_zero_bytes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
     monkeypatch.chdir(tmp_path)
     assert "zero byte" in refused(*words)
 
 
 @pytest.fixture
 def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that may not be searched, also for root, who may search all."""
+    """Return a folder that cannot be searched, even by root."""
     folder = tmp_path / "locked"
     folder.mkdir()
     own = os.stat
@@ -114,11 +116,11 @@ def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
     ids=" ".join,
 )
-def test_folders_that_may_not_be_searched(locked: Path, words: tuple[str, ...]) -> None:
+def test_folders_without_permission_are_refused(locked: Path, words: tuple[str, ...]) -> None:
     assert "Permission denied" in refused(*(word.format(locked) for word in words))
 
 
-def test_links_to_themselves(tmp_path: Path) -> None:
+def test_links_to_themselves_are_refused(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     assert "leads back to itself" in refused("scan", str(tmp_path / "loop"))
 
@@ -138,7 +140,9 @@ def test_links_to_themselves(tmp_path: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_nothing_is_not_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
+def test_empty_path_is_not_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert "is empty" in refused(*words)
     assert not list(tmp_path.iterdir())

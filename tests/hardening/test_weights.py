@@ -1,4 +1,4 @@
-"""Weights that are no numbers: named by all commands, whether or not any text comes across them."""
+"""All commands name weights that are NaN or infinite, whether or not a text uses them."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def broken_at(row: int, value: float) -> object:
 
 
 @pytest.mark.parametrize("kind", [torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool])
-def test_whole_numbers_are_no_weights(good: Path, tmp_path: Path, kind: torch.dtype) -> None:
+def test_integer_weights_are_refused(good: Path, tmp_path: Path, kind: torch.dtype) -> None:
     folder = with_weight(good, tmp_path, QUERY, lambda tensor: tensor.to(kind))
     with pytest.raises(RefusalError, match=f"{QUERY} of llama are stored as"):
         load(folder)
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
-def test_fractions_of_all_sizes_are(good: Path, tmp_path: Path, kind: torch.dtype) -> None:
+def test_floating_weights_of_all_sizes_are_accepted(good: Path, tmp_path: Path, kind: torch.dtype) -> None:
     assert load(with_weight(good, tmp_path, QUERY, lambda tensor: tensor.to(kind))).parameters
 
 
-def test_masks_beside_the_weights_are_whole_numbers_rightly(good: Path, tmp_path: Path) -> None:
+def test_integer_masks_beside_the_weights_are_accepted(good: Path, tmp_path: Path) -> None:
     folder = with_weight(good, tmp_path, QUERY, lambda tensor: tensor)
     tensors = load_file(folder / "model.safetensors")
     tensors |= {"h.0.attn.bias": torch.ones(1, 1, 4, 4, dtype=torch.uint8), "position_ids": torch.arange(4)}
@@ -71,7 +71,7 @@ def test_a_broken_weight_is_named(good: Path, tmp_path: Path, name: str, row: in
     for ask in (
         lambda: attnscope.paths(loaded, "A text."),
         lambda: attnscope.collapse(loaded, [TEXT], samples=2),
-        lambda: observed_pattern(loaded, "A text.", layer=0, head=0, k=2),
+        lambda: observed_pattern(loaded, "A text.", block=0, head=0, k=2),
     ):
         with pytest.raises(RefusalError, match=f"The weights {name} of llama hold NaN or infinite numbers"):
             ask()
@@ -84,7 +84,7 @@ def test_compile_refuses_broken_weights(good: Path, tmp_path: Path, monkeypatch:
     assert not (tmp_path / "head.safetensors").exists()
 
 
-def test_a_scan_goes_on_and_names_the_weight(good: Path, tmp_path: Path) -> None:
+def test_scan_continues_and_names_the_broken_weight(good: Path, tmp_path: Path) -> None:
     folder = with_weight(good, tmp_path, EMBEDDING, broken_at(UNUSED, float("nan")))
     survey = attnscope.scan(str(folder), [TEXT], samples=2, max_tokens=16, measures="entropy")
     worst, *_ = attnscope.diagnose(survey)

@@ -1,4 +1,4 @@
-"""Lower bounds against the truth: exhaustive on tiny cases, linear programmes, and every head of known width."""
+"""Lower bounds against exhaustive search on tiny cases, linear programmes, and heads of known width."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_three_different_targets_refute_a_line() -> None:
 def test_no_head_goes_below_a_bound_that_proves(
     seed: int, n: int, n_keys: int, width: int, causal: bool, sharp: float
 ) -> None:
-    """Plant a pattern in a random head of known width: its own best keys, its own weights, its own leak as accuracy."""
+    """Read a pattern off a random head of known width: its best keys, its weights, and its leak as the accuracy."""
     rng = np.random.default_rng(seed)
     n_keys = n if causal else n_keys
     head = Head(
@@ -100,12 +100,12 @@ def test_no_head_goes_below_a_bound_that_proves(
     mask &= attention > 1e-12
     at = mask.nonzero()
     pattern = Pattern.of(at[0], at[1], attention[at], n=n, n_keys=n_keys, causal=causal, normalise=True)
-    found = certify(head, pattern, Accuracy())
-    accuracy = Accuracy(ratio_error=1e-3, leak=min(max(found.leak * 1.0001, 1e-6), 0.999))
+    certificate = certify(head, pattern, Accuracy())
+    accuracy = Accuracy(ratio_error=1e-3, leak=min(max(certificate.leak * 1.0001, 1e-6), 0.999))
     assert certify(head, pattern, accuracy).reached
     bounds = lower_bounds(pattern, accuracy)
     assert bounds.best.width <= width, bounds.best
-    longest = found.query_norm * found.key_norm * head.scale
+    longest = certificate.query_norm * certificate.key_norm * head.scale
     assert bounds.logit_floor <= longest * (1 + 1e-9)
 
 
@@ -142,7 +142,7 @@ def test_the_universal_bound_proves_only_for_universal_keys() -> None:
     assert not lower_bounds(pattern, Accuracy())["universal"].proves
     assert lower_bounds(pattern, Accuracy(), universal=True).best.width == 6
     assert not lower_bounds(pattern, Accuracy())["typical"].proves
-    # at a leak of a third, zeros may stand above supports of two: nothing is left to prove but k = 1
+    # at a leak of a third, zeros may lie above supports of two: only k = 1 is left to prove
     assert lower_bounds(pattern, Accuracy(leak=0.4), universal=True)["universal"].width == 2
 
 
@@ -196,7 +196,7 @@ def test_typical_patterns_follow_the_closed_form() -> None:
 
 
 def test_the_logit_floor_is_near_the_need_of_simplex_keys() -> None:
-    """Simplex keys, one target each: |q||k| = g n / (n - 1) times a little, and the floor says g."""
+    """Simplex keys with one target each have |q||k| slightly above g n / (n - 1), and the floor is g."""
     floor = lower_bounds(union_of_permutations(64, 1, 0), Accuracy()).logit_floor
     gap = math.log(63 * 0.99 / 0.01) - math.log1p(0.1)
     assert floor == pytest.approx(gap * 63 / 64, rel=1e-6)
@@ -215,7 +215,9 @@ def test_large_matrices_have_the_norm_of_small_ones() -> None:
 
 
 def test_a_norm_that_products_do_not_show_is_not_proved() -> None:
-    """One direction of norm 10, hidden from the start of every Krylov space: Lanczos says 1, and is not believed."""
+    """A direction of norm 10 is orthogonal to the start of every Krylov space: Lanczos returns 1, and the proof rejects
+    it.
+    """
     size = DENSE_UP_TO + 88
     start = _start(size)
     hidden = np.eye(size)[0] - start[0] * start
@@ -241,7 +243,7 @@ def test_bounds_read_as_json_and_refuse_nonsense() -> None:
 
 @pytest.mark.parametrize(("n", "k"), [(2, 1), (64, 8), (4096, 4096), (100_000, 3)])
 def test_log_supports_shortcut_equals_the_general_formula(n: int, k: int) -> None:
-    """Both ways are right to a few units in the last place of each term."""
+    """Both computations are accurate to a few units in the last place of each term."""
     visible, counts = np.full(50, n), np.full(50, k)
     terms = gammaln(np.array([n + 1.0, k + 1.0, n - k + 1.0]))
     slack = 50 * 8 * np.finfo(float).eps * float(np.abs(terms).sum())

@@ -1,4 +1,4 @@
-"""A long cycle and a row beside it need width 3; patterns of width 2 are never refuted."""
+"""A long cycle and a disjoint row need width 3; patterns that fit width 2 are never refuted."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def cycle_bound(pattern: Pattern, accuracy: Accuracy | None = None) -> int:
         (cycles(5, 5), 3),
         (cycles(5, 3), 3),
         (cycles(6, alone=1), 3),
-        (cycles(12), 1),  # round the hull: width 2 is had
-        (cycles(4, 4), 1),  # the proof says nothing of short cycles
+        (cycles(12), 1),  # one cycle around the hull fits width 2
+        (cycles(4, 4), 1),  # the proof does not cover short cycles
         (cycles(3, 3, 3), 1),
         (window(30, 2), 1),
     ],
@@ -75,7 +75,7 @@ def test_one_cycle_does_fit_the_plane() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_random_points_in_the_plane_realise_a_forbidden_pattern(seed: int) -> None:
-    """Places that come as near as they can: all keys on or a little inside one circle, cycles side by side or mixed."""
+    """Return layouts close to width 2: all keys on or slightly inside a circle, cycles side by side or mixed."""
     pattern, rng = cycles(7, 5), np.random.default_rng(seed)
     assert cycle_bound(pattern) == 3
     for turn in range(20):

@@ -1,4 +1,4 @@
-"""Generators keep their promises: how many keys a row has, where they are, and never ahead of a causal mask."""
+"""Generators: the number of keys in a row, their positions, and none beyond a causal mask."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_induction_by_hand() -> None:
 
 
 def test_tokens_as_a_tokenizer_gives_them() -> None:
-    """Elements of a tensor are equal to none but themselves when they are looked up: they must be numbers first."""
+    """Elements of a tensor are never equal as dict keys, so they must be converted to numbers first."""
     tokens = [5, 3, 5, 3, 3]
     wanted = [[0], [0], [1], [2], [2, 4]]
     for held in (tokens, tuple(tokens), np.array(tokens), torch.tensor(tokens)):
@@ -169,7 +169,7 @@ def test_generated_induction_looks_back_at_exactly_k() -> None:
     assert generate("induction", 40, 1, seed=2).k == 1
 
 
-def test_permutation_is_one() -> None:
+def test_permutation_uses_every_key_once() -> None:
     pattern = permutation(50, 7)
     assert sorted(pattern.columns.tolist()) == list(range(50))
     assert pattern.columns.tolist() != permutation(50, 8).columns.tolist()
@@ -197,7 +197,7 @@ def test_refusals(name: str, n: int, k: int, seed: int, words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_a_negative_seed_matters_only_where_it_is_used() -> None:
+def test_a_negative_seed_is_refused_only_where_it_is_used() -> None:
     with pytest.raises(RefusalError, match="A seed of -2"):
         window(8, 2, weights="random", seed=-2)
     assert window(8, 2, seed=-2).k == 2

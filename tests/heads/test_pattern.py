@@ -92,7 +92,7 @@ def test_a_causal_pattern_may_not_look_ahead() -> None:
     made(entries)
     with pytest.raises(RefusalError, match=r"Entry \(1, 2\) looks into the future"):
         made(entries, causal=True)
-    made([(0, 0, 1), (1, 2, 0), (1, 1, 1), (2, 1, 1)], causal=True)  # a zero there looks at nothing
+    made([(0, 0, 1), (1, 2, 0), (1, 1, 1), (2, 1, 1)], causal=True)  # a weight of zero is not an entry
 
 
 def test_no_rows_and_no_keys() -> None:
@@ -157,7 +157,7 @@ def test_permuting_rows_and_columns_permutes_the_matrix(weights: np.ndarray, dat
     moved = Pattern.of(
         rows[pattern.rows], columns[pattern.columns], pattern.weights, n=pattern.n, n_keys=pattern.n_keys
     )
-    # the largest of a row is summed in another place, so the last bit may differ
+    # the order of the sum differs, so the last bit may differ
     np.testing.assert_allclose(moved.dense()[np.ix_(rows, columns)], pattern.dense(), rtol=1e-15, atol=0)
     assert (moved.k, moved.k_columns) == (pattern.k, pattern.k_columns)
     assert moved.spread == pytest.approx(pattern.spread, rel=1e-14)

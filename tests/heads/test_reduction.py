@@ -25,7 +25,7 @@ def shuffled(pattern: Pattern, seed: int) -> Pattern:
 
 
 def one_hot(pattern: Pattern, leak: float) -> tuple[np.ndarray, np.ndarray]:
-    """A head as wide as it has keys, with exact ratios and zeros as low as the leak asks for."""
+    """Return a head with one dimension per key, exact ratios, and zeros as low as the leak requires."""
     low = np.log(pattern.weights.min()) + math.log(leak / pattern.n_keys) - 1
     dense = pattern.dense()
     return np.log(np.where(dense > 0, dense, 1.0)) + np.where(dense > 0, 0.0, low), np.eye(pattern.n_keys)
@@ -54,8 +54,9 @@ def random_pattern(n: int, n_keys: int, seed: int) -> Pattern:
 
 @given(st.integers(1, 12), st.integers(2, 12), st.integers(0, 10**6))
 def test_a_lifted_head_has_the_whole_pattern(n: int, n_keys: int, seed: int) -> None:
-    """Weights of the smaller pattern are sums of those of rows divided anew, so ratios are equal to a few units of
-    float64; the leak is what was asked for the smaller one, or less."""
+    """Weights of the smaller pattern are normalised again, so ratios agree to a few units of float64. The leak is at
+    most that required of the smaller pattern.
+    """
     pattern = random_pattern(n, n_keys, seed)
     found = reduced(pattern, LEAK)
     queries, keys = found.lifted(*one_hot(found.pattern, found.leak))

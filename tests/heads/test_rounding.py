@@ -1,4 +1,6 @@
-"""Rounding: ratios, corners, overflow, short queries; certifying in one step; the quick check is never kinder."""
+"""Rounding: ratios, corners, overflow, short queries, certifying in one step, and the quick check, which is never more
+lenient.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def ratio_error(head: Head, pattern: Pattern) -> float:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_head_has_the_precision_and_notes_asked_for(dtype: Dtype) -> None:
+def test_head_has_the_requested_precision_and_notes(dtype: Dtype) -> None:
     pattern = union_of_permutations(16, 2, 0)
     given = factors(16, 4)
     head = rounded(Factors(given.queries, given.keys, {"draws": 3}), pattern, dtype, "frame")
@@ -152,7 +154,7 @@ def test_rows_that_pass_the_quick_check_are_certified(pattern: Pattern, dtype: D
     keys = torus(64, width, np.random.default_rng(0))
     support, weights, real = pattern.padded()
     passed = total = 0
-    for length in (2.0, 20.0, 60.0, 1e4, 1e6):  # from leaking over good to spoiled by rounding
+    for length in (2.0, 20.0, 60.0, 1e4, 1e6):  # from too much leak to too much rounding error
         pull = np.einsum("rk,rkd->rd", real * (1 + np.log(weights) / length), keys[support])
         head = rounded(Factors(length * pull, keys), pattern, dtype, "here")
         quick, whole = (

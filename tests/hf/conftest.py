@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 with warnings.catch_warnings():
-    # transformers compiles parts of this one with a deprecated torch function when it is imported.
+    # transformers calls a deprecated torch function when it imports this module.
     warnings.simplefilter("ignore", DeprecationWarning)
     import transformers.models.deberta_v2.modeling_deberta_v2  # noqa: F401
 

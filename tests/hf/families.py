@@ -58,7 +58,7 @@ class Family:
     layers: dict[str, int] = field(default_factory=lambda: {"model": 2})
     sites: dict[str, tuple[str, ...]] = field(default_factory=lambda: {"model": ("self",)})
     weights: str = "qkvo"
-    causal: tuple[str, ...] = ()  # stacks whose self-attention looks back only
+    causal: tuple[str, ...] = ()  # stacks with causal self-attention
     note: str = ""
 
     def model(self) -> nn.Module:
@@ -67,13 +67,13 @@ class Family:
         torch.manual_seed(8)
         with torch.no_grad():
             for parameter in model.parameters():
-                # Fresh weights make attention nearly uniform and gains equal: mistakes would hide.
+                # Initial weights make attention nearly uniform and gains equal, which would hide errors.
                 parameter.add_(torch.randn_like(parameter) * 0.1)
         return model
 
     @property
     def paddings(self) -> tuple[str, ...]:
-        """Which sides the family's inputs can be padded on."""
+        """Return the sides on which the family's inputs can be padded."""
         return ("none", "left", "right") if self.inputs in {"text", "pair", "both", "vectors"} else ("none",)
 
     @property
@@ -85,7 +85,7 @@ class Family:
         return self.batch() if self.inputs in {"vectors", "heads"} else None
 
     def batch(self, padding: str = "none") -> Any:
-        """Inputs, with the first sequence three tokens shorter where asked (`left` or `right`)."""
+        """Return inputs; with `left` or `right`, the first sequence is padded by three tokens on that side."""
         generator = torch.Generator().manual_seed(9)
         if self.inputs == "vectors":
             return {"src": torch.randn(BATCH, TOKENS, 32, generator=generator), **_padding_row(padding)}

@@ -1,4 +1,4 @@
-"""What single model types need beyond the rules of `tests.hf.tiny`: settings, a class, or a batch of their own."""
+"""Settings, classes and batches of model types for which the rules of `tests.hf.tiny` are not enough."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.hf.tiny_batches import BATCH, TOKENS, VOCABULARY, batch_for, words
 
 @dataclass(frozen=True)
 class Odd:
-    """What one model type needs beyond the rules: settings, a class, a batch."""
+    """The settings, the class and the batch of one model type, if the rules are not enough."""
 
     settings: Mapping[str, Any] | None = None
     model_class: str | None = None

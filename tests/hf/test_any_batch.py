@@ -1,4 +1,4 @@
-"""Whatever a model is given: windows, pictures among words, real numbers in another precision, any gradient mode."""
+"""Unusual batches: windows, pictures in text, floating-point inputs of another precision, any gradient mode."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def one_row(batch: dict[str, Tensor], row: int) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("model_type", ["swinv2", "timesformer", "patchtst"])
-def test_several_rows_of_a_sequence_count_as_that_sequence(model_type: str) -> None:
-    """Both sequences alone, and both in one batch: the same numbers, so rows were given back to their sequences."""
+def test_rows_of_a_sequence_are_assigned_to_it(model_type: str) -> None:
+    """Two sequences give the same numbers alone and in one batch."""
     model, batch = tiny(model_type)
     together = attnscope.scan(model, [batch], measures=["entropy", "most_received"])
     apart = attnscope.scan(model, [one_row(batch, 0), one_row(batch, 1)], measures=["entropy", "most_received"])
@@ -36,7 +36,7 @@ def test_several_rows_of_a_sequence_count_as_that_sequence(model_type: str) -> N
                     np.testing.assert_allclose(getattr(one.moments, statistic), wanted, rtol=1e-5)
 
 
-def test_tokens_that_stand_for_pictures_are_counted() -> None:
+def test_placeholder_tokens_are_counted() -> None:
     model, batch = tiny("llava")
     pictured = int((batch["input_ids"] == model.config.image_token_id).sum())
     assert pictured
@@ -53,7 +53,7 @@ def test_a_batch_that_cannot_be_cut_is_probed_as_it_is(model_type: str) -> None:
 
 
 def step(model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """One step of training, on whatever the model gives."""
+    """Run one training step on the sum of the model's outputs."""
     model.train()
     output = next(t for t in every_tensor(model(**batch)) if t.requires_grad)
     output.float().square().mean().backward()
@@ -65,7 +65,7 @@ def step(model: nn.Module, batch: dict[str, Tensor]) -> None:
 def test_a_model_can_be_trained_after_it_was_measured(model_type: str) -> None:
     model, batch = tiny(model_type)
     attnscope.scan(model, [batch])
-    with suppress(RefusalError):  # not every family has them; nothing may be left behind all the same
+    with suppress(RefusalError):  # families without paths or collapse refuse, and must leave no changes either
         attnscope.collapse(model, [batch], bounds=False)
     with suppress(RefusalError):
         attnscope.paths(model, one_row(batch, 0), draws=0, top=1)
@@ -73,7 +73,7 @@ def test_a_model_can_be_trained_after_it_was_measured(model_type: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_paths_do_not_mind_the_callers_gradient_mode(mode: Any) -> None:
+def test_paths_do_not_depend_on_the_gradient_mode(mode: Any) -> None:
     model, batch = tiny("bert")
     outside = attnscope.paths(model, one_row(batch, 0), draws=2, top=2)
     with mode():
@@ -81,7 +81,7 @@ def test_paths_do_not_mind_the_callers_gradient_mode(mode: Any) -> None:
     assert inside.head_values == outside.head_values
 
 
-def test_real_numbers_are_cast_to_the_precision_of_the_collapse() -> None:
+def test_collapse_casts_floating_point_inputs() -> None:
     model, batch = tiny("whisper")
     assert batch["input_features"].dtype == torch.float32
     found = attnscope.collapse(model, [batch], variants=["whole"], bounds=False)
@@ -96,7 +96,7 @@ def test_experts_collapse_in_float64() -> None:
     assert model.config._experts_implementation == before
 
 
-def test_a_model_that_float64_stops_is_measured_in_float32_and_says_so() -> None:
+def test_model_that_fails_in_float64_is_measured_in_float32_with_a_note() -> None:
     model, batch = tiny("fsmt")
     found = attnscope.collapse(model, [batch], variants=["whole"], bounds=False)
     assert found.provenance["dtype"] == "float32"
@@ -104,7 +104,7 @@ def test_a_model_that_float64_stops_is_measured_in_float32_and_says_so() -> None
 
 
 def test_a_cache_of_keys_does_not_leak_between_the_runs_of_paths() -> None:
-    model, batch = tiny("decision_transformer")  # its forward takes no use_cache, its configuration asks for one
+    model, batch = tiny("decision_transformer")  # only its configuration has use_cache, not its forward
     report = attnscope.paths(model, one_row(batch, 0), draws=0, top=1)
     assert report.linear_difference < 1e-12
     assert model.config.use_cache is True

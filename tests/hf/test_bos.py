@@ -1,4 +1,4 @@
-"""Whether sequences begin with BOS, and the reason that is given: tokenizers, GGUF headers, and what was asked for."""
+"""Whether sequences begin with BOS, and the reason: the caller, the GGUF header or the tokenizer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WORDS = read(["ab ab a b ab a ab b a ab " * 8])
         (False, "yes", True, "--bos yes"),
     ],
 )
-def test_a_gguf_header_decides_unless_something_is_asked_for(
+def test_gguf_header_decides_unless_the_caller_does(
     tmp_path: Path, header: bool | None, asked: str, begins: bool, why: str
 ) -> None:
     write_gguf(tmp_path / "tiny.gguf", add_bos=header)
@@ -47,7 +47,7 @@ def test_a_gguf_header_decides_unless_something_is_asked_for(
         assert not (batch.inputs["input_ids"][:, 1:] == 0).any() or "attention_mask" in batch.inputs
 
 
-def test_windows_with_bos_hold_the_same_text_in_one_place_less() -> None:
+def test_windows_with_bos_hold_one_token_less_of_the_text() -> None:
     loaded = in_memory(tiny_llama(), byte_tokenizer(adds_bos=False))
     bare = feed(loaded, read([TEXT]), Sampling(samples=2, max_tokens=63, bos="no"))
     put = feed(loaded, read([TEXT]), Sampling(samples=2, max_tokens=64, bos="yes"))
@@ -55,7 +55,7 @@ def test_windows_with_bos_hold_the_same_text_in_one_place_less() -> None:
     assert torch.equal(put.batches[0].inputs["input_ids"][:, 1:], bare.batches[0].inputs["input_ids"])
 
 
-def test_what_tokenizers_do_is_said() -> None:
+def test_reason_names_what_the_tokenizer_does() -> None:
     assert beginning_of(in_memory(tiny_llama(), byte_tokenizer())) == Beginning(
         True, 0, "the tokenizer adds it", "<bos>"
     )
@@ -73,7 +73,7 @@ def test_a_tokenizer_that_begins_with_another_token() -> None:
     assert found.why == "the tokenizer has none, and begins with <bos>"
 
 
-def test_a_token_that_the_vocabulary_lacks_is_none() -> None:
+def test_bos_outside_the_vocabulary_is_none() -> None:
     model = tiny_llama()
     model.config.bos_token_id = 4000
     assert beginning_of(in_memory(model)).token is None
@@ -86,7 +86,7 @@ def test_yes_without_a_token_is_refused() -> None:
         beginning_of(in_memory(tiny_llama()), "ja")
 
 
-def test_ready_batches_are_looked_at_and_left_alone() -> None:
+def test_ready_batches_are_not_changed() -> None:
     loaded = in_memory(tiny_llama(), byte_tokenizer())
     ids = torch.tensor([[0, 5, 6, 7], [0, 8, 9, 4]])
     first = batches_for(loaded, [{"input_ids": ids}], Sampling()).beginning
@@ -101,11 +101,11 @@ def test_ready_batches_are_looked_at_and_left_alone() -> None:
     left = batches_for(loaded, [padded], Sampling()).beginning
     assert left is not None
     assert left.begins
-    with pytest.raises(RefusalError, match="read as they are"):
+    with pytest.raises(RefusalError, match="are not changed"):
         batches_for(loaded, [{"input_ids": ids}], Sampling(bos="yes"))
 
 
-def test_paths_read_the_text_as_it_should_begin() -> None:
+def test_paths_read_the_text_with_bos() -> None:
     adding, bare = (in_memory(tiny_llama(), byte_tokenizer(adds_bos=adds)) for adds in (True, False))
     assert reading(adding, "ab").words == ("<bos>", "a", "b")
     assert reading(adding, "ab", "no").words == ("a", "b")

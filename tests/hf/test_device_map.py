@@ -1,4 +1,4 @@
-"""Device maps become a partition of the modules; impossible ones are refused in a sentence."""
+"""Device maps become a partition of the modules; impossible ones are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.specimens import tiny_llama
 TREE = {"": ["a", "b"], "a": ["a.0", "a.1"], "a.0": ["a.0.w"], "a.1": ["a.1.w"], "b": ["b.w"]}
 
 
-def test_the_longest_name_counts_and_parts_do_not_overlap() -> None:
+def test_longest_name_wins_and_parts_do_not_overlap() -> None:
     assert spread({"": "cpu", "a.1": "disk"}, TREE, "m") == {"a.0": "cpu", "a.1": "disk", "b": "cpu"}
     assert spread({"a": "disk", "b": "cpu", "a.0.w": 0}, TREE, "m") == {"a.0.w": 0, "a.1": "disk", "b": "cpu"}
     assert spread({"": "cpu"}, TREE, "m") == {"": "cpu"}
@@ -35,24 +35,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({}, "is empty and names no layer"),
-        ({"": "cpu", "transformer.h.3": "disk"}, "names 'transformer.h.3', and .* has no such part"),
-        ({"model.layers": "disk"}, "says nothing of 'model.embed_tokens'"),
+        ({}, "The device map is empty"),
+        ({"": "cpu", "transformer.h.3": "disk"}, "names 'transformer.h.3', but .* has no such part"),
+        ({"model.layers": "disk"}, "leaves out 'model.embed_tokens'"),
         ({"": "gpu0"}, "There is no device 'gpu0'"),
-        ({"": 7}, "is not available here"),
+        ({"": 7}, "is not available"),
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_maps_that_cannot_be_meant_are_refused(folder: Path, asked: Any, said: str) -> None:
+def test_impossible_maps_are_refused(folder: Path, asked: Any, said: str) -> None:
     with pytest.raises(RefusalError, match=said):
         load(str(folder), device_map=asked)
 
 
-def test_files_that_are_no_maps_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_files_that_are_not_maps_are_refused_before_loading(tmp_path: Path) -> None:
     wrong = {"list.json": "[1]", "text.json": "no json", "numbers.json": '{"a": 1.5}', "truth.json": '{"": true}'}
     for name, content in wrong.items():
         (tmp_path / name).write_text(content)
-        with pytest.raises(RefusalError, match=r"no mapping|no device"):
+        with pytest.raises(RefusalError, match=r"not a mapping|not a device"):
             read_device_map(tmp_path / name)
     with pytest.raises(RefusalError, match="There is no file"):
         read_device_map(str(tmp_path / "missing.json"))
@@ -64,13 +64,13 @@ def test_files_that_are_no_maps_are_refused_before_anything_is_loaded(tmp_path: 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"device_map": "auto", "stream_weights": True}, "give one"),
-        ({"stream_weights": True, "random_init": True}, "random ones are made in memory"),
-        ({"device_map": "auto", "device": "cuda"}, "leave `device=` out|not available"),
+        ({"device_map": "auto", "stream_weights": True}, "give only one"),
+        ({"stream_weights": True, "random_init": True}, "`random_init=True` has none"),
+        ({"device_map": "auto", "device": "cuda"}, "exclude each other|not available"),
     ],
     ids=str,
 )
-def test_ways_that_exclude_each_other_are_refused(folder: Path, options: dict[str, Any], said: str) -> None:
+def test_conflicting_options_are_refused(folder: Path, options: dict[str, Any], said: str) -> None:
     with pytest.raises(RefusalError, match=said):
         load(str(folder), **options)
 
@@ -91,16 +91,16 @@ def test_quantised_weights_are_refused_whichever_way_they_are_placed(folder: Pat
             load(str(tmp_path), **options)
 
 
-def test_auto_takes_what_there_is(folder: Path) -> None:
-    """The accelerator if there is one, else the processor; a map fills memory before the disk."""
+def test_auto_uses_the_accelerator_if_there_is_one(folder: Path) -> None:
+    """`auto` is the accelerator or else the CPU; an automatic device map fills memory before the disk."""
     assert device_named("auto") == (torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu"))
     loaded = load(str(folder), device_map="auto")
     assert set(loaded.provenance["placed"]) == {"cpu"} or torch.accelerator.is_available()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_held_once(tmp_path: Path, dtype: torch.dtype) -> None:
-    """Loaded as it is stored, every weight has two bytes, and on disk the same."""
+def test_half_precision_weights_take_two_bytes(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Every stored and every loaded weight has two bytes."""
     tiny_llama().to(dtype).save_pretrained(tmp_path)
     for streamed in (False, True):
         model = load(str(tmp_path), dtype="auto", stream_weights=streamed).model
@@ -109,7 +109,7 @@ def test_half_precision_is_held_once(tmp_path: Path, dtype: torch.dtype) -> None
     assert {parameter.dtype for parameter in wide.parameters()} == {torch.float32}
 
 
-def test_the_command_says_it_in_one_sentence(folder: Path, tmp_path: Path) -> None:
+def test_command_refuses_in_one_sentence(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "map.json").write_text('{"": "cpu", "no.such.layer": "disk"}')
     done = attnscope("scan", folder, "--device-map", tmp_path / "map.json", "--out", tmp_path / "o")
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""Every family: the probe finds what is known, frames are complete, nothing changes, all is restored."""
+"""For every family the probe finds the expected anatomy, frames are complete, and the model is restored."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def probed(family_name: str) -> tuple[Family, nn.Module, Anatomy]:
 
 
 def states(model: nn.Module) -> dict[str, Any]:
-    """Everything that a tap touches while it runs."""
+    """Return everything that a tap changes while it runs."""
     hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
     return {
         "hooks": hooks,
@@ -50,7 +50,7 @@ def same(before: dict[str, Any], after: dict[str, Any]) -> bool:
 
 
 @every_family
-def test_probe_finds_what_is_known(family: Family) -> None:
+def test_probe_finds_the_expected_anatomy(family: Family) -> None:
     _, _, found = probed(family.name)
     assert found.routes == (family.route,)
     assert {(s.heads, s.kv_heads) for s in found.sites} == {(family.heads, family.kv_heads)}
@@ -117,7 +117,7 @@ def test_frames_are_complete(family: Family) -> None:
 
 
 @every_family
-def test_all_is_restored_after_an_exception(family: Family) -> None:
+def test_model_is_restored_after_an_exception_in_a_tap(family: Family) -> None:
     _, model, found = probed(family.name)
     batch = family.batch()
     with torch.no_grad():
@@ -154,10 +154,10 @@ def test_probing_changes_nothing(family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if "torch" not in f.name], ids=lambda f: f.name)
-def test_output_weights_are_the_real_ones(family: Family) -> None:
-    """Mixed heads times the found output weights are what some linear map of the model gives for them.
+def test_output_weights_equal_those_of_the_model(family: Family) -> None:
+    """Mixed heads times the output weights equal the output of some linear map of the model.
 
-    (torch's own layers call their projections out of sight of a function mode outside.)
+    Layers of torch are left out, because a function mode does not see their projections.
     """
     _, model, found = probed(family.name)
     taken: list[torch.Tensor] = []

@@ -1,4 +1,4 @@
-"""The page of families lists every family that is tested, and every model type of transformers as it really is."""
+"""The page of families lists every tested family, and the outcome of every model type of transformers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_every_type_of_transformers_is_listed_once() -> None:
     assert sorted([*read_table(text()), *left_out]) == sorted(CONFIG_MAPPING)
 
 
-def test_no_type_is_silent_and_nearly_all_with_softmax_attention_are_verified() -> None:
+def test_every_type_has_an_outcome_and_nearly_all_with_softmax_are_verified() -> None:
     table, why = read_table(text()), reasons()
     cells = [row[command] for row in table.values() for command in COMMANDS]
     assert {word_of(cell) for cell in cells} <= {"verified", "exact", "done", "ran", "refused", "stopped"}
@@ -59,18 +59,18 @@ def test_no_type_is_silent_and_nearly_all_with_softmax_attention_are_verified() 
     verified = {name for name, cell in scanned.items() if word_of(cell) == "verified"}
     assert not without & verified
     assert len(verified) >= 0.95 * len(table.keys() - without)
-    # What verification allows in float32 is 1e-4; what is on record is rounding.
+    # Verification allows 1e-4 in float32; the recorded differences are rounding.
     assert all(float(scanned[name].split()[1].rstrip(",")) < 1e-5 for name in verified)
 
 
-def test_explanations_on_record_are_within_what_two_kernels_may_differ_by() -> None:
+def test_recorded_explanations_differ_by_rounding_only() -> None:
     explained = [row["explain"] for row in read_table(text()).values() if word_of(row["explain"]) == "verified"]
     assert len(explained) > 300
     assert all(float(cell.split()[1].rstrip(",")) < ALLOWED for cell in explained)
 
 
 @pytest.mark.parametrize("model_type", SAMPLE)
-def test_a_sample_is_as_recorded(model_type: str) -> None:
+def test_sample_of_types_has_the_recorded_outcome(model_type: str) -> None:
     row, why = read_table(text())[model_type], reasons()
     said = {name: words for piece in outcomes(model_type) for name, words in piece.items()}
     assert said["built"] == said["training"].replace("done", "yes") == "yes"

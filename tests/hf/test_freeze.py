@@ -33,7 +33,7 @@ def exact(batch: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def check(network: Network, allowed: float) -> None:
-    """Every block alone, and all blocks one after another, graded both ways."""
+    """Check every block alone and all blocks in sequence, forwards and backwards."""
     assert max(differences(network)) <= allowed
     for count in ("attention", "both") if allowed < 1e-5 else ("attention",):
         found = lengths(network, count)
@@ -45,7 +45,7 @@ def check(network: Network, allowed: float) -> None:
 @pytest.mark.parametrize("family", FOLLOWED, ids=lambda f: f.name)
 def test_families_in_float64(family: Family) -> None:
     model, batch = family.model().double(), exact(family.batch("right" if "right" in family.paddings else "none"))
-    with_plain_experts(model)  # as `paths` does: grouped ones know no float64
+    with_plain_experts(model)  # as `paths` does: grouped experts do not support float64
     with torch.no_grad():
         found = anatomy(model, None if family.example() is None else batch)
     for stack in found.stacks:
@@ -57,19 +57,19 @@ def test_families_in_float64(family: Family) -> None:
         assert table.contributions.shape[:2] == (network.layers, family.heads)
         assert abs(table.total - float(network.streams[-1].norm())) <= 1e-10 * table.total
         every = shapley(network, target)
-        most = 2 if family.name == "gpt_oss" else 1  # every expert that a token was sent to is an MLP
+        most = 2 if family.name == "gpt_oss" else 1  # every expert that gets a token is an MLP
         assert all(1 <= len(mlps) <= most for mlps in every.mlps)
         assert abs(every.nothing + every.total - every.everything) <= 1e-10 * every.everything
 
 
 def rounding(model: nn.Module, layers: int) -> float:
-    """How far two float32 runs of one model may differ, as a share of the largest entry, if only rounding differs.
+    """Return the largest relative difference of two float32 runs of one model that differ only in rounding.
 
-    Layouts in memory (a cache of keys makes one), fused layers and the width of vector registers change the order of
-    sums. A dot product of m terms is off by sqrt(m) u of the sum of its terms' sizes (u = 2^-24), which is some sqrt(m)
-    times the largest answer where terms of both signs cancel: m u. A block has at most eight of them one behind the
-    other (normalise, query and key, logits, softmax, mix, write, up, down), and what follows the blocks counts as one
-    more; these errors are as independent as roundings are, so they add like a square root.
+    Memory layouts (of a key cache), fused layers and the width of vector registers change the order of sums. A dot
+    product of m terms has an error of sqrt(m) u times the sum of their sizes (u = 2^-24). That sum is about sqrt(m)
+    times the result if terms of both signs cancel, which gives m u. A block has at most eight such steps in sequence
+    (normalise, query and key, logits, softmax, mix, write, up, down), and what follows the blocks counts as one more.
+    These errors are independent, so their sum grows like a square root.
     """
     matrices = [
         weight
@@ -86,20 +86,20 @@ def first_tensor(answer: Any) -> Tensor:
 
 @pytest.mark.parametrize("family", FOLLOWED, ids=lambda f: f.name)
 def test_families_in_float32(family: Family) -> None:
-    """The same numbers to rounding. Bit for bit is what the tap promises (test_families.py), and not this network: it
-    runs without a cache of keys, which GPT-J lays out otherwise in memory, and without fused layers."""
+    """The numbers are equal up to rounding, not bit for bit as with the tap (test_families.py): the network runs
+    without a key cache, which changes the memory layout of GPT-J, and without fused layers."""
     model, batch = family.model(), family.batch()
     with torch.no_grad():
         own = first_tensor(model(**batch))
         network = freeze(model, batch, None if family.example() is None else anatomy(model, batch))
     check(network, 1e-4)
     allowed = rounding(model, sum(family.layers.values()))
-    assert allowed < 5e-5  # half of what a block's linear form may differ by before the model is refused
+    assert allowed < 5e-5  # half of the difference at which a model is refused
     assert relative_difference(network.output, own) <= allowed
 
 
-def test_rounding_is_not_an_excuse() -> None:
-    """What is allowed for rounding is far less than bfloat16, a token of the context or one wrong bias would change."""
+def test_rounding_tolerance_is_below_real_errors() -> None:
+    """The tolerance is far below the effect of bfloat16, of a missing token, or of one wrong bias."""
     family = next(f for f in FAMILIES if f.name == "GPT-2")
     model, batch = family.model(), family.batch()
     with torch.no_grad():
@@ -142,7 +142,7 @@ def test_a_module_without_configuration() -> None:
 )
 @pytest.mark.parametrize("gated", [False, True])
 def test_activations(activation: str, gated: bool) -> None:
-    """Each one alone (GPT-2) and as the gate of a product (Llama): one MLP edge a block, and the same numbers."""
+    """Every activation gives one MLP edge per block and the model's numbers, alone (GPT-2) and as a gate (Llama)."""
     if gated:
         model: nn.Module = hf.LlamaForCausalLM(_llama(hidden_act=activation))
     else:
@@ -155,7 +155,7 @@ def test_activations(activation: str, gated: bool) -> None:
 
 
 def test_zero_before_an_activation() -> None:
-    """Units that are exactly zero: silu's gate is its slope, one half; relu's is shut."""
+    """For units that are exactly zero, the gate of silu is its slope (one half), and that of relu is zero."""
     for activation in ("gelu", "relu", "silu"):
         model = Explicit(Shape(2, 2, "none", mlp=5, activation=activation))
         for block in model.blocks:
@@ -168,7 +168,7 @@ def test_zero_before_an_activation() -> None:
         check(freeze(model, {"x": x}), 1e-13)
 
 
-def test_nothing_stays_changed_even_after_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_is_restored_even_after_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     model = hf.LlamaForCausalLM(_llama()).eval()
     model.model.layers[0].train()
     batch = {"input_ids": torch.arange(6)[None]}
@@ -193,12 +193,12 @@ def test_nothing_stays_changed_even_after_an_exception(monkeypatch: pytest.Monke
 
 
 def anatomy_of(model: nn.Module) -> Any:
-    """The anatomy of the same model while it still runs."""
+    """Return the anatomy of the same model before it is broken."""
     return anatomy(hf.LlamaForCausalLM(model.config).eval())
 
 
 def _everything(model: nn.Module) -> dict[str, Any]:
-    """What every module holds besides tensors: modes, hooks, stand-ins for forward."""
+    """Return the modes, hooks and replaced forwards of all modules."""
     return {
         path: {key: dict(x) if key.endswith("hooks") else id(x) for key, x in vars(module).items() if key != "training"}
         | {"training": module.training}
@@ -213,7 +213,7 @@ def _llama(**options: Any) -> Any:
 
 
 class _Changed(nn.Module):
-    """An explicit network whose MLP does something else."""
+    """A nano model with another MLP."""
 
     def __init__(self, activation: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -238,14 +238,14 @@ def test_refusals_name_their_cause() -> None:
         freeze(hf.LlamaForCausalLM(_llama()), {"input_ids": torch.arange(6)[None]}, stack="decoder")
 
 
-def test_weights_that_are_not_numbers_are_found() -> None:
+def test_nan_weights_are_named() -> None:
     model = hf.LlamaForCausalLM(_llama()).eval()
     model.model.layers[1].mlp.up_proj.weight.data[3, 2] = torch.nan
     with pytest.raises(RefusalError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
         freeze(model, {"input_ids": torch.arange(6)[None]})
     model = hf.LlamaForCausalLM(_llama()).eval()
     model.model.layers[0].mlp.up_proj.weight.data.fill_(3e38)
-    with pytest.raises(RefusalError, match=r"not a number in block 0"):
+    with pytest.raises(RefusalError, match=r"NaN or infinity in block 0"):
         freeze(model, {"input_ids": torch.arange(6)[None]})
 
 

@@ -1,4 +1,4 @@
-"""A planted head shows its pattern through the tap, leaves the rest alone, and leaves nothing behind."""
+"""A planted head shows its pattern in the tap, does not change other heads, and is removed afterwards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ N = 12
 
 
 def compiled(causal: bool = True, n: int = N, width: int = 4, size: float = 2.0, seed: int = 0) -> Head:
-    """A head that attends in its own way: not uniform, not one key alone, another row for every token."""
+    """Return a head with a distinctive pattern: not uniform, not one key, and different in every row."""
     generator = torch.Generator().manual_seed(seed)
     queries, keys = (torch.randn(n, width, generator=generator) * size for _ in range(2))
     return Head(queries, keys, causal, "by hand")
@@ -64,7 +64,7 @@ def nano(causal: bool = True, **more: Any) -> nn.Module:
 
 
 WHOLE: dict[str, Callable[[], nn.Module]] = {
-    "GPT-2": lambda: family("GPT-2"),  # queries, keys and values come out of one module
+    "GPT-2": lambda: family("GPT-2"),  # one module projects queries, keys and values
     "Llama": lambda: llama(4),  # rotary in halves
     "GPT-NeoX": lambda: family("GPT-NeoX"),  # fused, interleaved by head, rotary on a quarter
     "OPT": lambda: family("OPT"),  # queries are scaled before the products
@@ -75,7 +75,7 @@ WHOLE: dict[str, Callable[[], nn.Module]] = {
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_the_pattern_is_there_and_nothing_else_moves(name: str) -> None:
+def test_planted_head_shows_its_pattern_and_other_heads_are_unchanged(name: str) -> None:
     model, head, batch = WHOLE[name](), compiled(), {"input_ids": ids()}
     layer = len(name) % 2  # both occur
     found = anatomy(model)
@@ -115,8 +115,8 @@ def test_grouped_heads_share_the_planted_keys(build: Callable[[], nn.Module]) ->
 
 
 @pytest.mark.parametrize("name", ["BERT", "ALBERT", "ModernBERT"])
-def test_bidirectional_heads_go_into_encoders(name: str) -> None:
-    """ALBERT runs one module at every depth: only the layer that is meant must change. ModernBERT turns and fuses."""
+def test_bidirectional_heads_fit_encoders(name: str) -> None:
+    """ALBERT shares one module between blocks, and only the chosen one may change. ModernBERT is rotary and fused."""
     model, head, batch = family(name), compiled(causal=False), {"input_ids": ids()}
     layer = 0 if name == "ModernBERT" else 1
     found = anatomy(model)
@@ -129,7 +129,7 @@ def test_bidirectional_heads_go_into_encoders(name: str) -> None:
         assert torch.equal(below, own)
 
 
-def test_images_have_rows_for_every_patch() -> None:
+def test_planted_head_has_a_row_for_every_patch() -> None:
     model, head = family("ViT"), compiled(causal=False, n=10)
     batch = {"pixel_values": torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(0))}
     with planted(model, head, 1, 3) as plant:
@@ -139,10 +139,10 @@ def test_images_have_rows_for_every_patch() -> None:
         planted(model, compiled(causal=False, n=9), 1, 3).__enter__()
 
 
-def test_decoders_beside_an_encoder_need_the_name_of_their_stack() -> None:
+def test_encoder_decoder_needs_a_stack_name() -> None:
     model, head = family("BART"), compiled()
     found = anatomy(model)
-    with pytest.raises(RefusalError, match="stacks encoder, decoder: say which"):
+    with pytest.raises(RefusalError, match="stacks encoder, decoder: choose one"):
         planted(model, head, 0, 0, found=found).__enter__()
     batch = {"input_ids": ids(7), "decoder_input_ids": ids()}
     with planted(model, head, 0, 0, stack="decoder", found=found) as plant:
@@ -153,7 +153,7 @@ def test_decoders_beside_an_encoder_need_the_name_of_their_stack() -> None:
     assert float((dense_pattern(caught[0].scores)[:, 0] - head.attention()).abs().max()) < 1e-5
 
 
-def test_float64_models_are_exact_and_bfloat16_ones_say_how_far_off() -> None:
+def test_deviation_is_zero_in_float64_and_reported_in_bfloat16() -> None:
     exact, coarse = nano().double(), nano().bfloat16()
     head = compiled()
     with planted(exact, Head(head.queries.double(), head.keys.double(), True, "by hand"), 0, 0) as plant:
@@ -195,19 +195,19 @@ def test_training_mode_stays_as_it_was() -> None:
         ("Gemma3", compiled(), (0, 0), "norms queries and keys after projecting"),
         ("Gemma2", compiled(), (0, 0), "caps its logits"),
         ("gpt_oss", compiled(), (0, 0), "learned sink"),
-        ("Mistral", compiled(), (0, 0), "sees a window of 4 tokens only"),
-        ("Bloom", compiled(), (0, 0), "writes its attention out itself"),
-        ("GPT-J", compiled(), (0, 0), "writes its attention out itself"),
+        ("Mistral", compiled(), (0, 0), "has a sliding window of 4 tokens"),
+        ("Bloom", compiled(), (0, 0), "without an attention function"),
+        ("GPT-J", compiled(), (0, 0), "without an attention function"),
         ("T5", compiled(causal=False), (0, 0), "adds a position bias"),
         (
             "GPT-2",
             Head(torch.ones(4, 2), torch.ones(5, 2), True, "by hand"),
             (0, 0),
-            "self-attention has as many of both",
+            "self-attention needs equal numbers",
         ),
     ],
 )
-def test_what_is_not_possible_is_refused(name: str, head: Head, where: tuple[int, int], sentence: str) -> None:
+def test_impossible_plants_are_refused(name: str, head: Head, where: tuple[int, int], sentence: str) -> None:
     model = family(name)
     stack = "encoder" if name == "T5" else None
     with pytest.raises(RefusalError, match=sentence):
@@ -215,16 +215,16 @@ def test_what_is_not_possible_is_refused(name: str, head: Head, where: tuple[int
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
-def test_windows_longer_than_the_head_are_no_windows() -> None:
+def test_window_longer_than_the_head_is_accepted() -> None:
     model = hf.MistralForCausalLM(hf.MistralConfig(**GROUPED, sliding_window=4)).eval()
     with planted(model, compiled(n=4), 0, 0, share_keys=True) as plant:
         assert plant.deviation < 1e-5
 
 
-def test_texts_that_do_not_fit_are_refused() -> None:
+def test_texts_of_a_wrong_length_are_refused() -> None:
     model = family("GPT-2")
     with planted(model, compiled(), 0, 0):
-        with pytest.raises(RefusalError, match="up to 12 tokens, and GPT2LMHeadModel is given 13"):
+        with pytest.raises(RefusalError, match="up to 12 tokens, but GPT2LMHeadModel reads 13"):
             model(input_ids=ids(13))
         with pytest.raises(RefusalError, match="position_ids"):
             model(input_ids=ids(3), position_ids=torch.tensor([[2, 3, 4]]))
@@ -238,7 +238,7 @@ def test_texts_that_do_not_fit_are_refused() -> None:
         both(input_ids=ids(11))
 
 
-def test_a_head_longer_than_the_positions_is_planted_as_far_as_they_go() -> None:
+def test_head_longer_than_the_positions_is_cut() -> None:
     model, head = nano(max_tokens=8), compiled()
     with planted(model, head, 0, 0) as plant:
         seen = patterns(model, {"input_ids": ids(8)}, 0, plant.found)

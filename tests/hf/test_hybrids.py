@@ -1,4 +1,4 @@
-"""Blocks without softmax attention keep their place and their number, and are named for what they are."""
+"""Blocks without softmax attention keep their numbers and are named by their kind."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def spiking() -> tuple[Any, Survey]:
         ("minimax", ["attention", "linear attention"]),
     ],
 )
-def test_blocks_keep_their_numbers_and_say_what_they_are(model_type: str, kinds: list[str]) -> None:
+def test_blocks_keep_their_numbers_and_kinds(model_type: str, kinds: list[str]) -> None:
     model, _, found = probed(model_type)
     (stack,) = found.stacks
     assert [block.kind for block in stack.blocks] == kinds
@@ -58,7 +58,7 @@ def test_blocks_keep_their_numbers_and_say_what_they_are(model_type: str, kinds:
     assert stack.chained
 
 
-def test_streams_are_measured_at_every_block_and_heads_only_where_there_are_any() -> None:
+def test_streams_are_measured_in_every_block_and_heads_only_in_attending_blocks() -> None:
     model, survey = spiking()
     blocks = len(model.model.layers)
     assert survey.values("spike").shape == (blocks + 1,)
@@ -72,17 +72,17 @@ def test_streams_are_measured_at_every_block_and_heads_only_where_there_are_any(
     assert stack["tokens"] == survey.provenance["corpus"]["tokens"]
 
 
-def test_a_spike_of_a_mamba_block_is_its_own() -> None:
+def test_spike_of_a_mamba_block_is_assigned_to_it() -> None:
     _, survey = spiking()
     (found,) = [f for f in diagnose(survey) if f.kind == "massive_activation"]
     assert f"block {PLANTED} (Mamba)" in found.sentence
     assert found.details["block"] == PLANTED
     assert found.details["write"] == "block"
     growth = survey.values("norm_growth")
-    assert int(np.nanargmax(growth)) == PLANTED + 1  # entering the next one: the growth of one block
+    assert int(np.nanargmax(growth)) == PLANTED + 1  # at the input of the next block: the growth in one block
 
 
-def test_pages_and_maps_leave_out_heads_that_are_not_there(tmp_path: Any) -> None:
+def test_pages_leave_out_missing_heads(tmp_path: Any) -> None:
     _, survey = spiking()
     maps = head_maps(survey, survey.table())
     assert maps
@@ -92,7 +92,7 @@ def test_pages_and_maps_leave_out_heads_that_are_not_there(tmp_path: Any) -> Non
     assert "Blocks 0-3 of the model (Mamba) have no softmax attention: stream only." in page
 
 
-def test_collapse_says_what_its_cut_means_and_paths_refuse_by_name() -> None:
+def test_collapse_notes_its_cut_and_paths_refuse_hybrids() -> None:
     model, batch = tiny("jamba")
     found = attnscope.collapse(model, [batch], variants=["san", "whole"], bounds=False)
     assert found.layers == 5
@@ -102,7 +102,7 @@ def test_collapse_says_what_its_cut_means_and_paths_refuse_by_name() -> None:
         attnscope.paths(model, {name: rows[:1] for name, rows in batch.items()}, draws=0)
 
 
-def test_without_mlps_a_block_that_is_one_hands_its_stream_on() -> None:
+def test_mlp_block_passes_its_stream_on_if_mlps_are_cut() -> None:
     model, batch = tiny("nemotron_h")
     found = attnscope.collapse(model, [batch], variants=["san"], bounds=False)
     means = found.curves["san"].mean

@@ -1,4 +1,4 @@
-"""Self or cross is told by what values descend from, whatever the lengths are."""
+"""Self- and cross-attention are recognised by the origin of the values, and stacks are named by their paths."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import anatomy
+from attnscope.hf.anatomy.stacks import stack_names
 from tests.hf.tiny import tiny
 
 
@@ -29,13 +30,13 @@ def test_pooled_queries_are_of_the_same_stream() -> None:
     assert found == {("encoder", "self"): [0, 1, 3], ("encoder", "uneven"): [2], ("decoder", "self"): [0, 1]}
 
 
-def test_streams_of_ngrams_are_no_cross_attention() -> None:
+def test_ngram_streams_are_self_attention() -> None:
     found = places("prophetnet")
     assert found[("decoder", "cross")] == found[("decoder", "self")] == found[("decoder", "uneven")] == [0, 1]
     assert found[("encoder", "self")] == [0, 1]
 
 
-def test_two_streams_that_look_at_each_other_have_a_stack_each() -> None:
+def test_two_streams_that_attend_to_each_other_have_a_stack_each() -> None:
     found = places("lxmert")
     crossing = {place: layers for place, layers in found.items() if place[1] == "cross"}
     assert crossing == {("visual_attention", "cross"): [0, 1], ("visual_attention (2)", "cross"): [0, 1]}
@@ -43,7 +44,7 @@ def test_two_streams_that_look_at_each_other_have_a_stack_each() -> None:
 
 
 def test_attention_without_a_stream_of_tokens_is_numbered_by_its_list() -> None:
-    found = places("sam")  # its pictures stay pictures from block to block
+    found = places("sam")  # its stream is a picture, not a row of tokens
     assert found.pop(("mask_decoder.transformer", "cross")) == [0]
     assert found == {
         ("vision", "self"): [0, 1],
@@ -79,11 +80,11 @@ def test_uneven_self_attention_is_measured_without_a_diagonal() -> None:
     survey = attnscope.scan(model, [batch])
     assert ("model", "uneven") in survey.places("entropy")
     assert survey.places("self_attention") == (("model", "self"),)
-    assert any("unequally many queries and keys" in note for note in survey.provenance["notes"])
+    assert any("different numbers of queries and keys" in note for note in survey.provenance["notes"])
 
 
 class HalvesAttention(nn.Module):
-    """Softmax over all keys, turned about on its way to two products with half of them each: not followed."""
+    """Attention that reorders its softmax and multiplies it in two halves, which is not supported."""
 
     def forward(self, x: Tensor) -> Tensor:
         heads = x.unflatten(-1, (2, -1)).transpose(1, 2)
@@ -94,7 +95,7 @@ class HalvesAttention(nn.Module):
 
 
 class Partly(nn.Module):
-    """A block whose attention is seen, and one whose attention is not."""
+    """A model with one block of supported and one of unsupported attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +105,7 @@ class Partly(nn.Module):
         return self.layers[0](x) + self.layers[1](self.layers[0](x))
 
 
-def test_part_of_a_model_that_is_not_seen_is_said_to_be_missing() -> None:
+def test_unobserved_attention_is_noted_as_incomplete() -> None:
     notes = anatomy(Partly().eval(), {"x": torch.randn(2, 6, 16)}).notes
     assert any(note.startswith("INCOMPLETE") and "HalvesAttention" in note for note in notes), notes
 
@@ -112,9 +113,9 @@ def test_part_of_a_model_that_is_not_seen_is_said_to_be_missing() -> None:
 @pytest.mark.parametrize(
     ("model_type", "words"),
     [
-        ("patchtsmixer", "attends in PatchTSMixerGatedAttention.*gates over channels"),
-        ("reformer", "attends in ReformerAttention.*no softmax over keys"),
-        ("rwkv", "attends in RwkvSelfAttention.*no softmax over keys"),
+        ("patchtsmixer", r"attention of \w+ in PatchTSMixerGatedAttention .*gates over channels"),
+        ("reformer", r"attention of \w+ in ReformerAttention.* no softmax over keys"),
+        ("rwkv", r"attention of \w+ in RwkvSelfAttention .*no softmax over keys"),
         ("mamba", "no softmax attention .its blocks mix tokens by MambaMixer."),
     ],
 )
@@ -124,8 +125,8 @@ def test_refusals_name_what_is_not_supported(model_type: str, words: str) -> Non
         attnscope.scan(model, [batch])
 
 
-def test_configurations_that_promise_more_are_quoted() -> None:
-    model, batch = tiny("git")  # pictures are an option, and none are given
+def test_blocks_missing_from_the_run_are_noted() -> None:
+    model, batch = tiny("git")  # pictures are optional, and the batch has none
     batch.pop("pixel_values", None)
     notes = anatomy(model, batch).notes
     assert any("2 blocks in vision_config" in note for note in notes)
@@ -139,3 +140,21 @@ def test_no_gradient_is_left_behind() -> None:
         anatomy(model, batch)
         assert torch.equal(model(**batch).logits, before)
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["model.layers"], ["model"]),
+        (["encoder.block", "decoder.block"], ["encoder", "decoder"]),
+        (["model.encoder.layers", "model.decoder.layers"], ["encoder", "decoder"]),
+        (["text_model.encoder.layers", "vision_model.encoder.layers"], ["text", "vision"]),
+        (["language_model.layers", "vision_tower.encoder.layers"], ["language", "vision"]),
+        (["model.text_model.layers", "model.text_tower.layers"], ["text_model", "text_tower"]),
+        (["", "encoder"], ["model", "encoder"]),
+        (["vision.layers", "vision.head", "text.layers"], ["layers", "head", "text"]),
+    ],
+)
+def test_stacks_are_named_after_the_first_part_of_their_path_that_differs(paths: list[str], names: list[str]) -> None:
+    containers = [tuple(p for p in path.split(".") if p) for path in paths]
+    assert [stack_names(containers)[c] for c in containers] == names

@@ -1,4 +1,4 @@
-"""Loading: what comes out of every kind of source, and the one sentence for every way it may fail."""
+"""Loading from every kind of source, and the refusal for every kind of failure."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_folder_without_a_tokenizer_has_none(llama: Path) -> None:
     assert load(str(llama)).tokenizer is None
 
 
-def test_the_configuration_counts_and_the_precision_does_not(llama: Path) -> None:
+def test_hash_depends_on_the_configuration_but_not_on_the_precision(llama: Path) -> None:
     first = load(llama)
     assert load(llama, dtype="bfloat16").sha256 == first.sha256
     edit_config(llama, lambda config: config.update(transformers_version="0", _name_or_path="elsewhere"))
@@ -208,7 +208,7 @@ def test_a_head_without_weights_is_left_off(tmp_path: Path) -> None:
     assert loaded.provenance["random_parameters"] == []
 
 
-def test_a_pooler_without_weights_is_said(tmp_path: Path) -> None:
+def test_pooler_without_weights_is_in_the_provenance(tmp_path: Path) -> None:
     folder = save(transformers.BertForMaskedLM(BERT), tmp_path / "bert")
     edit_config(folder, lambda config: config.update(architectures=["BertModel"]))
     loaded = load(folder)
@@ -242,7 +242,7 @@ def test_an_impossible_configuration_is_refused(llama: Path) -> None:
     assert "llama cannot be loaded" in refusal(llama)
 
 
-def test_missing_and_empty_places(tmp_path: Path) -> None:
+def test_missing_and_empty_folders_are_refused(tmp_path: Path) -> None:
     assert "There is no model at" in refusal(tmp_path / "nowhere")
     assert "There is no model at" in refusal("./nowhere/at/all")
     assert "There is no model at" in refusal("nothing.gguf")
@@ -371,7 +371,7 @@ def test_unknown_dtype(llama: Path) -> None:
 
 def test_devices(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: None)
-    assert "The device 'cuda' is not available here, which has only cpu" in refusal(llama, device="cuda")
+    assert "The device 'cuda' is not available (there is only cpu)" in refusal(llama, device="cuda")
     assert "There is no device 'gpu'" in refusal(llama, device="gpu")
     assert "is not available" in refusal(llama, device="meta")
     assert load(llama, device="auto").provenance["device"] == "cpu"
@@ -382,7 +382,7 @@ def test_devices(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cpu and 2 of type cuda" in refusal(llama, device="cuda:2")
 
 
-def test_a_device_without_room(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_device_is_refused(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: Any, *_: Any) -> Any:
         raise torch.OutOfMemoryError("full")
 
@@ -413,10 +413,10 @@ def test_a_hub_name_in_the_cache(llama: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("beside", [None, "survey.json", "config.json"])
-def test_pocket_is_a_folder_of_the_package_unless_a_model_of_that_name_is_here(
+def test_pocket_is_in_the_package_unless_a_model_folder_has_that_name(
     beside: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`attnscope scan pocket --out pocket` makes a folder of that name: it is no model."""
+    """`attnscope scan pocket --out pocket` makes a folder of that name, which is not a model."""
     monkeypatch.chdir(tmp_path)
     if beside is not None:
         (tmp_path / "pocket").mkdir()
@@ -541,7 +541,7 @@ def test_feed_refuses_models_that_do_not_read_text(tmp_path: Path) -> None:
     for name, kind in (("vit", "vision"), ("clip", "multimodal")):
         loaded = load(tmp_path / name, random_init=True)
         assert loaded.kind == kind
-        with pytest.raises(RefusalError, match="does not read text alone"):
+        with pytest.raises(RefusalError, match="cannot read text alone"):
             feed(loaded, None, Sampling())
 
 
@@ -559,8 +559,8 @@ def test_padding_is_invisible_without_a_padding_token(llama: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
-def test_every_parameter_has_the_dtype_that_was_asked_for(tmp_path: Path, dtype: str) -> None:
-    """XLNet makes its projections in float32, with random weights and with real ones."""
+def test_every_parameter_has_the_requested_dtype(tmp_path: Path, dtype: str) -> None:
+    """XLNet creates its projections in float32, with random weights and with stored ones."""
     config = transformers.XLNetConfig(vocab_size=40, d_model=16, n_layer=2, n_head=4, d_inner=24)
     config.save_pretrained(tmp_path)
     wanted = getattr(torch, dtype)
@@ -578,7 +578,7 @@ def test_every_parameter_has_the_dtype_that_was_asked_for(tmp_path: Path, dtype:
         assert loaded.model(torch.arange(6)[None]).logits.dtype == wanted
 
 
-def test_what_a_model_keeps_in_float32_on_purpose_stays(tmp_path: Path) -> None:
+def test_parameters_declared_float32_are_not_cast(tmp_path: Path) -> None:
     torch.manual_seed(5)
     folder = save(transformers.T5ForConditionalGeneration(T5), tmp_path / "t5")
     kept = {n: p.dtype for n, p in load(folder, dtype="float16").model.named_parameters()}
@@ -587,7 +587,7 @@ def test_what_a_model_keeps_in_float32_on_purpose_stays(tmp_path: Path) -> None:
 
 
 def test_buffers_are_widened_and_never_narrowed(llama: Path) -> None:
-    for dtype in ("float32", "bfloat16", "float16"):  # rotary frequencies are no weights
+    for dtype in ("float32", "bfloat16", "float16"):  # rotary frequencies are not weights
         assert {b.dtype for b in load(llama, dtype=dtype).model.buffers()} == {torch.float32}
     exact, plain = load(llama, dtype="float64").model, load(llama).model
     assert {b.dtype for b in exact.buffers()} == {torch.float64}

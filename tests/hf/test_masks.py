@@ -1,4 +1,4 @@
-"""A mask becomes a smaller rule only where the rule says the same, entry by entry."""
+"""A mask is replaced by a rule only if the rule reproduces every entry."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_rule_is_read_back(
     rule = read_mask(mask, tokens)
     assert torch.equal(spelled_out(rule, tokens, tokens).expand(2, 1, -1, -1), allowed)
     assert rule.bias is None
-    # Where every key is seen by some query, the rule needs one row of keys at most, not a square.
+    # If every key is visible to some query, the rule needs at most one row of keys.
     if window is None or not short:
         assert rule.allowed is None or rule.allowed.shape[2] == 1
 
@@ -92,7 +92,7 @@ def test_a_bias_stays_a_bias_and_forbidden_entries_become_infinite() -> None:
     assert int(torch.isneginf(read).sum()) == 1
 
 
-def test_a_bias_of_zeros_is_no_bias() -> None:
+def test_bias_of_zeros_is_ignored() -> None:
     rule = read_mask(torch.zeros(1, 4, 5, 7), 5)
     assert rule == Rule()
 
@@ -112,7 +112,7 @@ def test_a_rectangle_of_cached_keys_is_passed_on() -> None:
     assert torch.equal(rule.allowed, allowed)
 
 
-def test_a_mask_is_read_once_for_all_layers() -> None:
+def test_mask_is_read_once_for_all_blocks() -> None:
     reader = MaskReader()
     mask = torch.ones(1, 1, 4, 4, dtype=torch.bool).tril()
     assert reader.read(mask, 4) is reader.read(mask, 4)

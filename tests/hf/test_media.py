@@ -1,4 +1,4 @@
-"""Pictures among words: which tokens are which, and attention between them against the model's own maps."""
+"""Pictures in text: which tokens are pictures, and attention between both kinds against the model's own patterns."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ OWN = ["media_attention", "media_sink", "entropy"]
 @cache
 def looked_at(model_type: str) -> tuple[Any, dict[str, Tensor], Any]:
     model, batch = tiny(model_type)
-    model.set_attn_implementation("eager")  # which gives its maps; PaliGemma sees other keys under it than under sdpa
+    model.set_attn_implementation("eager")  # returns patterns; PaliGemma has another mask with sdpa
     return model, batch, attnscope.scan(model, [batch], measures=OWN)
 
 
 @pytest.mark.parametrize("model_type", ["llava", "gemma3", "qwen2_vl", "paligemma"])
-def test_shares_are_those_of_the_models_own_maps(model_type: str) -> None:
+def test_shares_equal_those_of_the_models_own_patterns(model_type: str) -> None:
     model, batch, survey = looked_at(model_type)
     (place,) = survey.places("media_attention", "from_text")
-    assert place[0] in ("language", "model")  # and never the tower that reads pictures alone
+    assert place[0] in ("language", "model")  # not in the stack that reads only pictures
     with torch.no_grad():
         maps = model(**batch, output_attentions=True).attentions
     pictured = batch["input_ids"] == model.config.image_token_id
@@ -49,15 +49,15 @@ def test_shares_are_those_of_the_models_own_maps(model_type: str) -> None:
             np.testing.assert_allclose(found, most, atol=ROUNDING)
 
 
-def test_even_attention_is_counted_by_what_each_row_sees() -> None:
+def test_uniform_attention_counts_visible_tokens_of_each_row() -> None:
     _, batch, survey = looked_at("llava")
-    tokens, pictures = batch["input_ids"].shape[1], 16  # the picture stands first, the model is causal
+    tokens, pictures = batch["input_ids"].shape[1], 16  # the picture comes first, and the model is causal
     expected = np.mean([pictures / (row + 1) for row in range(pictures, tokens)])
     found = survey.values("media_attention", "from_text_if_uniform", stack="language")
     np.testing.assert_allclose(found, expected, atol=ROUNDING)
 
 
-def test_words_alone_have_no_such_measures() -> None:
+def test_text_alone_has_no_media_measures() -> None:
     model, batch = tiny("bert")
     survey = attnscope.scan(model, [batch])
     assert not {"media_attention", "media_sink"} & set(survey.cards)
@@ -66,7 +66,7 @@ def test_words_alone_have_no_such_measures() -> None:
         attnscope.scan(model, [batch], measures=["media_attention"])
 
 
-def test_a_batch_with_a_sequence_of_words_alone_is_left_out() -> None:
+def test_batch_with_a_text_only_sequence_is_left_out() -> None:
     model, batch, survey = looked_at("llava")
     mixed = {**batch, "input_ids": batch["input_ids"].clone(), "pixel_values": batch["pixel_values"][:1]}
     mixed["input_ids"][1, :16] = 5

@@ -1,4 +1,4 @@
-"""A processor that dies of narrow products: refused in a sentence, before anything runs."""
+"""Half precision is refused on a processor that would crash, before anything runs."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from attnscope.hf.intercepting.restoring import looking_at
 
 
 @pytest.fixture
-def deadly(monkeypatch: pytest.MonkeyPatch) -> None:
+def crashing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(LIMIT, raising=False)
     monkeypatch.setattr(tiles, "announces_amx", lambda: True)
     monkeypatch.setattr(tiles, "_child_crashes", lambda: True)
 
 
-@pytest.mark.usefixtures("deadly")
+@pytest.mark.usefixtures("crashing")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_narrow_models_are_refused_and_told_what_to_set(dtype: torch.dtype) -> None:
+def test_half_precision_models_are_refused_with_advice(dtype: torch.dtype) -> None:
     with pytest.raises(RefusalError, match=f"{LIMIT}={LIMITED_TO}"), looking_at(torch.nn.Linear(2, 2).to(dtype)):
         pass
 
 
-@pytest.mark.usefixtures("deadly")
-def test_wide_models_run_all_the_same() -> None:
-    # No product is taken here: the first one in a process decides, by the environment, for all that follow.
+@pytest.mark.usefixtures("crashing")
+def test_float32_models_run() -> None:
+    # Compute no product here: torch reads the environment at the first one in a process.
     with looking_at(torch.nn.Linear(2, 2)) as entered:
         assert entered is None
 
 
-@pytest.mark.usefixtures("deadly")
-def test_who_has_set_the_limit_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("crashing")
+def test_half_precision_models_run_if_the_limit_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LIMIT, LIMITED_TO)
     model = torch.nn.Linear(2, 2).bfloat16()
     with looking_at(model):
         assert model.weight.dtype == torch.bfloat16
 
 
-def test_tiles_are_read_from_what_the_kernel_says(tmp_path: Path) -> None:
+def test_amx_tiles_are_read_from_the_kernel(tmp_path: Path) -> None:
     told = tmp_path / "cpuinfo"
     told.write_text("flags\t\t: fpu avx512_bf16 amx_bf16 amx_tile amx_int8\n")
     assert announces_amx(told)

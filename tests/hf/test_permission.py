@@ -1,7 +1,8 @@
-"""Code beside a model never runs unless it is trusted, whatever file names it and whatever standard input says.
+"""Code that comes with a model never runs unless it is trusted, whatever file names it and whatever is on standard
+input.
 
-Every kind of folder is planted with a module that leaves a mark when it is imported, and every command that reads a
-model is given it with a standard input full of "y".
+Each kind of folder gets a module that writes a file when it is imported, and every command that reads a model runs on
+it with "y" on standard input.
 """
 
 from __future__ import annotations
@@ -124,10 +125,10 @@ def test_planted_code_does_not_run(
 
 
 @pytest.mark.parametrize("plant", [_config, _tokenizer, _gguf], ids=lambda plant: plant.__name__.strip("_"))
-def test_the_plants_would_run_if_they_were_trusted(
+def test_planted_code_runs_if_it_is_trusted(
     plant: Callable[[Path], None], good: Path, tmp_path: Path, mark: Path
 ) -> None:
-    """Without this, the tests above might plant duds."""
+    """Check that the planted code of the tests above works."""
     model = _planted(good, tmp_path, mark, plant)
     with pytest.raises(RefusalError, match="`trust_remote_code=True`"):
         load(model)
@@ -145,7 +146,7 @@ def test_attention_from_a_repository_is_code_too(good: Path, tmp_path: Path) -> 
         load(folder, random_init=True)
 
 
-def test_no_question_is_asked_even_where_permission_was_forgotten() -> None:
+def test_transformers_never_prompts() -> None:
     class Asks:
         @staticmethod
         def from_pretrained(folder: Path, **options: Any) -> None:
@@ -156,8 +157,8 @@ def test_no_question_is_asked_even_where_permission_was_forgotten() -> None:
     assert transformers.dynamic_module_utils.TIME_OUT_REMOTE_CODE > 0
 
 
-def test_one_door() -> None:
-    """`from_pretrained` is called in one file, so that no later call can forget the permission."""
+def test_from_pretrained_is_called_in_one_file() -> None:
+    """Only one file calls `from_pretrained`, so that no call can omit trust_remote_code."""
     package = Path(attnscope.__file__).parent
     calls = {
         str(file.relative_to(package))

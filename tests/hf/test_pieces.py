@@ -1,4 +1,4 @@
-"""Sliding windows and sparse blocks, which mix values in several products, are read as the one call that they are."""
+"""Sliding windows and sparse blocks, which mix values in several products, are observed as one call."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def test_windows_with_global_tokens_are_verified(tokens: int, globally: list[lis
     result = verify(model, batch)
     assert result.passed, result.sentence
     assert result.routes == ("pieces",)
-    # Float64 against a float32 softmax over at most 12 keys and products of 8 terms: some tens of roundings of 6e-8.
+    # Float64 against a float32 softmax over at most 12 keys and products of 8 terms: some tens of roundings of 6e-8
+    # each.
     assert result.largest < 64 * torch.finfo(torch.float32).eps / 2
     for frame in attention(model, batch):
         real = int(batch["attention_mask"].sum())
@@ -95,7 +96,7 @@ def test_a_window_ends_where_it_should_and_global_tokens_are_seen_from_everywher
     assert bool((dense_pattern(globally.scores)[1, :, :, :9] > 0).all())
 
 
-def test_the_encoder_of_led_is_seen() -> None:
+def test_attention_of_the_led_encoder_is_observed() -> None:
     model, batch = tiny("led")
     survey = attnscope.scan(model, [batch], measures=["entropy", "relative_residual"])
     assert survey.places("entropy") == (("encoder", "self"), ("decoder", "self"), ("decoder", "cross"))
@@ -112,15 +113,15 @@ def test_sparse_blocks_are_verified_with_and_without_padding(random_blocks: int)
     assert model.config.attention_type == "block_sparse"
 
 
-def test_blocks_by_hand() -> None:
+def test_listed_blocks_equal_a_table_by_hand() -> None:
     times = how_often_listed(7, 2)
     assert times[0].tolist() == times[6].tolist() == [1] * 7
-    assert times[1].tolist() == [3, 1, 1, 0, 0, 0, 1]  # itself and its neighbours, of which the first counts as random
+    assert times[1].tolist() == [3, 1, 1, 0, 0, 0, 1]  # itself and its neighbours; the first block twice more
     assert times[3].tolist() == [3, 0, 1, 1, 1, 0, 1]
     assert times[5].tolist() == [3, 0, 0, 0, 1, 1, 1]
 
 
-@pytest.mark.parametrize("tokens", [12, 11, 3])  # whole blocks of 4, a block that the model fills, and less than one
+@pytest.mark.parametrize("tokens", [12, 11, 3])  # whole blocks of 4, a padded block, and less than one block
 def test_neighbouring_blocks_are_verified(tokens: int) -> None:
     model, batch = tiny("longt5")
     batch = {name: rows if name.startswith("decoder") else rows[:, :tokens] for name, rows in batch.items()}
@@ -133,13 +134,13 @@ def test_neighbouring_blocks_are_verified(tokens: int) -> None:
     first = next(f for f in attention(model, batch) if f.stack == "encoder")
     seen = dense_pattern(first.scores)[0, 0] > 0
     away = (torch.arange(tokens)[:, None] - torch.arange(tokens)).abs()
-    assert torch.equal(seen, away <= 3)  # as far as the radius, whichever block a key stands in
+    assert torch.equal(seen, away <= 3)  # up to the radius, whatever the block of the key
     assert first.query_mask.tolist() == first.key_mask.tolist() == batch["attention_mask"].bool().tolist()
 
 
 @pytest.mark.parametrize("kind", ["windows", "blocks", "neighbours"])
-def test_the_gradient_at_what_pieces_give(kind: str) -> None:
-    """Against a tensor of zeros that is added there, whose gradient autograd says."""
+def test_gradient_at_the_output_of_pieces(kind: str) -> None:
+    """The reference is the gradient of a tensor of zeros that is added to the output."""
     made = {"windows": lambda: tiny("longformer"), "blocks": sparse, "neighbours": lambda: tiny("longt5")}
     model, batch = made[kind]()
     batch = {name: rows[:1] for name, rows in batch.items()}
@@ -156,7 +157,7 @@ def test_the_gradient_at_what_pieces_give(kind: str) -> None:
         return (answer[0] + nothing, *answer[1:])
 
     owner: Any = model.get_submodule(found.sites[0].path)
-    last = kind == "neighbours"  # projects what it has mixed before it answers
+    last = kind == "neighbours"  # its output is the projection of the mixed values
     handle = owner.o.register_forward_pre_hook(given) if last else owner.register_forward_hook(gave)
     (slope,) = torch.autograd.grad(first_output(model(**batch))[:, 1].norm(dim=-1).sum(), nothing)
     handle.remove()
@@ -187,7 +188,7 @@ def test_a_batch_too_short_for_sparse_blocks_is_refused_and_changes_nothing() ->
     assert model.config.attention_type == "block_sparse"
 
 
-def test_overlapping_taps_hear_of_the_same_calls() -> None:
+def test_overlapping_taps_get_the_same_calls() -> None:
     model, batch = windows(12)
     found = anatomy(model, batch)
     one, two = list[Frame](), list[Frame]()

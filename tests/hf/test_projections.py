@@ -1,4 +1,4 @@
-"""Projections in every form in which a model may keep them: constants added, heads as an axis, stored by columns."""
+"""Projections in every form: with added constants, with an axis for heads, stored by columns."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.anatomy.weights import weights
 from tests.hf.families import FAMILIES
 
-WIDTH, HEADS, DIM = 16, 4, 6  # no two sizes alike, and heads together wider than the stream
+WIDTH, HEADS, DIM = 16, 4, 6  # all sizes differ, and all heads together are wider than the stream
 
 
 class Raw(nn.Module):
-    """Attention with raw parameters: `order` says where width, head and channel stand in the weights of q, k and v."""
+    """Attention with raw parameters: `order` is the order of width, head and channel in the weights of q, k and v."""
 
     def __init__(self, order: str, out: str, constant: bool, bent: bool = False) -> None:
         super().__init__()
@@ -89,8 +89,8 @@ def test_raw_parameters_in_any_order_of_axes(order: str, constant: bool) -> None
                 assert torch.equal(weight, raw.expected(name)), (name, order, out)
 
 
-def test_what_no_parameter_gives_is_not_found() -> None:
-    """Values bent after their product, and a bent write, are no linear maps of the stream."""
+def test_nonlinear_projections_are_not_found() -> None:
+    """Values and writes with a nonlinearity are not linear maps of the stream."""
     model = Model("nwd", "nwd", constant=True, bent=True).eval()
     found = anatomy(model, {"x": tokens()})
     assert {str(site.projections) for site in found.sites} == {"qk"}
@@ -98,8 +98,8 @@ def test_what_no_parameter_gives_is_not_found() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("sequences", [1, 2])
-def test_a_constant_on_queries_that_all_begin_alike(sequences: int, dtype: torch.dtype) -> None:
-    """XLNet adds one to every query: no two first tokens differ where all sequences begin with the same word."""
+def test_constant_on_queries_with_equal_first_tokens(sequences: int, dtype: torch.dtype) -> None:
+    """XLNet adds a constant to every query, and all sequences begin with the same token."""
     torch.manual_seed(2)
     config = hf.XLNetConfig(vocab_size=64, d_model=32, n_head=4, d_inner=48, n_layer=3, initializer_range=0.1)
     model = hf.XLNetModel(config).eval().to(dtype)

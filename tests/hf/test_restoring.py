@@ -1,4 +1,4 @@
-"""Whatever is changed through `Restoring` is as it was afterwards, also after an exception."""
+"""Every change through `Restoring` is undone, also after an exception."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_kind_of_change_is_undone_after_an_exception() -> None:
     assert _hooks(model) == 0
 
 
-def test_hooks_get_what_they_ask_for_and_the_always_hook_runs_after_a_failure() -> None:
+def test_hooks_get_kwargs_and_always_hooks_run_after_a_failure() -> None:
     model = nn.Linear(2, 2)
     seen: list[tuple[Any, ...]] = []
 

@@ -1,4 +1,4 @@
-"""Each variant against a forward pass written by hand, on seven kinds of block; and that nothing is left behind."""
+"""Each cut equals a forward pass written by hand, for seven kinds of blocks, and the model is restored."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def llama(model: Any, ids: Tensor, variant: Cut) -> Tensor:
 
 
 def neox(model: Any, ids: Tensor, variant: Cut) -> Tensor:
-    """One skip for both: without it, attention + MLP is left, whatever is said of the MLP's own."""
+    """GPT-NeoX has one skip for both: attention + MLP remains without it, whatever `mlp_skip` is."""
     x = model.embed_in(ids)
     turn = model.rotary_emb(x, torch.arange(ids.shape[1])[None])
     for layer in model.layers:
@@ -147,7 +147,7 @@ def vit(model: Any, pixels: Tensor, variant: Cut) -> Tensor:
 def xlnet(model: Any, ids: Tensor, variant: Cut) -> Tensor:
     """Logits of query i and key j: (q_i + w) . k_j and (q_i + r) . (R at distance i - j), on a stream [batch, token].
 
-    The model puts tokens first; what it makes of relative positions is read off their table one pair at a time.
+    The model has tokens first. Its terms for relative positions are looked up pair by pair.
     """
     x = model.word_embedding(ids)
     n = ids.shape[1]
@@ -209,7 +209,7 @@ def given(kind: str) -> Tensor:
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("name", ALL)
-def test_a_variant_is_what_it_says(kind: str, name: str) -> None:
+def test_cut_equals_a_forward_pass_by_hand(kind: str, name: str) -> None:
     build, by_hand = MODELS[kind]
     model, variant = build(), ALL[name]
     ids = given(kind)
@@ -218,11 +218,11 @@ def test_a_variant_is_what_it_says(kind: str, name: str) -> None:
         with cut(model, anatomy(model), variant):
             seen = model(ids).last_hidden_state
         expected = by_hand(model, ids, variant)
-        # Llama's norm and rotation work in float32 inside a float64 model
+        # Llama computes its norm and rotation in float32 inside a float64 model
         tolerance = 2e-5 if kind == "llama" else 1e-10
         torch.testing.assert_close(seen, expected, rtol=tolerance, atol=tolerance)
         assert variant.skip or (seen - whole).abs().max() > 1e-2
-        assert torch.equal(model(ids).last_hidden_state, whole)  # outside it is itself again, bit for bit
+        assert torch.equal(model(ids).last_hidden_state, whole)  # restored bit for bit
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
@@ -255,7 +255,7 @@ def test_a_pass_that_fails_does_not_disturb_the_next() -> None:
 
 @pytest.mark.parametrize("norm", ["pre", "post", "none"])
 @pytest.mark.parametrize("name", CUTS)
-def test_nano_cut_equals_nano_made_so(norm: str, name: str) -> None:
+def test_cut_nano_equals_nano_built_without_the_parts(norm: str, name: str) -> None:
     variant = CUTS[name]
     settings: dict[str, Any] = {
         "vocab_size": 20,
@@ -279,10 +279,10 @@ def test_nano_cut_equals_nano_made_so(norm: str, name: str) -> None:
             torch.testing.assert_close(model(ids), twin(ids), rtol=1e-10, atol=1e-11)
 
 
-def test_writes_that_cannot_be_told_apart_are_refused() -> None:
+def test_inseparable_writes_are_refused() -> None:
     model = made(MPNetModel, MPNetConfig(**SIZES))
     found = anatomy(model)
     blocks = tuple(replace(b, writes=replace(b.writes, count=0)) for b in found.stacks[0].blocks)
     blind = replace(found, stacks=(replace(found.stacks[0], blocks=blocks),))
-    with pytest.raises(RefusalError, match="cannot be told apart"), cut(model, blind, CUTS["san"]):
+    with pytest.raises(RefusalError, match="cannot be separated"), cut(model, blind, CUTS["san"]):
         pass

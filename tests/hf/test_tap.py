@@ -1,4 +1,4 @@
-"""What the tap promises beyond the families: odd layouts, low precision, refusals, no leftovers."""
+"""The tap with unusual layouts, low precision and refusals; it keeps no tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def family(name: str) -> Any:
 
 
 class Repeated(nn.Module):
-    """One layer, as deep as the caller wants."""
+    """One block that runs as many times as the caller wants."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def test_the_implementation_makes_no_difference() -> None:
         assert float(difference[one.query_mask].abs().max()) < 1e-5
 
 
-def test_soft_caps_and_learned_sinks_are_handed_on() -> None:
+def test_frames_hold_soft_caps_and_learned_sinks() -> None:
     capped = [f for f in frames_of(family("Gemma2").model(), family("Gemma2").batch()) if f.site == "self"]
     assert all(f.scores.softcap == 2.0 for f in capped)  # type: ignore[union-attr]
     model = family("gpt_oss").model()
@@ -90,8 +90,8 @@ def test_soft_caps_and_learned_sinks_are_handed_on() -> None:
         assert torch.equal(frame.scores.sinks, model.model.layers[layer].self_attn.sinks.detach())
 
 
-def test_an_attention_function_with_a_rule_of_its_own_gives_its_maps() -> None:
-    """Logits that do not follow from queries and keys: the map the model made is used, and it verifies."""
+def test_own_pattern_is_used_if_logits_do_not_follow_from_queries_and_keys() -> None:
+    """The model's own pattern is used and verified."""
     from transformers.models.llama import modeling_llama
 
     original = modeling_llama.eager_attention_forward
@@ -111,14 +111,14 @@ def test_an_attention_function_with_a_rule_of_its_own_gives_its_maps() -> None:
     assert result.passed, result.sentence
 
 
-def test_one_shared_block_is_as_deep_as_it_is_called() -> None:
+def test_shared_block_counts_once_for_every_call() -> None:
     found = anatomy(family("ALBERT").model())
     assert len({block.path for block in found.stacks[0].blocks}) == 1
     assert [block.nth for block in found.stacks[0].blocks] == [0, 1]
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_sequence_first_encoders_are_turned(norm_first: bool) -> None:
+def test_sequence_first_encoders_give_batch_first_frames(norm_first: bool) -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 4, 24, batch_first=False, norm_first=norm_first)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
@@ -136,7 +136,7 @@ def test_sequence_first_encoders_are_turned(norm_first: bool) -> None:
     assert verify(model, batch, found).passed
 
 
-def test_decoder_layers_of_torch_cross_to_a_memory() -> None:
+def test_torch_decoder_has_cross_attention_to_memory() -> None:
     torch.manual_seed(0)
     layer = nn.TransformerDecoderLayer(16, 4, 24, batch_first=True)
     model = nn.TransformerDecoder(layer, 2).eval()
@@ -199,7 +199,7 @@ def test_nothing_is_kept_after_the_context() -> None:
     assert all(reference() is None for reference in held)
 
 
-def test_token_masks_of_the_caller_win() -> None:
+def test_token_masks_of_the_caller_take_precedence() -> None:
     model, batch = family("ViT").model(), family("ViT").batch()
     mask = torch.ones(2, 10, dtype=torch.bool)
     mask[1, 4:] = False
@@ -246,22 +246,22 @@ def test_other_models_are_left_alone() -> None:
     assert frames == []
 
 
-def test_attention_the_probe_did_not_see_is_refused() -> None:
+def test_attention_call_missing_from_the_probe_is_refused() -> None:
     model = Repeated().eval()
     once = anatomy(model, {"x": torch.randn(2, 5, 16)})
     frames: list[Frame] = []
     with torch.no_grad(), tap(model, once, frames.append):
         model(torch.randn(2, 5, 16))
-        refused = pytest.raises(RefusalError, match=r"Repeated attended in layer\.self_attn where it did not")
+        refused = pytest.raises(RefusalError, match=r"made an attention call in layer\.self_attn that it did not make")
         with refused:
             model(torch.randn(2, 5, 16), times=2)
 
 
-def test_attention_that_does_not_happen_is_refused() -> None:
+def test_skipped_attention_call_is_refused() -> None:
     model = Repeated().eval()
     twice = anatomy(model, {"x": torch.randn(2, 5, 16), "times": 2})
     assert [s.layer for s in twice.sites] == [0, 1]
-    with pytest.raises(RefusalError, match="did not attend where it did on the batch"):
+    with pytest.raises(RefusalError, match="skipped attention calls that it made on the batch"):
         verify(model, {"x": torch.randn(2, 5, 16)}, twice)
 
 
@@ -274,7 +274,7 @@ def test_models_without_attention_are_refused_by_name(name: str) -> None:
         anatomy(model)
 
 
-def test_attention_that_is_only_partly_seen_is_refused() -> None:
+def test_partly_observed_attention_is_refused() -> None:
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
     widths = {"d_model": 32, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 64}
     config = hf.PegasusXConfig(vocab_size=64, num_global_tokens=2, block_size=4, **sizes, **widths)
@@ -282,7 +282,7 @@ def test_attention_that_is_only_partly_seen_is_refused() -> None:
         anatomy(hf.PegasusXModel(config))
 
 
-def test_a_probe_input_that_does_not_fit_is_said_so() -> None:
+def test_unfit_probe_input_is_refused() -> None:
     class Picky(hf.BertModel):  # type: ignore[misc]
         def forward(self, input_ids: Tensor, colour: str) -> Tensor:
             return super().forward(input_ids)[0]
@@ -291,7 +291,7 @@ def test_a_probe_input_that_does_not_fit_is_said_so() -> None:
         anatomy(Picky(hf.BertConfig(**TEXT)))
 
 
-def test_products_in_modules_of_their_own_belong_to_the_module_around_them() -> None:
+def test_products_in_submodules_belong_to_the_enclosing_module() -> None:
     config = hf.SqueezeBertConfig(**TEXT, embedding_size=32)
     torch.manual_seed(0)
     model = hf.SqueezeBertModel(config).eval()
@@ -310,8 +310,8 @@ def test_models_that_draw_random_numbers_are_verified() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_sinks_that_scale_the_output_are_sinks() -> None:
-    """Maps from before the last twist are not believed: what gives the mixed values is."""
+def test_sinks_that_scale_the_output_are_recognised() -> None:
+    """The returned pattern does not give the mixed values, so the pattern is computed from queries and keys."""
     torch.manual_seed(0)
     model = hf.GraniteSWAForCausalLM(hf.GraniteSWAConfig(**GROUPED, sliding_window=4)).eval()
     found = anatomy(model)
@@ -332,7 +332,7 @@ def test_models_without_a_configuration_need_example_inputs() -> None:
         anatomy(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1))
 
 
-def test_a_users_batch_can_be_the_example() -> None:
+def test_batch_of_the_caller_can_be_the_example() -> None:
     model = family("Llama").model()
     ids = torch.randint(3, 64, (5, 40))
     found = anatomy(model, {"input_ids": ids})
@@ -348,7 +348,7 @@ def test_projections_are_the_right_slices() -> None:
     assert torch.equal(frame.query_weight, attention.q_proj.weight.T.view(32, 4, 8).transpose(0, 1))
     keys = attention.k_proj.weight.T.view(32, 2, 8).transpose(0, 1).repeat_interleave(2, dim=0)
     assert torch.equal(frame.key_weight, keys)
-    neox = family("GPT-NeoX").model()  # queries, keys and values of a head lie beside each other
+    neox = family("GPT-NeoX").model()  # queries, keys and values of a head are adjacent
     frame = weights(neox, anatomy(neox))[0]
     fused = neox.gpt_neox.layers[0].attention.query_key_value.weight.T.view(32, 4, 3, 8)
     for index, weight in enumerate((frame.query_weight, frame.key_weight, frame.value_weight)):
@@ -427,7 +427,7 @@ def test_a_block_that_overwrites_its_input_keeps_the_state_before_it() -> None:
 
 
 def test_importing_changes_nothing() -> None:
-    """A fresh interpreter that imports the tap has the same torch and transformers as one that does not."""
+    """Importing the tap does not change torch or transformers."""
     import subprocess
     import sys
 
@@ -447,8 +447,8 @@ assert before == state()
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_batches_of_any_length_take_the_same_anatomy() -> None:
-    """The probe has seven tokens; one anatomy serves one token and forty."""
+def test_one_anatomy_fits_batches_of_any_length() -> None:
+    """The probe has seven tokens; its anatomy also fits one token and forty."""
     model = hf.BertModel(hf.BertConfig(**TEXT)).eval()
     found = anatomy(model)
     for tokens in (1, 2, 7, 40):

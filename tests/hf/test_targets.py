@@ -1,4 +1,4 @@
-"""What a decoder reads: targets of pairs, what the model writes, or the source again; and that it is said."""
+"""A decoder reads the targets of pairs, the output of the model, or the source, and a note says which."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tiny_marian() -> MarianMTModel:
 
 
 def greedy(model: Any, ids: list[int], steps: int, end: int | None) -> list[int]:
-    """Step by step, without a cache: the most likely token each time, no end before the second."""
+    """Generate greedily without a cache, and at least two tokens."""
     written: list[int] = []
     start = model.config.decoder_start_token_id
     with torch.no_grad():
@@ -69,7 +69,7 @@ def test_the_decoder_reads_what_the_model_writes(make: Any) -> None:
     loaded = in_memory(model, byte_tokenizer())
     prepared = feed(loaded, read([TEXT]), Sampling(samples=3, max_tokens=12, batch_size=1))
     assert prepared.notes == (
-        "The decoder read what the model itself writes for each text, one token behind: greedy, at most 12 tokens.",
+        "The decoder read the output of the model for each text (greedy, at most 12 tokens), shifted by one token.",
     )
     end = model.generation_config.eos_token_id
     for batch in prepared:
@@ -78,7 +78,7 @@ def test_the_decoder_reads_what_the_model_writes(make: Any) -> None:
         assert found == [model.config.decoder_start_token_id, *expected[:-1]]
 
 
-def test_what_is_written_is_bounded_and_the_same_again() -> None:
+def test_generated_targets_are_bounded_and_reproducible() -> None:
     loaded = in_memory(tiny_t5(), byte_tokenizer())
     sampling = Sampling(samples=2, max_tokens=200)
     first, again = (feed(loaded, read([TEXT]), sampling) for _ in range(2))
@@ -87,7 +87,7 @@ def test_what_is_written_is_bounded_and_the_same_again() -> None:
     assert first.batches[0].inputs["input_ids"].shape[1] > LONGEST
 
 
-def test_a_scan_says_it_and_leaves_the_model_as_it_was() -> None:
+def test_scan_notes_the_targets_and_restores_the_model() -> None:
     model = tiny_marian().train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     chance = torch.random.get_rng_state()
@@ -95,16 +95,16 @@ def test_a_scan_says_it_and_leaves_the_model_as_it_was() -> None:
     assert torch.equal(torch.random.get_rng_state(), chance)
     assert model.training
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    assert "what the model itself writes" in survey.provenance["notes"][0]
+    assert "the output of the model" in survey.provenance["notes"][0]
     ids = torch.tensor([[3, 4, 5]])
-    model(input_ids=ids, decoder_input_ids=ids).logits.sum().backward()  # nothing it keeps is an inference tensor
+    model(input_ids=ids, decoder_input_ids=ids).logits.sum().backward()  # it caches no inference tensors
 
 
 def test_pairs_are_read_whole() -> None:
     tokenizer = byte_tokenizer()
     loaded = in_memory(tiny_t5(), tokenizer)
     prepared = batches_for(loaded, PAIRS, Sampling())
-    assert prepared.notes == ("The decoder read the targets of the pairs, one token behind.",)
+    assert prepared.notes == ("The decoder read the targets of the pairs, shifted by one token.",)
     rows = {}
     for batch in prepared:
         assert batch.mask is not None
@@ -138,13 +138,13 @@ def test_pairs_that_do_not_fit_are_left_out_and_counted() -> None:
     loaded = in_memory(tiny_t5(), byte_tokenizer())
     prepared = batches_for(loaded, [*PAIRS, ("x" * 40, "y")], Sampling(max_tokens=20))
     assert prepared.samples == 3
-    assert prepared.notes[1] == "1 pair left out: a side of more than 20 tokens, or of less than 2."
+    assert prepared.notes[1] == "1 pair left out: one side has more than 20 tokens, or fewer than 2."
     with pytest.raises(RefusalError, match="None of the 1 pair"):
         batches_for(loaded, [("x" * 40, "y" * 40)], Sampling(max_tokens=20))
 
 
-def test_numbers_of_pairs_are_those_of_the_batch_itself() -> None:
-    """Padding on either side reaches no number: three pairs at once, and each alone."""
+def test_padding_of_pairs_changes_no_number() -> None:
+    """Three pairs give the same numbers in one batch and alone."""
     model, tokenizer = tiny_t5(), byte_tokenizer()
     whole = scan(model, PAIRS, tokenizer=tokenizer, measures="entropy")
     parts = [
@@ -167,38 +167,38 @@ def test_numbers_of_pairs_are_those_of_the_batch_itself() -> None:
         )
 
 
-def test_the_source_is_read_again_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_decoder_reads_the_source_if_the_model_cannot_generate(tmp_path: Path) -> None:
     tiny_t5().config.save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
     drawn = feed(load(tmp_path, random_init=True), read([TEXT]), Sampling(samples=2, max_tokens=16))
-    assert "read the source again, one token behind, since random weights" in drawn.notes[0]
+    assert "read the source, shifted by one token, because random weights" in drawn.notes[0]
     body = feed(in_memory(T5Model(tiny_t5().config).eval(), byte_tokenizer()), read([TEXT]), Sampling(samples=2))
-    assert "since T5Model writes no text" in body.notes[0]
+    assert "because T5Model cannot generate text" in body.notes[0]
     for batch in (*drawn, *body):
         assert torch.equal(batch.inputs["decoder_input_ids"][:, 1:], batch.inputs["input_ids"][:, :-1])
 
 
-def test_paths_say_what_the_decoder_read() -> None:
+def test_paths_note_what_the_decoder_read() -> None:
     loaded = in_memory(tiny_t5(), byte_tokenizer())
     own = reading(loaded, "the fox")
-    assert "what the model itself writes" in own.notes[0]
+    assert "the output of the model" in own.notes[0]
     assert len(own.words) <= LONGEST
     pair = reading(loaded, ("the fox", "le renard"))
-    assert pair.notes == ("The decoder read the targets of the pairs, one token behind.",)
+    assert pair.notes == ("The decoder read the targets of the pairs, shifted by one token.",)
     assert "".join(pair.words[2:]) == "le renar"
     ids = torch.tensor([[5, 6, 7]])
     given = paths(tiny_t5(), {"input_ids": ids, "decoder_input_ids": ids[:, :2]}, draws=0, mlp=False, top=1)
-    assert not any("same text" in note or "itself writes" in note for note in given.notes)
+    assert not any("same text" in note or "the output of the model" in note for note in given.notes)
     assert any("decoder_input_ids that were given" in note for note in given.notes)
     with pytest.raises(RefusalError, match="no decoder to read a target"):
         reading(in_memory(tiny_llama(), byte_tokenizer()), ("a", "b"))
 
 
-def test_collapse_says_it_too() -> None:
+def test_collapse_notes_what_the_decoder_read() -> None:
     found = attnscope.collapse(
         tiny_t5(), [TEXT], tokenizer=byte_tokenizer(), samples=2, max_tokens=12, variants="whole", bounds=False
     )
-    assert any("itself writes" in note for note in found.notes)
+    assert any("the output of the model" in note for note in found.notes)
 
 
 def test_a_shortened_batch_cuts_both_sides() -> None:

@@ -1,4 +1,4 @@
-"""Torch-level watching: same bits, log-sum-exps, and only softmaxes that are attention."""
+"""Watches of torch functions: equal bits, log-sum-exps, and only those softmaxes that are attention."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_log_sum_exps_are_those_of_the_logits(kind: str) -> None:
     assert float((implied - call.lse)[reached].abs().max()) < 1e-5
 
 
-def test_a_kernel_without_log_sum_exps_is_left_alone() -> None:
+def test_kernel_without_log_sum_exps_is_accepted() -> None:
     query = torch.randn(1, 2, 3, 4)
     value = torch.randn(1, 2, 3, 6)  # values wider than keys: no flash kernel
     call = fused_attention(query, query, value)
@@ -112,7 +112,7 @@ def test_every_way_to_write_softmax(softmax: Callable[[Tensor], Tensor]) -> None
     assert torch.allclose(observed.mixed.transpose(1, 2), observed.scores.pattern @ observed.value)
 
 
-def test_einsum_and_melted_heads_give_one_layout() -> None:
+def test_einsum_and_merged_heads_give_one_layout() -> None:
     generator = torch.Generator().manual_seed(0)
     query, key, value = torch.randn(3, 5, 2, 4, 8, generator=generator).unbind()  # [token, batch, head, dim]
     seen: list[Seen] = []
@@ -129,7 +129,7 @@ def test_einsum_and_melted_heads_give_one_layout() -> None:
     assert torch.allclose(one.scores.pattern, two.scores.pattern, atol=1e-6)
 
 
-def test_routers_and_classifiers_are_no_attention() -> None:
+def test_softmaxes_of_routers_and_classifiers_are_ignored() -> None:
     seen: list[Seen] = []
     hidden, experts = torch.randn(2, 5, 3), torch.randn(2, 5, 3, 8)
     with SoftmaxWatch(seen.append):

@@ -1,4 +1,4 @@
-"""The verifier finds what is wrong, and says so."""
+"""The verifier detects every kind of error."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def bend(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[dict[str, Any]], dict
     monkeypatch.setattr(tap_module, "AttentionFrame", lambda **fields: original(**{**fields, **wrong(fields)}))
 
 
-def test_padding_gets_nothing_in_low_precision_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weight_on_padding_is_caught_in_low_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     case = family("Llama")
     model = case.model().to(torch.bfloat16)
     assert verify(model, case.batch("left")).checks["padding"].passed
@@ -88,11 +88,11 @@ def test_causality_that_the_probe_did_not_find_is_caught() -> None:
     assert not verify(model, case.batch(), loose).checks["future"].passed
 
 
-def test_a_second_call_in_the_same_place_that_is_missing_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_second_call_of_a_site_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     case = family("Llama")
     model = case.model()
     found = anatomy(model)
-    # Both layers' calls under one name, as two calls of one layer are.
+    # Both blocks under one name, like two calls of one block.
     twice = replace(found, sites=tuple(replace(site, layer=0) for site in found.sites))
     assert verify(model, case.batch(), twice).passed
     original = tap_module.tap
@@ -109,7 +109,7 @@ def test_a_second_call_in_the_same_place_that_is_missing_is_caught(monkeypatch: 
         return original(model, found, once, masks)
 
     monkeypatch.setattr(verify_module, "tap", forgetful)
-    with pytest.raises(RefusalError, match="did not attend"):
+    with pytest.raises(RefusalError, match="skipped attention calls"):
         verify(model, case.batch(), twice)
 
 
@@ -153,7 +153,7 @@ def test_the_fused_path_of_torch_is_mentioned() -> None:
     assert float(note.rsplit(" ", 1)[1]) < 1e-5
 
 
-def test_verify_probes_by_itself() -> None:
+def test_verify_probes_the_model() -> None:
     case = family("Bloom")
     result = verify(case.model(), case.batch())
     assert result.passed

@@ -1,9 +1,9 @@
-"""Tiny random models of whatever transformers can build: `tiny(model_type)`.
+"""Tiny random models of any type of transformers: `tiny(model_type)`.
 
-A configuration is made with its defaults and every number in it whose name says what it is (layers, heads, widths,
-vocabularies, pictures) is made small; lists that follow from such numbers are made anew by the configuration itself.
-Where a model does not run that way its widths are left as they are, if that is still small. Batches are tried as
-`tests.hf.tiny_batches` lists them, and `tests.hf.odd_types` holds what cannot be had by rules.
+Start from the default configuration, and make all numbers small whose names are known (layers, heads, widths,
+vocabularies, pictures); the configuration recomputes the lists that depend on them. If a model does not run that way,
+its widths stay at their defaults. Batches are tried in the order of `tests.hf.tiny_batches`. `tests.hf.odd_types` has
+the types for which these rules are not enough.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _WIDTHS = frozenset(
 
 
 def tiny(model_type: str) -> tuple[Any, dict[str, Tensor]]:
-    """A small model of this type with random weights, in evaluation mode, and a batch it runs on."""
+    """Return a small model of this type with random weights, in evaluation mode, and a batch that it runs on."""
     first: Exception | None = None
     for widths in (True, False):
         try:
@@ -115,13 +115,13 @@ def _built(model_type: str, config: Any) -> Any:
     torch.manual_seed(8)
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.is_floating_point():  # fresh weights make attention nearly uniform: mistakes would hide
+            if parameter.is_floating_point():  # initial weights make attention nearly uniform, which would hide errors
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     return model
 
 
 def _parts(config: Any) -> list[Any]:
-    """Classes of a part of a model, which no registry lists: those in its file that are made from its configuration."""
+    """Return the model classes in the file of a configuration, for parts of models that no registry lists."""
     code = importlib.import_module(type(config).__module__.replace(".configuration_", ".modeling_"))
     found: list[Any] = [
         cls
@@ -153,7 +153,7 @@ def tiny_config(model_type: str, widths: bool = True) -> Any:
 
 
 def _small(config: Any, widths: bool) -> dict[str, Any]:
-    """The settings of a configuration that are not small already, made small; of those inside it too."""
+    """Return smaller values for the settings of a configuration, and for nested configurations."""
     small: dict[str, Any] = {}
     for name, value in vars(config).items():
         if isinstance(value, hf.PreTrainedConfig):
@@ -173,7 +173,7 @@ def _small(config: Any, widths: bool) -> dict[str, Any]:
         small["rope_parameters"] = {**rope, "mrope_section": [2, 1, 1]}  # half of a head of 8
     kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
     if isinstance(kinds, (list, tuple)) and len(set(kinds)) > 1 and "num_hidden_layers" in small:
-        # hybrids: as many layers as it takes to have one of every kind
+        # hybrids: enough blocks to have one of every kind
         enough = 1 + max(list(kinds).index(kind) for kind in set(kinds))
         if enough <= 12:
             small["num_hidden_layers"] = max(2, enough)
@@ -189,7 +189,7 @@ def _small(config: Any, widths: bool) -> dict[str, Any]:
 
 
 def _joined(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """`more` over `base`, inside settings that are mappings too."""
+    """Merge `more` into `base`, recursively for mappings."""
     both = dict(base)
     for name, value in more.items():
         inner = both.get(name)

@@ -1,7 +1,7 @@
-"""Batches for whatever transformers can build: `batches_for(model)`, the likeliest first, until one runs.
+"""Batches for any model of transformers: `batches_for(model)` yields candidates, the most likely first.
 
-A batch follows from what the model's forward takes and cannot do without. How a model wants its pictures (whole, one
-of several, as rows of patches) or its sounds (time first or last) is not written anywhere, so each way is tried.
+A batch is made from the arguments of the model's forward. The format of pictures (whole, one of several, rows of
+patches) and sounds (time first or last) is not documented, so each one is tried.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST = 24  # ways of putting pictures and sounds together
 
 
 def batches_for(model: Any) -> Iterator[Batch]:
-    """Inputs by what the model's forward takes, from the first one it wants to the ones it cannot do without."""
+    """Yield batches made from the main input and the required arguments of the model's forward."""
     takes = inspect.signature(model.forward).parameters
     config = model.config
     needed = {n for n, p in takes.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}
@@ -61,14 +61,14 @@ def batch_for(model: Any) -> Batch:
 
 
 def words(config: Any, tokens: int = TOKENS) -> Tensor:
-    """Return token ids without the special ones, which stand at both ends of a vocabulary."""
+    """Return token ids that are not special tokens, which are at both ends of a vocabulary."""
     text = config.get_text_config() if callable(getattr(config, "get_text_config", None)) else config
     vocabulary = getattr(text, "vocab_size", None) or getattr(config, "vocab_size", None) or VOCABULARY
     return torch.randint(4, max(5, min(vocabulary, VOCABULARY) - 16), (BATCH, tokens))
 
 
 def _whatever_else(config: Any, names: set[str]) -> Batch:
-    """Vectors and masks that some parts of models are given by the rest of the model."""
+    """Return vectors and masks that parts of models get from the rest of the model."""
     width = getattr(config, "hidden_size", None) or getattr(config, "d_model", None) or 32
     width = width if isinstance(width, int) else width[0]
     more: Batch = {}
@@ -117,7 +117,7 @@ def _of_pictures(config: Any) -> Any:
 
 
 def with_image_tokens(model: Any, batch: Batch) -> Batch:
-    """As many placeholders before the text as the model makes features of its pictures."""
+    """Put one placeholder before the text for every picture feature of the model."""
     names = ("image_token_id", "image_token_index")
     place = next((token for name in names if isinstance(token := getattr(model.config, name, None), int)), None)
     if place is None or not hasattr(model, "get_image_features"):

@@ -1,8 +1,8 @@
-"""What float32 can promise of the statistics of a pattern, on any processor and in any order of sums.
+"""Error bounds of float32 for the statistics of a pattern, on any processor and in any order of summation.
 
 Write u = 2^-24 for the rounding of one float32 operation, d for the length of a query, n for the number of keys.
-Roundings fall to either side, so k of them in a row add up like sqrt(k); what is not of that kind, like the error of an
-approximate exponential, which may be the same for every number, is added in full.
+Rounding errors have random signs, so k of them add up like sqrt(k). Systematic errors, such as that of an approximate
+exponential, are added in full.
 
     a logit   is a dot product of d terms and a product with the scale: off by sqrt(d + 1) u T, where
               T_ij = scale sum_l |q_il k_jl| is more than any of its partial sums.
@@ -44,15 +44,16 @@ def relative_error(scores: Scores) -> Tensor:
 
 
 def logit_error(scores: Scores) -> Tensor:
-    """By how many units each dot product may be off."""
+    """Return by how many units each dot product may be off."""
     key = scores.key.double().abs().repeat_interleave(scores.sharing, 1)
     terms = abs(scores.scale) * scores.query.double().abs() @ key.mT
     return (scores.query.shape[-1] + 1) ** 0.5 * terms
 
 
 def top_error(scores: Scores) -> Tensor:
-    """A largest logit is off by no more than the worst logit of its row, which was rounded itself, and in s - lse, and
-    in (s - lse) + lse."""
+    """Return a bound on the error of the largest logit: that of the worst logit of its row, which is rounded itself, in
+    s - lse, and in (s - lse) + lse.
+    """
     logits = dense_logits(scores)
     seen = torch.isfinite(logits)
     rounded = 2 * logits.abs() + (logits - logits.logsumexp(-1, keepdim=True)).abs()
@@ -60,7 +61,7 @@ def top_error(scores: Scores) -> Tensor:
 
 
 def promised(scores: Scores) -> dict[str, Tensor]:
-    """The largest error float32 may make in each statistic, where no token is padding."""
+    """Return the largest error float32 may make in each statistic, if no token is padding."""
     pattern, off = dense_pattern(scores), relative_error(scores)
     rows, keys = pattern.shape[2:]
     apart = (torch.arange(rows)[:, None] - torch.arange(keys)).abs()

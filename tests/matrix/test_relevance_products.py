@@ -1,4 +1,4 @@
-"""r Abar and Abar x against maps written out, in float64, whatever is done to the logits; and no map is made."""
+"""r Abar and Abar x against maps written out, in float64, for every kind of logit; and no map is allocated."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_both_sides_equal_the_dense_ones(monkeypatch: pytest.MonkeyPatch, rule: 
     torch.testing.assert_close(mean_row_mass(one.scores, torch.float64), A.sum(-1), **close)
 
 
-def test_rows_that_are_not_asked_for_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One row of a long text: what the others hold, not even a NaN, does not matter."""
+def test_rows_with_weight_zero_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one row of a long text is read: even NaN in the others does not matter."""
     monkeypatch.setattr(tiling, "PRODUCT_ROWS", 16)
     one = call({})
     one.gradient[:, :8] = torch.nan
@@ -74,7 +74,7 @@ def test_rows_that_are_not_asked_for_are_not_computed(monkeypatch: pytest.Monkey
 
 
 class _Largest(TorchDispatchMode):
-    """The most numbers that any tensor inside holds."""
+    """Return the size of the largest tensor created inside."""
 
     def __init__(self) -> None:
         super().__init__()

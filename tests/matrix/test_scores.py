@@ -1,4 +1,4 @@
-"""Fused attention with its log-sum-exp is the model's own attention, to the bit; bands say who sees whom."""
+"""Fused attention with its log-sum-exp equals the model's own attention to the bit; bands give the visible keys."""
 
 from __future__ import annotations
 

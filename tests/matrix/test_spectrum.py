@@ -50,7 +50,7 @@ def test_small_matrices_are_exact(seed: int, rows: int, columns: int):
 
 
 @given(st.integers(0, 2**31 - 1))
-def test_large_ones_are_approached_from_below(seed: int):
+def test_leading_values_of_large_matrices_are_approached_from_below(seed: int):
     matrix = _random(seed, 1, 200, 150)
     exact = torch.linalg.svdvals(matrix)[..., :2]
     found = _leading(matrix)
@@ -74,7 +74,7 @@ def test_random_softmax_patterns_have_the_published_gap(n: int, sigma_1: float, 
     assert ((mean - published).abs() <= 2 * spread + rounding).all()
 
 
-def test_a_sick_matrix_is_nan_and_its_neighbour_is_not():
+def test_a_matrix_with_nan_gives_nan_and_its_neighbour_does_not():
     matrix = torch.eye(40, dtype=torch.float64).repeat(2, 1, 1)
     matrix[0, 3, 4] = torch.nan
     values = _leading(matrix)
@@ -94,6 +94,15 @@ def test_product_norm_equals_the_norm_of_the_product(seed: int, inner: int, oute
     torch.testing.assert_close(product_norm(left, right), torch.linalg.matrix_norm(left @ right, ord=2))
     bound = torch.linalg.matrix_norm(left, ord=2) * torch.linalg.matrix_norm(right, ord=2)
     assert (product_norm(left, right) <= bound * (1 + 1e-12)).all()
+
+
+def test_product_norm_is_nan_for_a_head_that_is_not_finite_and_only_for_that_one():
+    left, right = _random(0, 2, 5, 3), _random(1, 2, 3, 4)
+    whole = product_norm(left, right)
+    left[0, 2, 1] = torch.nan
+    norms = product_norm(left, right)
+    assert norms[0].isnan()
+    assert norms[1] == whole[1]
 
 
 def test_qk_spectrum_solved_by_hand():
@@ -125,17 +134,17 @@ def test_qk_spectrum_against_eigenvalues(seed: int, dim: int, width: int):
 def test_localisation_rises_with_eta_as_published():
     """At ||W||_F^2 = d a larger eta means more attention on the own token and less entropy."""
     d, n = 64, 128
-    own, entropies, found = [], [], []
+    own, entropies, measured_eta = [], [], []
     for eta in (0.0, 0.25, 0.5, 0.75, 0.9, 1.0):
         noise = _random(0, d, d)
         noise -= torch.eye(d, dtype=torch.float64) * noise.diagonal().mean()
         weight = eta * torch.eye(d, dtype=torch.float64) + math.sqrt(1 - eta**2) * noise * math.sqrt(d) / noise.norm()
-        found.append(qk_spectrum(weight[None], torch.eye(d, dtype=torch.float64)[None])[2].item())
+        measured_eta.append(qk_spectrum(weight[None], torch.eye(d, dtype=torch.float64)[None])[2].item())
         tokens = _random(1, 8, n, d)
         pattern = torch.softmax(tokens @ weight @ tokens.mT / math.sqrt(d), dim=-1)
         own.append(pattern.diagonal(dim1=-2, dim2=-1).mean().item())
         entropies.append(torch.special.entr(pattern).sum(dim=-1).mean().item())
-    assert found == pytest.approx([0.0, 0.25, 0.5, 0.75, 0.9, 1.0], abs=1e-12)
+    assert measured_eta == pytest.approx([0.0, 0.25, 0.5, 0.75, 0.9, 1.0], abs=1e-12)
     assert own == sorted(own)
     assert entropies == sorted(entropies, reverse=True)
     assert own == pytest.approx([0.011, 0.068, 0.263, 0.610, 0.806, 0.889], abs=0.05)
@@ -172,6 +181,6 @@ def test_one_hidden_unit_that_reads_one_direction_is_one_eigenpair() -> None:
     assert abs(abs(float(vector @ direction[0])) - 5) < EXACT
 
 
-def test_the_identity_has_no_dominant_eigenpair_and_nothing_has_none() -> None:
+def test_the_identity_and_zero_have_no_dominant_eigenpair() -> None:
     assert abs(dominance(torch.eye(4))[0] - 0.5) < EXACT  # 1 / sqrt(width)
     assert dominance(torch.zeros(4, 4))[0] == 0.0

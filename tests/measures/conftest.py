@@ -1,4 +1,4 @@
-"""A dense float64 pattern as oracle: every statistic a measure may read, by its definition."""
+"""A dense float64 pattern as reference: every statistic that a measure may read, by its definition."""
 
 from collections.abc import Callable
 from typing import Any
@@ -59,7 +59,7 @@ def _pattern_scores(pattern: Tensor) -> Scores:
 
 
 def _pad(values: Tensor, left: int, right: int, fill: float, dims: tuple[int, ...] = (1,)) -> Tensor:
-    """Widen some dimensions by so many entries on the left and on the right."""
+    """Pad dimensions by this many entries on the left and on the right."""
     shape = [size + (left + right) * (dim in dims) for dim, size in enumerate(values.shape)]
     inside = tuple(slice(left, left + size) if dim in dims else slice(None) for dim, size in enumerate(values.shape))
     wide = torch.full(shape, fill, dtype=values.dtype)
@@ -110,7 +110,7 @@ def uniform_causal() -> Tensor:
 
 @pytest.fixture
 def first_column() -> Tensor:
-    """A rank-one pattern: every query looks at the first key."""
+    """A rank-one pattern: every query attends to the first key."""
     pattern = torch.zeros(1, 1, 8, 8, dtype=torch.float64)
     pattern[..., 0] = 1.0
     return pattern
@@ -123,7 +123,7 @@ def known(identity: Tensor, uniform: Tensor, uniform_causal: Tensor, first_colum
 
 @pytest.fixture(params=["left", "right"])
 def padded_statistics(request: pytest.FixtureRequest) -> Callable[[Tensor], Fields]:
-    """The statistics of a pattern that stands among padding whose rows hold nonsense."""
+    """Return the statistics of a pattern inside padding, whose rows hold arbitrary numbers."""
     left, right = (3, 0) if request.param == "left" else (0, 3)
 
     def of(pattern: Tensor) -> Fields:
@@ -136,7 +136,7 @@ def padded_statistics(request: pytest.FixtureRequest) -> Callable[[Tensor], Fiel
 
 @pytest.fixture(params=["left", "right"])
 def padded_stream(request: pytest.FixtureRequest) -> Callable[[Tensor], Fields]:
-    """A stream that stands among padding of NaN."""
+    """Return a stream inside padding of NaN."""
     left, right = (3, 0) if request.param == "left" else (0, 3)
 
     def of(stream: Tensor) -> Fields:
@@ -148,7 +148,7 @@ def padded_stream(request: pytest.FixtureRequest) -> Callable[[Tensor], Fields]:
 
 @pytest.fixture
 def whole() -> Callable[[Tensor], Fields]:
-    """A stream without padding."""
+    """Return a stream without padding."""
 
     def of(stream: Tensor) -> Fields:
         return {"stream": stream, "token_mask": torch.ones(stream.shape[:2], dtype=torch.bool)}
@@ -163,7 +163,7 @@ def noise() -> Tensor:
 
 @pytest.fixture
 def ask() -> Callable[..., Any]:
-    """Call a measure with those of the fields that it reads; one part comes back as its tensor."""
+    """Call a measure with the fields that it reads; a single part is returned as a tensor."""
 
     def of(measure: Any, fields: Fields) -> Any:
         parts = measure(**{name: fields[name] for name in measure.reads})

@@ -1,4 +1,4 @@
-"""What every registered measure must do; a new file in `measures` is tested here by itself."""
+"""What every registered measure must do. A new file in `measures` is tested here automatically."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ of_sequences = pytest.mark.parametrize(
     ids=[n for n, m in measures().items() if m.card.scope in ("stream", "attention")],
 )
 NOT_BATCHED = {"output_weight", "query_weight", "key_weight", "value_weight", "scale"}
-PADDED_DIMS = {  # where a field has tokens: everything else in an attention frame has queries or keys last
+PADDED_DIMS = {  # axis of tokens in these fields; all other fields of an attention frame have queries or keys last
     "stream": (1,),
     "stream_before": (1,),
     "token_mask": (1,),
@@ -45,14 +45,14 @@ PADDED_DIMS = {  # where a field has tokens: everything else in an attention fra
 
 
 def _noise(seed: int, *shape: int) -> Tensor:
-    """Noise that bfloat16 holds exactly, so that a change of dtype alone changes no input."""
+    """Return noise that bfloat16 represents exactly, so that a change of dtype changes no input."""
     noise = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
     return noise.bfloat16().double()
 
 
 @pytest.fixture
 def fields(statistics: Callable[..., Fields]) -> Fields:
-    """Everything any measure may read, of sequences without padding."""
+    """Return every field that a measure may read, for sequences without padding."""
     query, key = _noise(0, BATCH, HEADS, TOKENS, DIM), _noise(1, BATCH, HEADS, TOKENS, DIM)
     future = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1)
     pattern = (query @ key.mT / math.sqrt(DIM)).masked_fill(future, -torch.inf).softmax(dim=-1)
@@ -86,7 +86,7 @@ def _ask(measure: Measure, fields: Fields) -> dict[str, Located]:
 
 
 def _map(fields: Fields, change: Callable[[str, Tensor], Tensor]) -> Fields:
-    """Change every tensor, also those inside the scores."""
+    """Apply a function to every tensor, also inside the scores."""
     changed: Fields = {}
     for name, thing in fields.items():
         if isinstance(thing, Tensor):
@@ -172,7 +172,7 @@ def test_narrow_inputs_give_the_same_numbers(measure: Measure, fields: Fields, d
 @of_sequences
 @pytest.mark.parametrize(("left", "right"), [(5, 0), (0, 5), (2, 3)])
 def test_padding_is_invisible(measure: Measure, fields: Fields, pad: Callable[..., Tensor], left: int, right: int):
-    """Streams and mixed values hold NaN where there is padding, statistics hold zero as they promise to."""
+    """In padding, streams and mixed values hold NaN, and statistics hold zero."""
 
     def widen(name: str, tensor: Tensor) -> Tensor:
         if name in NOT_BATCHED:

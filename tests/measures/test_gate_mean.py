@@ -26,14 +26,14 @@ def model() -> GPT2LMHeadModel:
 
 @pytest.mark.parametrize("variant", ["gated_output", "gated_value"])
 def test_installed_gates_are_seen(model, variant):
-    with attnscope.installed(model, variant, layers=[1]):
+    with attnscope.installed(model, variant, blocks=[1]):
         open_ = attnscope.scan(model, [{"input_ids": IDS}], measures="gate_mean,entropy").values("gate_mean")
         gates = [(name, p) for name, p in model.named_parameters() if name.endswith(("gate_weight", "gate_bias"))]
         assert len(gates) == 2
         with torch.no_grad():
             for name, parameter in gates:
                 if name.endswith("gate_bias"):
-                    parameter.view(2, -1)[1] = -20.0  # the second head is shut
+                    parameter.view(2, -1)[1] = -20.0  # the gate of the second head is closed
         shut = attnscope.scan(model, [{"input_ids": IDS}], measures="gate_mean").values("gate_mean")
     assert np.isnan(open_[0]).all(), "block 0 has no gate"
     assert open_[1].tolist() == pytest.approx([1.0, 1.0]), "they begin open: gain 2, sigmoid(0)"

@@ -24,5 +24,5 @@ def test_the_mean_over_heads_is_one_whatever_the_scale(ask):
     assert (found <= 4).all()
 
 
-def test_a_layer_that_gives_nothing(ask):
+def test_a_block_without_output_has_zeros(ask):
     assert ask(inactive_heads, fields(torch.zeros(1, 3, 2, 4))).tolist() == [[0.0, 0.0]]

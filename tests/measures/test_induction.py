@@ -25,7 +25,7 @@ def asked(scores: Scores, tokens: Tensor, real: Tensor | None = None):
 
 
 def obvious(pattern: Tensor, tokens: Tensor, real: Tensor) -> Tensor:
-    """Row by row, from the whole pattern."""
+    """Compute the measure row by row from the dense pattern."""
     found = []
     for A, ids, live in zip(pattern, tokens.tolist(), real.tolist(), strict=True):
         masses = []
@@ -48,7 +48,7 @@ def test_by_hand(pattern_scores, uniform_causal, identity, first_column):
 
 
 def test_only_rows_with_something_between_count(pattern_scores, identity):
-    """The token after the last occurrence of a token said twice in a row is that token itself."""
+    """If a token occurs twice in a row, the token after its last occurrence is that token itself."""
     stuttering = torch.tensor([[1, 1, 1, 1, 2, 2, 3, 1]])  # of the last row the place is 4
     pattern = identity.clone()
     pattern[..., 7, :] = 0.0
@@ -77,7 +77,7 @@ def test_a_sequence_that_repeats_nothing_has_no_value(pattern_scores, uniform_ca
     ids=["causal", "bidirectional", "window", "softcap", "sinks", "bias"],
 )
 @pytest.mark.parametrize("padding", ["none", "left", "right"])
-def test_as_the_whole_pattern_has_it(rule, padding):
+def test_equals_the_value_from_the_dense_pattern(rule, padding):
     generator = torch.Generator().manual_seed(0)
     query, key = (2 * torch.randn(3, heads, 30, 6, generator=generator) for heads in (4, 2))
     tokens = torch.randint(0, 7, (3, 30), generator=generator)
@@ -93,7 +93,8 @@ def test_as_the_whole_pattern_has_it(rule, padding):
 
 
 def planted_head(half: int, sharpness: float) -> Head:
-    """Keys on a circle; in the second half queries point at the key after that of the same token, before at the first.
+    """Return a head with keys on a circle: queries of the second half point at the key after the same token, others at
+    the first key.
 
     Made for [BOS] + random tokens + the same again: row i of the second half has its target at i - half + 1.
     """
@@ -106,8 +107,8 @@ def planted_head(half: int, sharpness: float) -> Head:
 
 
 def circuit(vocabulary: int, places: int, gain: float) -> Nano:
-    """Two layers by hand that compare tokens: the first tells each token what stood before it, the second asks whom
-    the own token stood before. Channels: token, place, token before."""
+    """Return two hand-made blocks that compare tokens: the first copies the previous token to each token, the second
+    attends to tokens whose previous token is the query's. Channels: token, place, token before."""
     config = Config(
         width=2 * vocabulary + places,
         heads=1,
@@ -137,17 +138,17 @@ def circuit(vocabulary: int, places: int, gain: float) -> Nano:
 
 
 def test_a_circuit_that_compares_tokens_is_found_at_any_distance():
-    """Parts of a text come again in another order, at other distances: counting places does not find them."""
+    """Parts of a text are repeated in another order and at other distances, so a fixed offset does not find them."""
     gain = 12.0
     once = torch.arange(1, 13)
     ids = torch.cat([torch.zeros(1, dtype=torch.long), once, once[8:], once[:3], once[3:8]])[None]
     survey = attnscope.scan(circuit(13, 25, gain), [{"input_ids": ids}], measures="induction")
     # Of the last row's token of each part what followed is another part's first: rows 13 to 24 all count.
     expected = sum(math.exp(gain) / (math.exp(gain) + row) for row in range(13, 25)) / 12
-    found = survey.values("induction")
-    assert found[1, 0] == pytest.approx(expected, abs=1e-5)
-    # The first block looks one token back; repeated parts stand at least four tokens away.
-    assert found[0, 0] < 0.01
+    values = survey.values("induction")
+    assert values[1, 0] == pytest.approx(expected, abs=1e-5)
+    # The first block attends one token back; repeated parts are at least four tokens away.
+    assert values[0, 0] < 0.01
     by_place = planted_head(12, 300.0).attention()
     fixed = induction(
         scores=Scores(torch.zeros(1, 1, 25, 1), torch.zeros(1, 1, 25, 1), 1.0, pattern=by_place[None, None]),
@@ -158,7 +159,7 @@ def test_a_circuit_that_compares_tokens_is_found_at_any_distance():
     assert fixed.value.item() < 0.5
 
 
-def test_a_planted_head_is_found_and_told_of():
+def test_a_planted_head_is_found_and_reported():
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=97, n_positions=33, n_embd=32, n_layer=2, n_head=4)
     model = GPT2LMHeadModel(config).eval()
@@ -171,16 +172,14 @@ def test_a_planted_head_is_found_and_told_of():
     A = head.attention().double()
     rows = torch.arange(17, 32)  # the last row's place is behind the last token of the first half: the second begins
     expected = torch.cat([A[rows, rows - 15], A[32, 17][None]]).mean()
-    found = survey.values("induction")
-    assert found[1, 2] == pytest.approx(expected.item(), abs=1e-5)
-    assert found[1, 2] > 0.9
-    found[1, 2] = 0.0
-    assert found.max() < 0.2, "random heads do not"
+    values = survey.values("induction")
+    assert values[1, 2] == pytest.approx(expected.item(), abs=1e-5)
+    assert values[1, 2] > 0.9
+    values[1, 2] = 0.0
+    assert values.max() < 0.2, "random heads do not"
     (finding,) = attnscope.diagnose(survey)
     assert (finding.kind, finding.severity, finding.heads) == ("induction_heads", "note", ((1, 2),))
-    assert finding.sentence.startswith(
-        "In 1 of 8 heads (block 1) a token that occurred before attends to what followed"
-    )
+    assert finding.sentence.startswith("In 1 of 8 heads (block 1) a repeated token attends to what followed")
 
 
 def test_sequences_without_a_value_are_left_out():

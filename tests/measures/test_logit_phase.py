@@ -39,7 +39,8 @@ def test_gaussian_logits_well_below_one(r, share):
     parts, entropy = asked(gaussian(r))
     assert parts["value"] == pytest.approx(r, rel=0.02)
     assert parts["predicted_entropy"] / math.log(1024) == pytest.approx(1 - r * r, abs=0.01)
-    # 64 rows of an entropy whose deviation from row to row is below .3 nats: .3/8/ln 1024 = .006 twice over.
+    # The entropy deviates by less than .3 nats between rows. Over 64 rows that is .3/8/ln 1024 = .006; allow twice
+    # that.
     assert entropy / math.log(1024) == pytest.approx(share, abs=0.012)
 
 
@@ -47,5 +48,5 @@ def test_frozen_logits():
     """Sum of squares 1 - 1/r in the limit; .639 was measured elsewhere at n = 1024 and r = 2.5."""
     parts, _ = asked(gaussian(2.5, rows=400))
     assert parts["predicted_squares"] == pytest.approx(0.6, abs=0.01)
-    # A row's square lies in [0, 1], with a deviation of about .25: .25/20 over 400 rows, three times.
+    # The sum of squares of a row deviates by about .25. Over 400 rows that is .25/20; allow three times that.
     assert parts["squares"] == pytest.approx(0.639, abs=0.04)

@@ -12,7 +12,7 @@ READS = ("row_top_logit", "row_mass")
 
 
 def asked(scores: Scores, query_mask: torch.Tensor | None = None, **more):
-    """The measure on logits, by the route that a scan takes."""
+    """Return the measure of these logits, computed as in a scan."""
     batch, _, rows, _ = scores.query.shape
     real = torch.ones(batch, rows, dtype=torch.bool) if query_mask is None else query_mask
     keys = torch.ones(batch, scores.key.shape[2], dtype=torch.bool)
@@ -21,7 +21,7 @@ def asked(scores: Scores, query_mask: torch.Tensor | None = None, **more):
 
 
 def logits(*rows: list[float], **rule) -> Scores:
-    """Scores whose logits are these numbers: queries are rows of them, keys the identity."""
+    """Return scores with these logits: queries are their rows, keys are the identity."""
     query = torch.tensor([[rows]])
     return Scores(query, torch.eye(query.shape[-1])[None, None], 1.0, **rule)
 
@@ -53,7 +53,7 @@ def test_a_head_whose_logits_are_all_negative():
 
 @pytest.mark.parametrize("length", [30, 1500])
 def test_equals_the_largest_product_that_qk_clip_uses(length):
-    """Where logits are products alone, `largest_product` finds the same in a pass of its own."""
+    """If logits are plain products, `largest_product` gives the same number."""
     torch.manual_seed(0)
     scores = Scores(torch.randn(2, 4, length, 8), torch.randn(2, 2, length, 8), 3.0, causal=True)
     real = torch.ones(2, length, dtype=torch.bool)
@@ -68,7 +68,7 @@ def test_a_wrong_log_sum_exp_does_not_matter():
     assert asked(wrong, accumulate=torch.float32).value.item() == pytest.approx(9.0, abs=1e-5)
 
 
-def test_a_pattern_tells_no_logit(pattern_scores, uniform):
+def test_a_precomputed_pattern_has_no_logit(pattern_scores, uniform):
     real = torch.ones(1, 8, dtype=torch.bool)
     for route in ("blocked", "dense"):
         found = attention_statistics(pattern_scores(uniform), READS, query_mask=real, key_mask=real, route=route)

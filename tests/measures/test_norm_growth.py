@@ -24,7 +24,7 @@ def test_factors_of_successive_blocks_multiply(ask, whole, noise):
     torch.testing.assert_close(first * second, ask(norm_growth, _fields(whole, noise, after)))
 
 
-def test_one_massive_token_does_not_rule(ask, whole, noise):
+def test_one_massive_token_counts_as_one_token(ask, whole, noise):
     after = noise.clone()
     after[:, 0] *= 1e4
     torch.testing.assert_close(

@@ -5,7 +5,7 @@ from attnscope.measures.value_drain import value_drain
 
 
 def values(*norms: float) -> torch.Tensor:
-    """Values of these lengths, in directions of their own."""
+    """Return values with these norms, in different directions."""
     return (torch.tensor(norms, dtype=torch.float64)[:, None] * torch.eye(len(norms), dtype=torch.float64))[None, None]
 
 

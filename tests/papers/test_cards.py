@@ -1,4 +1,4 @@
-"""The list of papers: what stands in cards.json is what the experiments say, and reading it imports none of them."""
+"""The list of papers: cards.json agrees with the experiments, and reading it imports none of them."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def test_the_list_has_a_line_for_each_paper_and_imports_neither_torch_nor_numpy(
         assert line.startswith(f"{name} ")
         assert card.title[:15] in line
         quick, paper = line[heading.index("quick") : heading.index("paper")], line[heading.index("paper") :]
-        assert all(re.match(r"\d+ of \d+|- ", said) for said in (quick, paper)), line
+        assert all(re.match(r"\d+ of \d+|- ", cell) for cell in (quick, paper)), line
     assert "attnscope reproduce NAME" in " ".join(rows[len(cards()) :])

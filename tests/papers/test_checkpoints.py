@@ -1,4 +1,4 @@
-"""Parts are kept whole, read back equal, and refused where they belong to another plan."""
+"""Parts are saved atomically, read back equal, and refused if they belong to another plan."""
 
 from __future__ import annotations
 

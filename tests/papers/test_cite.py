@@ -1,4 +1,4 @@
-"""Everything that has a name can be cited, every paper on a card is known, and what comes out is BibTeX."""
+"""Every name can be cited, every paper on a card is known, and the output is BibTeX."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NUMBER = re.compile(r"\d{4}\.\d{4,5}")
 
 
 def parsed(bibtex: str) -> list[tuple[str, str, dict[str, str]]]:
-    """A reader of BibTeX that knows nothing of how it was written: type, key and fields, by counting braces."""
+    """Parse BibTeX independently of the writer: type, key and fields, by counting braces."""
     entries, at = [], 0
     while (at := bibtex.find("@", at)) >= 0:
         head = re.compile(r"@(\w+)\{([^\s,{}]+),").match(bibtex, at)
@@ -51,7 +51,7 @@ def parsed(bibtex: str) -> list[tuple[str, str, dict[str, str]]]:
 
 
 def cards() -> dict[str, dict[str, str]]:
-    """Room by room, the citation on every card, by importing all of them: the slow way round."""
+    """Return the citation on every card of every package by importing all of them, which is slow."""
     return {
         "attnscope.measures": {name: one.card.citation for name, one in registry.measures().items()},
         "attnscope.variants": {name: one.card.citation for name, one in registry.variants().items()},
@@ -78,7 +78,7 @@ def test_every_paper_on_a_card_has_been_looked_up() -> None:
     cited = {number for room in cards().values() for text in room.values() for number in NUMBER.findall(text)}
     for one in registry.experiments().values():
         cited |= {one.paper, *(claim.paper for claim in one.claims)}
-    assert cited - set(papers()) == set(), "add them to src/attnscope/papers/references.json, looked up, never guessed"
+    assert cited - set(papers()) == set(), "look them up and add them to src/attnscope/papers/references.json"
 
 
 @pytest.mark.parametrize("name", known())
@@ -144,7 +144,7 @@ def test_unknown_words_of_a_citation_become_a_note(text: str, keys: list[str]) -
     assert parsed("\n".join(entry.bibtex() for entry in entries_in(text, "x")))
 
 
-def test_a_note_says_what_the_card_said() -> None:
+def test_unknown_reference_becomes_a_note() -> None:
     (entry,) = entries_in("arXiv:2402.17762; J. Doe, A book (2030)", "x")[1:]
     assert entry.note == "J. Doe, A book (2030)"
     assert entry.authors == ()

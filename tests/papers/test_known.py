@@ -1,4 +1,4 @@
-"""What is on record of earlier runs fits the experiments as they are now."""
+"""Recorded runs agree with the current experiments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attnscope.core.registry import experiments
 from attnscope.papers.known import FILE, NOT_RUN, known, listed, recorded
 from attnscope.papers.run import reproduce
 
-# One that was never run whole is listed as not run, until tools/record_verdicts.py is given its results.
+# An experiment without a whole run is listed as not run, until tools/record_verdicts.py gets its results.
 ON_RECORD = [name for name, one in experiments().items() if known(one.card)]
 
 

@@ -1,4 +1,4 @@
-"""A run writes results, charts and a page; an interrupted one goes on to the same numbers; bad input is refused."""
+"""A run writes results, charts and a page; an interrupted run continues to the same numbers; bad input is refused."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from attnscope.commands.reproduce.record import Reproduction
 from attnscope.core import registry
 from attnscope.core.errors import RefusalError
 from attnscope.core.experiment import Figure, Point
+from attnscope.core.hashes import hashed
 from attnscope.papers import run as driver
 from attnscope.papers.run import reproduce
 from attnscope.reports.record import ask
@@ -40,7 +41,7 @@ def test_results_are_written_and_the_checkpoint_is_removed(tmp_path: Path) -> No
     charts = sorted(p.name for p in (tmp_path / "o" / "charts").iterdir())
     assert charts == [f"{kind}.{suffix}" for kind in ("bars", "curves", "tracks") for suffix in ("png", "svg")]
     results = json.loads((tmp_path / "o" / "results.json").read_text(), parse_constant=pytest.fail)
-    assert results == done.to_json()
+    assert results == hashed(done.to_json())
     assert [claim["verdict"] for claim in results["claims"]] == [
         "reproduced",
         "not reproduced",
@@ -138,7 +139,7 @@ def test_it_runs_outside_the_main_thread() -> None:
     assert found[0].counts["reproduced"] == 1
 
 
-def test_the_page_is_whole_and_nothing_in_it_runs_but_its_own_script() -> None:
+def test_the_page_is_self_contained_and_runs_only_its_own_script() -> None:
     page = ask(reproduce("stand_in", seeds=2), "render")
     parsed = outline(page)
     assert NASTY not in page
@@ -151,7 +152,7 @@ def test_the_page_is_whole_and_nothing_in_it_runs_but_its_own_script() -> None:
         "https://arxiv.org/abs/0000.00000"
     ]
     assert not re.search(r"\bsrc=|@import|url\((?!#)", page.replace(own, ""))
-    assert len(re.findall(r'<svg width="[\d.]+" ', page)) == 9  # of each figure one for every width
+    assert len(re.findall(r'<svg width="[\d.]+" ', page)) == 9  # one of each figure for every width
     clips = re.findall(r'<clipPath id="([^"]*)"', page)
     assert len(set(clips)) == len(clips) > 0
     policy = parsed.find("meta", **{"http-equiv": "Content-Security-Policy"})[0]["content"]

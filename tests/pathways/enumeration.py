@@ -1,6 +1,6 @@
-"""A small transformer written out, and all its paths, walked one by one: what the graded sums are tested against.
+"""A small transformer written out, and all its paths one by one: the reference for the graded sums.
 
-`Explicit` is an ordinary module. `paths(model, x)` knows nothing of graded tensors: it freezes the module's patterns,
+`Explicit` is an ordinary module. `paths(model, x)` does not use graded tensors: it freezes the module's patterns,
 denominators and gates by its own forward pass and multiplies, for every path, the matrices on it.
 """
 
@@ -37,7 +37,7 @@ class Block(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape, d, b = shape, shape.width, shape.biases
-        inner = shape.heads * 3  # a head is 3 wide: no shape fits another by accident
+        inner = shape.heads * 3  # heads are 3 wide, so that no two shapes agree by accident
         self.q, self.k, self.v = (nn.Linear(d, inner, bias=b) for _ in range(3))
         self.o = nn.Linear(inner, d, bias=b)
         self.norm = nn.Identity() if shape.norm == "none" else nn.LayerNorm(d)
@@ -122,12 +122,12 @@ class Stage:
     choices: tuple[Choice, ...]
     born: tuple[
         tuple[str, np.ndarray], ...
-    ]  # constants that begin here, and what they have met when they leave the stage
+    ]  # constants that begin here, and the player they have met when they leave the stage
 
 
 @dataclass(frozen=True)
 class Path:
-    """`names[i]` is what it met at stage i; stages before it began are missing."""
+    """`names[i]` is the player met at stage i; stages before the path began are missing."""
 
     source: int
     names: tuple[str, ...]

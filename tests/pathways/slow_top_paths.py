@@ -42,7 +42,7 @@ class _Beam:
     roots: Float[Tensor, " suffix"]
 
     def and_best_of(self, other: _Beam, width: int) -> tuple[_Beam, float]:
-        """The best of both, and the largest root that is dropped."""
+        """Return the best of both, and the largest root that is dropped."""
         roots = torch.cat([self.roots, other.roots])
         order = roots.argsort(descending=True, stable=True)
         kept = order[:width]
@@ -55,12 +55,12 @@ class _Beam:
 def slow_top_paths(
     network: Network, target: Functional, count: int = 10, width: int = 32, draws: int = 16, seed: int = 0
 ) -> TopPaths:
-    """The `count` paths from the input with the largest contributions to `target`, either sign, largest first."""
+    """Return the `count` paths from the input with the largest contributions of either sign, largest first."""
     network = network_read_by(target, network)
     last, _ = pulled_back_through_tail(network, target)
     streams = signed_streams(network, draws, torch.Generator().manual_seed(seed))
     beam = _Beam(((),), last[None], last.new_zeros(1))
-    dropped = 0.0  # the largest root of a suffix that has not come to the input
+    dropped = 0.0  # the largest root of a suffix that was dropped before the input
     for layer in reversed(range(network.layers)):
         signed = network.streams[0][None] if layer == 0 else streams[layer]  # at the input there is one completion
         grown: _Beam | None = None
@@ -72,13 +72,13 @@ def slow_top_paths(
             dropped = max(dropped, root if layer > 0 else 0.0)
         assert grown is not None
         beam = grown
-    found = tuple(_described(network, beam, count))
-    least = abs(found[-1].contribution) if len(found) == count else 0.0  # fewer than asked for: there are no others
-    return TopPaths(found, dropped == 0.0, max(dropped, least), width)
+    best = tuple(_described(network, beam, count))
+    least = abs(best[-1].contribution) if len(best) == count else 0.0  # fewer than `count` if there are no others
+    return TopPaths(best, dropped == 0.0, max(dropped, least), width)
 
 
 def _expanded(network: Network, layer: int, beam: _Beam, signed: Float[Tensor, " draw *shape"]) -> Iterator[_Beam]:
-    """All suffixes with the skip of block `layer` before them, with its first head, its second, ..."""
+    """Return all suffixes, each preceded by the skip of block `layer`, by its first head, by its second, ..."""
     seen: list[Sums] = []
 
     def keep(mixed: Graded, pattern: Tensor) -> None:

@@ -122,15 +122,15 @@ def test_energy_is_the_sum_of_squares(shape: Shape) -> None:
         length = sum(h > 0 for h in heads)
         energy[length] += (value**2).sum()
         of_logit[length] += (value[0, -1] @ row) ** 2
-    found = path_energy(frozen, draws=400, seed=3, at_once=400)
+    estimated = path_energy(frozen, draws=400, seed=3, at_once=400)
     aimed = path_energy(frozen, draws=400, seed=3, at_once=400, target=logit(2))
-    for estimate, truth in ((found, energy), (aimed, of_logit)):
+    for estimate, truth in ((estimated, energy), (aimed, of_logit)):
         off = (estimate.energy - torch.from_numpy(truth)).abs()
         assert (off <= 4 * estimate.standard_error + 1e-12 * float(truth.max())).all()
         assert (estimate.standard_error[1:] < 0.3 * torch.from_numpy(truth)[1:]).all()
-    assert found.energy[0] == pytest.approx(energy[0], rel=1e-12)  # one path, no sign
+    assert estimated.energy[0] == pytest.approx(energy[0], rel=1e-12)  # one path, no sign
     sums = lengths(frozen).stream.parts[0].sum(1).square().flatten(1).sum(1)
-    assert torch.allclose(found.sums, sums, rtol=1e-12)
+    assert torch.allclose(estimated.sums, sums, rtol=1e-12)
 
 
 def test_energy_refuses_one_draw_and_repeats_with_its_seed() -> None:
@@ -142,10 +142,10 @@ def test_energy_refuses_one_draw_and_repeats_with_its_seed() -> None:
     assert torch.equal(one, other)
 
 
-def test_rank_view() -> None:
+def test_rank_view_equals_residuals_of_the_sums() -> None:
     model = Explicit(Shape(6, 2, "none", width=6, tokens=8, skip=1.0, mix="sdpa", biases=False))
     for parameter in model.parameters():
-        parameter.data.mul_(0.5)  # gentle logits mix well
+        parameter.data.mul_(0.5)  # small logits mix tokens well
     found = lengths(network(model, model.example(batch=2)))
     view = rank_view(found)
     assert view.residual.shape == (7, 2)

@@ -44,16 +44,16 @@ DEEP_CASES = [
 
 
 def unable(*_: object) -> None:
-    """Stands in for a rule that a tape cannot record."""
+    """Replace a rule by one that a tape cannot record."""
     raise UnrecordedError("parts")
 
 
 def whole_recursion(made: Network, target: Target, count: Count, sources: bool = True) -> tuple[Tensor, float]:
     """Return the sums of the full recursion, and a bound on the rounding between two orders of summation.
 
-    Either order is at most 2 L products one behind the other, each a sum of at most w terms, and one product of n d
-    entries in the middle: each rounds by its length times u, relative to what is added up, which is no more than
-    |Y^(k)| |g| for the paths of length k.
+    Either order has at most 2 L products in sequence, each a sum of at most w terms, and one product of n d entries in
+    the middle. Each rounds by its length times u relative to its terms, which are at most |Y^(k)| |g| for the paths of
+    length k.
     """
     with torch.no_grad():
         last, constant = pulled_back_through_tail(made, target)

@@ -63,7 +63,7 @@ def test_dinov2() -> None:
 
 @cache
 def smollm2() -> Loaded:
-    """Unpacking it takes longer than all that is asked of it."""
+    """Load the model once: unpacking takes longer than all tests that use it."""
     return load(unquantised("smollm2"))
 
 
@@ -80,9 +80,9 @@ def test_smollm2() -> None:
     assert table.total == pytest.approx(whole, rel=1e-3)
     assert every.everything == pytest.approx(whole, rel=1e-3)
     assert every.nothing + every.total == pytest.approx(whole, rel=1e-2)
-    found = top_paths(network, target, count=3, width=8, draws=4)
-    assert len(found.paths) == 3
-    assert not found.exact
+    best = top_paths(network, target, count=3, width=8, draws=4)
+    assert len(best.paths) == 3
+    assert not best.exact
 
 
 def photograph() -> tuple[Any, dict[str, torch.Tensor]]:

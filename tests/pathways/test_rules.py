@@ -1,4 +1,4 @@
-"""Laws of graded tensors: whatever linear program runs, the parts add up to the value; what is not linear freezes."""
+"""Laws of graded tensors: in every linear program the parts add up to the value; nonlinear functions freeze."""
 
 from collections.abc import Callable
 from typing import Any
@@ -130,7 +130,7 @@ def test_edges_count_on_their_axis(count: Any) -> None:
     expected = {"attention": (3, 1), "both": (3, 2), "edges": (4, 1)}[count]
     assert mixed.parts.shape[1:3] == expected
     assert mixed.parts.flatten(1, 2)[:, :-1].abs().max() == 0
-    assert mixed.sums.parts.shape[1:3] == (1, 1)  # no place for paths that are not there
+    assert mixed.sums.parts.shape[1:3] == (1, 1)  # no entries for paths that do not exist
 
 
 @pytest.mark.parametrize("function", [torch.sin, torch.exp, torch.square, torch.abs, lambda x: x * x, lambda x: 1 / x])

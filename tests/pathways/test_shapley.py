@@ -72,7 +72,7 @@ def test_heads_and_mlps_against_all_coalitions(shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("shape", CASES, ids=str)
-def test_heads_alone_three_ways(shape: Shape) -> None:
+def test_shapley_of_heads_agrees_with_the_head_table(shape: Shape) -> None:
     model = Explicit(shape)
     target = logit(2, position=1)
     frozen = network(model, model.example())
@@ -104,7 +104,7 @@ def test_head_table_against_enumeration() -> None:
 
 @pytest.mark.parametrize("norm", ["none", "pre", "post"])
 def test_network_without_skip_has_only_longest_paths(norm: Norm) -> None:
-    """Nothing begins at a constant and nothing goes around: sums hold the longest paths alone."""
+    """Without constants and skips, sums contain only the longest paths."""
     config = Config(vocab_size=9, width=8, heads=2, layers=3, norm=norm, norm_kind="rms", skip=0, biases=False)
     made = Nano(config, seed=1)
     frozen = network_of(made.double().eval(), {"input_ids": torch.tensor([[1, 5, 3, 2]])})

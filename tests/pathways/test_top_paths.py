@@ -17,7 +17,7 @@ Heads = tuple[tuple[int, int], ...]
 
 
 def every_contribution(model: Explicit, entry: int) -> dict[Heads, float]:
-    """Of all chains of heads, blocks with their MLPs."""
+    """Return the contributions of all chains of heads, with MLPs as part of their blocks."""
     row = model.out.weight[entry].detach().numpy()
     stride = 1 if model.shape.mlp is None else 2
     found: dict[Heads, float] = {}
@@ -42,9 +42,9 @@ def test_against_enumeration(shape: Shape) -> None:
     assert whole.exact
     assert whole.missed == pytest.approx(abs(every[ranked[19]]), rel=1e-12)
     assert [path.heads for path in whole.paths] == ranked[:20]
-    found = np.array([path.contribution for path in whole.paths])
+    contributions = np.array([path.contribution for path in whole.paths])
     expected = np.array([every[heads] for heads in ranked[:20]])
-    assert np.abs(found - expected).max() <= 1e-12 * np.abs(expected).max()
+    assert np.abs(contributions - expected).max() <= 1e-12 * np.abs(expected).max()
 
     narrow = top_paths(frozen, logit(2), count=5, width=40, draws=64)
     assert not narrow.exact
@@ -59,7 +59,7 @@ def test_path_begins_at_its_largest_token() -> None:
     assert len({path.heads for path in found}) == 27
     straight = next(path for path in found if path.heads == ())
     row = model.out.weight[1].detach()
-    assert straight.token == 2  # a causal network's last token comes straight from itself
+    assert straight.token == 2  # in a causal network the last token contributes directly to itself
     assert straight.of_token == pytest.approx(straight.contribution, rel=1e-12)
     assert straight.contribution == pytest.approx(float(0.8**3 * x[0, 2] @ row), rel=1e-12)
 
@@ -80,7 +80,7 @@ def test_same_seed_same_paths() -> None:
 
 
 def test_tensors_are_made_on_the_device_of_the_network() -> None:
-    """A tensor made on the default device instead would meet the network's own on another one, and fail."""
+    """A tensor created on the default device would fail in operations with the network's own tensors."""
     model = Explicit(Shape(3, 2, "pre", mlp=5))
     frozen = network(model, model.example())
     expected = head_table(frozen, logit(1)).shapley

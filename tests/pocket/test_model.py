@@ -1,4 +1,4 @@
-"""pocket as it is shipped: it loads in silence, is what its card says it is, and has learned English."""
+"""The shipped model pocket loads without warnings, agrees with its card, and predicts English."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def nats_per_token(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, t
     return model(input_ids=ids, labels=ids).loss.item()
 
 
-def test_it_loads_without_a_warning_or_a_missing_weight(transformers_log: list[str]) -> None:
+def test_pocket_loads_without_warnings_or_missing_weights(transformers_log: list[str]) -> None:
     AutoTokenizer.from_pretrained(FOLDER)
     model, found = AutoModelForCausalLM.from_pretrained(FOLDER, output_loading_info=True)
     assert not any(found.values())
@@ -84,13 +84,13 @@ def test_it_loads_without_a_warning_or_a_missing_weight(transformers_log: list[s
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
-def test_it_is_small(model: PreTrainedModel) -> None:
+def test_pocket_is_small(model: PreTrainedModel) -> None:
     assert 1_000_000 <= model.num_parameters() <= 2_000_000
     assert (FOLDER / "model.safetensors").stat().st_size <= 5_000_000
     assert all(weight.isfinite().all() for weight in model.parameters())
 
 
-def test_the_card_is_the_card_of_these_weights(card: str, model: PreTrainedModel) -> None:
+def test_card_describes_these_weights(card: str, model: PreTrainedModel) -> None:
     assert hashlib.sha256((FOLDER / "model.safetensors").read_bytes()).hexdigest() in card
     assert f"{model.num_parameters():,} parameters in float32" in card
     written = re.search(r"All parameters: `(\{.*\})`", card)
@@ -140,7 +140,7 @@ def test_any_text_comes_back_unchanged(tokenizer: PreTrainedTokenizerBase, text:
     assert tokenizer.decode(ids[1:], clean_up_tokenization_spaces=False) == text
 
 
-def test_it_has_learned_english(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+def test_pocket_predicts_english(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Measured: 3.118 nats per token trained, 7.110 untrained; a uniform guess has log(1024) = 6.931."""
     uniform = math.log(model.config.vocab_size)
     torch.manual_seed(0)
@@ -151,7 +151,7 @@ def test_it_has_learned_english(model: PreTrainedModel, tokenizer: PreTrainedTok
     assert nats_per_token(untrained, tokenizer, PASSAGE) > 0.98 * uniform
 
 
-def test_it_uses_the_order_of_the_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+def test_pocket_depends_on_word_order(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Measured: 3.254 nats per token forwards, 5.032 backwards."""
     words = PASSAGE.split()
     backwards = " ".join(reversed(words))
@@ -163,29 +163,29 @@ def survey() -> attnscope.Survey:
     return attnscope.scan("pocket", samples=8)
 
 
-def test_a_scan_finds_in_it_what_the_tool_is_for(survey: attnscope.Survey) -> None:
-    """Of one sample of 8 or 32 sequences: 20 of 24 heads, and channel 102 of token 0 from block 1 on."""
+def test_scan_of_pocket_finds_sinks_and_a_spike(survey: attnscope.Survey) -> None:
+    """With 8 or 32 sequences: sinks in 20 of 24 heads, and a spike in channel 102 of token 0 from block 1 on."""
     found = {one.kind: one for one in attnscope.diagnose(survey)}
     assert len(found["sink"].heads) >= 18
     assert found["massive_activation"].layers == (1,)
     assert "channel 102, token 0" in found["massive_activation"].sentence
-    assert found["previous_token_heads"].heads == ((0, 0),)  # the planted one
+    assert found["previous_token_heads"].heads == ((0, 0),)  # the head that training started as a previous-token head
 
 
-def test_on_random_tokens_said_twice_it_has_induction_heads() -> None:
+def test_pocket_has_induction_heads_on_repeated_tokens() -> None:
     twice = attnscope.scan("pocket", "repeated", samples=8, measures="induction")
     assert "induction_heads" in {found.kind for found in attnscope.diagnose(twice)}
 
 
-def test_random_weights_have_none_of_it() -> None:
+def test_random_weights_have_no_sinks_and_no_spike() -> None:
     usual = attnscope.scan("pocket", samples=4, random_init=True)
     twice = attnscope.scan("pocket", "repeated", samples=4, random_init=True, measures="induction")
     wanted = {"sink", "massive_activation", "previous_token_heads", "induction_heads"}
     assert not wanted & {found.kind for one in (usual, twice) for found in attnscope.diagnose(one)}
 
 
-def test_it_reads_better_than_the_model_before_it(card: str) -> None:
-    """1.748 bits per byte were those of a pocket that was trained on text alone, for 2,600 steps."""
+def test_pocket_has_fewer_bits_per_byte_than_its_predecessor(card: str) -> None:
+    """An earlier pocket, trained on text alone for 2,600 steps, had 1.748 bits per byte."""
     written = re.search(r"held-out part, all windows \| [0-9.]+ \| ([0-9.]+)", card)
     assert written is not None
     assert float(written[1]) < 1.748
@@ -193,7 +193,7 @@ def test_it_reads_better_than_the_model_before_it(card: str) -> None:
 
 @pytest.mark.real
 @pytest.mark.thorough
-def test_the_held_out_loss_of_the_card_is_measured_again(
+def test_held_out_loss_equals_that_of_the_card(
     card: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     texts = [read_book(path)[1] for path in sorted(fetch_models.path("gutenberg").glob("*.txt"))]

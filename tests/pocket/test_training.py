@@ -1,4 +1,4 @@
-"""The training script on a toy corpus: what it reads, what it holds out, and that a break changes nothing."""
+"""The training script on a toy corpus: what it reads, what it holds out, and that resuming changes nothing."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def test_batches_depend_on_seed_and_step_only() -> None:
 
 
 def _period(row: torch.Tensor) -> int:
-    """The least distance at which a row repeats itself to its end; its length where it never does."""
+    """Return the smallest period of a row, or its length if it does not repeat."""
     return next((n for n in range(1, len(row)) if torch.equal(row[n:], row[:-n])), len(row))
 
 
-def test_in_school_all_windows_repeat_and_afterwards_as_many_as_were_asked_for() -> None:
-    """Counts stay within five standard deviations of a binomial: of 600 draws at .6 and .1 that is 60 and 37."""
+def test_all_windows_repeat_in_school_and_the_requested_share_afterwards() -> None:
+    """Counts stay within five standard deviations of a binomial: 60 and 37 for 600 draws at .6 and .1."""
     stream = torch.arange(2, 1002)
     many = replace(TOY, vocab=100_000, batch=600, school=1, school_context=128, context=128)
     school, later = training_batch(stream, 0, many)[:, 1:], training_batch(stream, 1, many)[:, 1:]
@@ -94,11 +94,11 @@ def test_in_school_all_windows_repeat_and_afterwards_as_many_as_were_asked_for()
 
 
 def _in_order(row: torch.Tensor) -> bool:
-    """Whether the first words stand as in the stream, which counts up."""
+    """Return whether the first words are in the order of the stream, which counts up."""
     return bool((row[1:8] - row[:7] == 1).all())
 
 
-def test_the_rate_is_calm_in_school_then_rises_to_its_peak_and_falls_to_nothing() -> None:
+def test_learning_rate_is_low_in_school_then_peaks_and_decays_to_zero() -> None:
     params = Params()
     rates = [rate(step, params) for step in range(params.steps + 1)]
     school, peak = rates[: params.school], params.school + params.warmup
@@ -108,11 +108,11 @@ def test_the_rate_is_calm_in_school_then_rises_to_its_peak_and_falls_to_nothing(
     assert rates[peak - 1] == pytest.approx(params.peak_rate)
     assert max(rates) == pytest.approx(params.peak_rate)
     assert rates[peak:] == sorted(rates[peak:], reverse=True)
-    assert rates[-1] == 0  # behind the last step; the last has a part in 2,000 of the cosine
+    assert rates[-1] == 0  # after the last step; the last step has one part in 2,000 of the cosine
     assert 0 < rates[-2] < 1e-3 * params.peak_rate
 
 
-def test_without_school_and_cooldown_the_rate_is_a_cosine() -> None:
+def test_learning_rate_without_school_and_cooldown_is_a_cosine() -> None:
     params = Params(school=0, steps=1000, horizon=1000, warmup=100, cooldown=1, peak_rate=3e-3)
     middle = (params.peak_rate + params.last_rate) / 2
     assert rate(550, params) == pytest.approx(middle)
@@ -121,9 +121,9 @@ def test_without_school_and_cooldown_the_rate_is_a_cosine() -> None:
 
 
 @torch.no_grad()
-def test_one_head_begins_by_looking_one_token_back() -> None:
-    """With keys of one length it has .97 on the token before; norms of tokens differ by 6%, which is 3 of its 48
-    logits, and leave .76 (measured)."""
+def test_one_head_starts_as_a_previous_token_head() -> None:
+    """With keys of equal norm the weight on the previous token is .97. Norms of tokens differ by 6%, which is 3 of its
+    48 logits, so that .76 is measured."""
     params = Params()
     model = build(params).eval()
     model.set_attn_implementation("eager")
@@ -135,7 +135,7 @@ def test_one_head_begins_by_looking_one_token_back() -> None:
     assert back.max() < 0.1
 
 
-def test_what_heads_pay_for_is_their_attention_off_the_first_token() -> None:
+def test_sink_penalty_is_the_attention_off_the_first_token() -> None:
     """Means of 62 numbers of order 1 in float32, added to 2 per block: 62 units of rounding, 62 * 2^-24 * 2 < 1e-5."""
     model = build(TOY)
     before = model.config._attn_implementation
@@ -143,7 +143,7 @@ def test_what_heads_pay_for_is_their_attention_off_the_first_token() -> None:
     with looks_elsewhere(model) as looks:
         attentions = model(input_ids=tokens, output_attentions=True).attentions
         with torch.no_grad():
-            model(input_ids=tokens)  # what is only judged pays nothing
+            model(input_ids=tokens)  # no penalty in evaluation
     assert model.config._attn_implementation == before
     assert len(looks) == TOY.layers
     for paid, matrix in zip(looks, attentions, strict=True):
@@ -152,10 +152,10 @@ def test_what_heads_pay_for_is_their_attention_off_the_first_token() -> None:
     looks[0].backward()
     assert model.model.layers[0].self_attn.q_proj.weight.grad.abs().max() > 0
     model(input_ids=tokens)
-    assert len(looks) == TOY.layers  # nothing listens any more
+    assert len(looks) == TOY.layers  # the hooks are removed
 
 
-def test_an_interrupted_run_ends_in_the_bits_of_an_unbroken_one(tmp_path: Path) -> None:
+def test_resumed_run_equals_unbroken_run_to_the_bit(tmp_path: Path) -> None:
     train_text, held_text = split(PROSE, 0.2)
     tokenizer = learn_tokenizer([train_text], TOY)
     stream, held = encode(tokenizer, [train_text]), encode(tokenizer, [held_text])
@@ -175,7 +175,7 @@ def test_an_interrupted_run_ends_in_the_bits_of_an_unbroken_one(tmp_path: Path) 
         train(stream[:-1], held, TOY, broken, TOY.steps)
 
 
-def test_main_writes_a_folder_and_a_card_that_fit_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main_writes_a_folder_and_a_matching_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "bottles.txt").write_text(f"[Green Bottles]\n\n{PROSE}")
     monkeypatch.setattr(command, "Params", lambda: TOY)
@@ -190,4 +190,4 @@ def test_main_writes_a_folder_and_a_card_that_fit_each_other(tmp_path: Path, mon
     assert "- Green Bottles\n" in card
     assert "8 steps of 2 windows" in card
     assert "472 tokens" in card  # 2 rows: 3 steps of 27 and 5 of 31
-    assert card.count("found): ") == 4  # of everything that was wanted, whether a scan finds it
+    assert card.count("found): ") == 4  # whether a scan finds each of the intended phenomena

@@ -1,4 +1,4 @@
-"""Real weights are unpacked by tools/fetch_models.py, once; a test asks for them by name."""
+"""Real weights, which tools/fetch_models.py unpacks once. Tests get them by name."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from tools.fetch_models import path
 
 @pytest.fixture(scope="session")
 def material() -> Callable[[str], Path]:
-    """`material("minilm")` is where that model or text is."""
+    """Return a function from a name such as "minilm" to the path of that model or text."""
     return path

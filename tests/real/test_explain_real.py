@@ -1,4 +1,4 @@
-"""Explanations on real weights, where it is known what they should point at."""
+"""Explanations on real weights, for inputs whose correct explanation is known."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tools.real_models import whisper
 pytestmark = pytest.mark.real
 
 # "And so my fellow Americans / ask not / what your country can do for you / ask what you can do for your country",
-# in the numbers of Whisper's English vocabulary; one pause at each stroke.
+# as token ids of Whisper's English vocabulary; a slash marks a pause.
 SPOKEN = "843 523 616 5891 3399 1265 407 644 534 1499 460 466 329 345 1265 644 345 460 466 329 534 1499"
 WORDS = {407: 1, 1499: 2}  # "not" and the first "country", with the number of their phrase
 STEP = 0.02  # seconds of one token of Whisper's encoder
 
 
 def phrases(sound: Sound) -> list[tuple[float, float]]:
-    """When somebody speaks, by loudness alone: runs of 20 ms that are loud, with pauses of less than 0.4 s in them."""
+    """Return the times of speech by loudness: loud frames of 20 ms, joined over pauses shorter than 0.4 s."""
     assert sound.rate == 16000
     frames = sound.samples[: len(sound.samples) // 320 * 320].reshape(-1, 320)
     loud = np.nonzero(np.sqrt(np.square(frames).mean(1)) > 0.03)[0]
@@ -38,9 +38,9 @@ def phrases(sound: Sound) -> list[tuple[float, float]]:
 
 
 @pytest.mark.thorough
-def test_a_transcribed_word_is_explained_by_the_time_at_which_it_is_said() -> None:
-    """The speaker pauses between four phrases, which the waveform shows without any model. Relevance of a word of
-    two of them has its peak inside its own phrase, and that phrase gets more of it than any other."""
+def test_relevance_of_a_transcribed_word_peaks_where_it_is_spoken() -> None:
+    """The waveform shows four phrases with pauses between them. The relevance of a word peaks inside its own phrase,
+    and that phrase has more relevance than any other. Tested for two words."""
     file = Path(fetch_models.path("speech"))
     sound = medium(file)
     assert isinstance(sound, Sound)
@@ -55,7 +55,7 @@ def test_a_transcribed_word_is_explained_by_the_time_at_which_it_is_said() -> No
         captured = capture(loaded.model, read.batch, found, places, goal.number)
         numbers = Run(loaded, read, found, places, goal, captured, 0).explained_by(relevance)["encoder"].numpy()
         begin, end = times[phrase]
-        # A token hears 25 ms around its own 20, and words run into pauses: a tenth of a second on either side.
+        # A token of 20 ms reads 25 ms around it, and words extend into pauses: allow 0.1 s on either side.
         assert begin - 0.1 <= STEP * float(numbers.argmax()) <= end + 0.1, word
         held = [float(numbers[round(a / STEP) : round(b / STEP)].sum()) for a, b in times]
         assert held.index(max(held)) == phrase, (word, held)

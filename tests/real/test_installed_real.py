@@ -1,4 +1,4 @@
-"""Starts that keep the function, on real weights: what is installed changes no logit until it is trained."""
+"""On real weights, variants that start as the identity change no logit until they are trained."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXT = "The capital of Italy is Rome, and the river that runs through it is the 
     ],
 )
 @torch.no_grad()
-def test_what_is_installed_in_a_real_model_changes_nothing_at_first(
+def test_installed_variants_change_no_logit_before_training(
     name: str, variants: tuple[str, ...], material: Callable[[str], Path]
 ) -> None:
     loaded = load(unquantised(name) if name == "smollm2" else material(name))

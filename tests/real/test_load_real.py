@@ -1,4 +1,4 @@
-"""Real models load whole: every weight finds its place, and what comes out makes sense."""
+"""Real models load with every weight, and their outputs make sense."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ANTIBODY = (
 
 
 def recovered(loaded: Loaded, text: str) -> float:
-    """The share of every third symbol of a text that the model puts back, each hidden alone."""
+    """Mask every third symbol of a text, one at a time, and return the share that the model recovers."""
     assert loaded.tokenizer is not None
     ids = torch.tensor(loaded.tokenizer(text)["input_ids"])
     assert loaded.tokenizer.unk_token_id not in ids
@@ -50,10 +50,10 @@ def test_smollm2_reads_english(material: Material) -> None:
         assert "attention_mask" not in batch.inputs
         logits = loaded.model(input_ids=ids).logits[:, :-1]
         losses.append(F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none"))
-    assert 10 < float(torch.cat(losses).mean().exp()) < 40  # perplexity; of a random model: 49,152
+    assert 10 < float(torch.cat(losses).mean().exp()) < 40  # perplexity; a random model has 49,152
 
 
-def test_minilm_knows_what_is_alike(material: Material) -> None:
+def test_minilm_embeds_similar_sentences_nearby(material: Material) -> None:
     loaded = load(material("minilm"))
     assert (loaded.class_name, loaded.kind, loaded.positions) == ("BertModel", "masked", 512)
     assert loaded.provenance["random_parameters"] == []
@@ -82,7 +82,7 @@ def test_minilm_knows_what_is_alike(material: Material) -> None:
     ],
     ids=["rxnmapper", "rxnfp", "antiberty"],
 )
-def test_hidden_symbols_are_put_back(material: Material, name: str, text: str, class_name: str) -> None:
+def test_masked_symbols_are_recovered(material: Material, name: str, text: str, class_name: str) -> None:
     trained = load(material(name), allow_pickle=True)
     assert trained.class_name == class_name
     assert trained.provenance["random_parameters"] == []
@@ -108,18 +108,18 @@ def test_microformer_has_weights_and_no_tokenizer(material: Material) -> None:
     assert made.batches[0].inputs["input_ids"][:, 0].tolist() == [2, 2]
 
 
-def test_dinov2_has_a_register_that_stands_out() -> None:
+def test_dinov2_has_a_register_of_large_norm() -> None:
     from tools import real_models
 
     states = real_models.dinov2()(**real_models.photographs(), output_hidden_states=True).hidden_states
-    norms = states[11].norm(dim=-1)  # entering the last block; image token: [CLS], four registers, patches
+    norms = states[11].norm(dim=-1)  # at the input of the last block; tokens are [CLS], four registers, patches
     registers, patches = norms[:, 1:5].sort(dim=1).values, norms[:, 5:]
     assert float(registers[:, -1].min()) > 100
     assert float(registers[:, :-1].max()) < 30
     assert float(patches.max()) < 40
 
 
-def test_whisper_writes_what_is_said() -> None:
+def test_whisper_transcribes_speech() -> None:
     from tools import real_models
 
     model, heard = real_models.whisper(), real_models.speech()

@@ -1,4 +1,4 @@
-"""Bi-modal attention with trained weights: MobileSAM's two-way decoder on a photograph, one point in a face."""
+"""The two-way decoder of MobileSAM with trained weights, on a photograph with one point in a face."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Batch = dict[str, Tensor]
 
 @pytest.fixture(scope="module")
 def seen() -> tuple[Any, Batch]:
-    """The decoder in float64, what it is given, and the mask that it is surest of."""
+    """Return the decoder in float64, its inputs, and its mask with the highest score."""
     model = mobile_sam()
     batch = prompted(data.astronaut(), [POINT])
     with torch.no_grad():
@@ -35,12 +35,12 @@ def seen() -> tuple[Any, Batch]:
 
 @torch.no_grad()
 def mask(model: Any, batch: Batch, number: int) -> Tensor:
-    """Where the picture belongs to it, of 256 x 256."""
+    """Return which of 256 x 256 pixels belong to the mask."""
     return model(**batch).pred_masks[0, 0, number] > 0
 
 
 def test_the_encoder_is_the_one_that_the_decoder_was_trained_with(seen: tuple[Any, Batch]) -> None:
-    """Another point of the same face gives the same mask; of an encoder that is wrong somewhere, nothing does."""
+    """Another point of the same face gives the same mask, which it would not with a wrong encoder."""
     model, batch = seen
     scores = model(**batch).iou_scores[0, 0]
     best = int(scores.argmax())
@@ -56,15 +56,15 @@ def test_the_encoder_is_the_one_that_the_decoder_was_trained_with(seen: tuple[An
 
 @pytest.mark.thorough
 def test_relevance_of_a_score(seen: tuple[Any, Batch], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against maps written out, all equations: the score is read from the decoder's first token."""
+    """The reference computes all equations with full patterns; the score comes from the decoder's first token."""
     model, batch = seen
     value, to_tokens, to_picture = row_of(model, lambda: model(**batch).iou_scores[0, 0, 0], 0, 2, monkeypatch)
     found = attnscope.explain(model, batch, target=0, methods="relevance", dtype="float64")
     assert found.value == pytest.approx(value, rel=1e-10)
     assert found.inputs[0].grid == (PLACES, PLACES)
-    # Sums of terms that are 0 or more, with some ten thousand roundings each.
+    # Sums of nonnegative terms, with about ten thousand roundings each.
     for numbers, expected in zip(found.methods[0].scores, (to_picture, to_tokens), strict=True):
         assert numbers == pytest.approx(expected.tolist(), abs=1e-10 * float(expected.max()))
-    # It lies on the face that is asked about: many times what its area would get by chance.
+    # The face gets many times the relevance of its share of the area.
     inside = interpolate(mask(model, batch, 0)[None, None].double(), (PLACES, PLACES), mode="area").flatten() > 0.5
     assert float(to_picture[inside].sum() / to_picture.sum()) > 5 * float(inside.double().mean())

@@ -1,4 +1,4 @@
-"""A real language model with half its layers on disk gives the survey that it gives in memory."""
+"""A real language model with half of its blocks on disk gives the same survey as in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEXT = "The capital of France is Paris. The capital of Italy is Rome."
 
 @pytest.fixture(scope="module")
 def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Unpacked from 4 bits, and saved in bfloat16 in several files."""
+    """Dequantise the model from 4 bits, and save it in bfloat16 in several files."""
     folder = tmp_path_factory.mktemp("smollm2")
     loaded = load(str(unquantised("smollm2")), dtype="bfloat16")
     save: Any = loaded.model.save_pretrained
@@ -30,7 +30,7 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.thorough
-def test_half_its_layers_on_disk_give_the_same_survey(smollm2: Path) -> None:
+def test_half_of_the_blocks_on_disk_give_the_same_survey(smollm2: Path) -> None:
     def scanned(**options: Any) -> Survey:
         return scan(str(smollm2), [TEXT], samples=1, max_tokens=12, bos="yes", **options)
 

@@ -1,6 +1,6 @@
-"""The same numbers on every precision, thread count, batch size and padding, within what docs/statistics.md states.
+"""Numbers agree across precisions, thread counts, batch sizes and padding, within the tolerances of docs/statistics.md.
 
-Tolerances are read from the table in that page: what is stated is what is tested. They are multiples of
+The tolerances are read from the table in that page. They are multiples of
 
     delta = u sqrt(2 L)
 
@@ -46,7 +46,7 @@ class Tolerance:
 
 
 def stated() -> dict[str, Tolerance]:
-    """Every measure of the table, or `measure.part` where a part has a row of its own."""
+    """Return the tolerances by measure, or by `measure.part` if a part has its own row."""
     text = (ROOT / "docs" / "statistics.md").read_text("utf-8")
     return {
         name: Tolerance(kind == "relative", float(times))
@@ -69,7 +69,7 @@ def threads(number: int) -> Iterator[None]:
 
 
 def rows(loaded: Loaded, lengths: Sequence[int]) -> list[list[int]]:
-    """Sequences of these lengths, each with what the model wants before a text."""
+    """Return sequences of these lengths, each with the tokens that the model needs before a text."""
     assert loaded.tokenizer is not None
     text = " ".join(ANTIBODY) if "antiberty" in loaded.name else wikitext()[2000:6000]
     ids = loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -79,7 +79,7 @@ def rows(loaded: Loaded, lengths: Sequence[int]) -> list[list[int]]:
 
 
 def padded(sequences: Sequence[Sequence[int]], *, left: bool) -> dict[str, torch.Tensor]:
-    """One batch. Positions count real tokens: padding before a text must not move it."""
+    """Return one padded batch. Positions count only real tokens, so that left padding does not shift a text."""
     longest = max(map(len, sequences))
     made = {name: torch.zeros(len(sequences), longest, dtype=torch.long) for name in ("input_ids", "attention_mask")}
     made["position_ids"] = torch.zeros_like(made["input_ids"])
@@ -99,7 +99,7 @@ def scanned(
 
 
 def shortened(loaded: Loaded) -> Loaded:
-    """The first blocks of a deep model, which take half the time: they hold its massive activation too."""
+    """Return the first blocks of a deep model, to save time. They include its massive activation."""
     model: Any = loaded.model
     if loaded.kind == "causal":
         model.model.layers = model.model.layers[:BLOCKS]
@@ -113,7 +113,7 @@ def cast(loaded: Loaded, precision: str) -> Loaded:
 
 
 def excesses(one: Survey, other: Survey, roundoff: float) -> dict[str, float]:
-    """By measure, the largest difference in units of what is stated: above 1 is too much."""
+    """Return the largest difference of each measure, in units of its tolerance."""
     found: dict[str, float] = {}
     for key, cell in one.cells.items():
         allowed = TOLERANCES.get(f"{key.measure}.{key.part}", TOLERANCES.get(key.measure))
@@ -136,7 +136,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.thorough
-def test_numbers_are_the_same_within_what_is_stated(name: str) -> None:
+def test_numbers_agree_within_the_stated_tolerance(name: str) -> None:
     chosen = sorted({measure.partition(".")[0] for measure in MODELS[name]})
     loaded = shortened(load(unquantised(name) if name == "smollm2" else path(name), allow_pickle=True))
     read = rows(loaded, LENGTHS[name])
@@ -151,11 +151,11 @@ def test_numbers_are_the_same_within_what_is_stated(name: str) -> None:
     assert set(found["bfloat16"]) == set(chosen)
     too_much = {(run, m): value for run, worst in found.items() for m, value in worst.items() if value > 1}
     assert not too_much
-    # What rounding does must be seen at all, or the comparison compares a run with itself.
+    # Some rounding must be visible, or a run would be compared with itself.
     assert max(found["bfloat16"].values()) > 0.02
 
 
-def test_every_measure_is_stated_or_said_not_to_be() -> None:
+def test_every_measure_has_a_tolerance_or_is_excluded() -> None:
     text = (ROOT / "docs" / "statistics.md").read_text("utf-8")
     covered = {name.partition(".")[0] for name in TOLERANCES}
     excepted = {name for name in measures() if f"`{name}" in text.partition("Not stated")[2]}

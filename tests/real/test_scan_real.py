@@ -1,7 +1,7 @@
-"""What must be seen on real weights: sinks and spikes where they are known to be, and none where there are none.
+"""Scans of real weights find known sinks and spikes, and no others.
 
-Every scan here has been verified first: recomputed attention agrees with what each module did, and the output of the
-tapped model equals that of the untouched one bit for bit.
+Every scan is verified first: recomputed attention agrees with the model, and the tap does not change a bit of its
+output.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REACTION = "CC(C)S.CN(C)C=O.Fc1cccnc1F.O=C([O-])[O-].[K+].[K+]>>CC(C)Sc1ncccc1F"
 
 
 def trusted(survey: Survey) -> Survey:
-    """The verifier's word, looked at: bit-equal output, attention recomputed to rounding."""
+    """Check the verification of a survey: equal output to the bit, attention equal up to rounding."""
     verified = survey.provenance["verify"]
     assert verified["checks"]["output"] == 0.0
     assert verified["largest_difference"] < 1e-4
@@ -54,7 +54,7 @@ def test_smollm2_has_a_massive_activation_from_block_11_on_token_0(smollm2: Surv
     assert "token 0" in found[0].sentence
 
 
-def test_smollm2_heads_sink_from_layer_12(smollm2: Survey) -> None:
+def test_smollm2_heads_sink_from_block_12(smollm2: Survey) -> None:
     mass = smollm2.values("sink_mass")
     late, early = (mass[12:] > 0.3).mean(), (mass[:12] > 0.3).mean()
     assert late > 0.5
@@ -64,7 +64,7 @@ def test_smollm2_heads_sink_from_layer_12(smollm2: Survey) -> None:
     assert {*range(12, 30)} <= {*sinks[0].layers}
 
 
-def test_minilm_rests_on_cls(material: Material) -> None:
+def test_minilm_heads_sink_on_cls(material: Material) -> None:
     survey = trusted(attnscope.scan(material("minilm"), [wikitext()], samples=8, max_tokens=128))
     mass = survey.values("sink_mass")
     assert mass.shape == (6, 12)
@@ -78,14 +78,14 @@ def test_antiberty_has_no_sink(material: Material) -> None:
     assert not [f for f in attnscope.diagnose(survey) if f.kind == "sink"]
 
 
-def test_rxnmapper_shows_one_shared_block_as_twelve_layers(material: Material) -> None:
+def test_rxnmapper_shows_one_shared_block_as_twelve_blocks(material: Material) -> None:
     survey = trusted(attnscope.scan(material("rxnmapper"), [REACTION] * 2, allow_pickle=True))
     assert survey.values("entropy").shape == (12, 8)
     assert len({tuple(row) for row in np.round(survey.values("entropy"), 6)}) == 12
 
 
 def test_a_register_of_dinov2_stands_out() -> None:
-    """Four registers follow [CLS]; one of them carries a norm far above everything else."""
+    """Four registers follow [CLS]; one of them has a norm far above all other tokens."""
     model = dinov2()
     survey = trusted(attnscope.scan(model, [photographs()]))
     spike = survey.column("spike", "value", *survey.places("spike")[0])

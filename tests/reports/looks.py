@@ -1,11 +1,11 @@
-"""What a person sees of a page, asked of a real Chromium: letters that can be read, nothing cut, charts that use their
-room, text that stands out, keys that reach everything, a print that hides nothing.
+"""Check the appearance of a page in a real Chromium: readable letters, nothing cut off, charts that fill their cards,
+contrast, keyboard access, and complete prints.
 
     with opened(browser, path, width=390, scheme="dark") as page:
         assert_looks(page)
 
-Every function takes a page as it is now, whatever its width and theme, and names what it complains of. What is asked
-inside the page is in looks.js.
+Every function checks a page at its current width and theme, and names what is wrong. The code that runs inside the page
+is in looks.js.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ WIDTHS = (390, *(pytest.param(width, marks=pytest.mark.thorough) for width in (8
 """Pixels: a phone always, wider screens in `make test-all`."""
 SMALLEST = 11.0
 """Pixels of a letter on the screen, whatever an SVG is scaled by."""
-ROUNDING = 0.05  # of a scaled letter
+ROUNDING = 0.05  # rounding of a scaled letter
 CONTRAST, LARGE_CONTRAST = 4.5, 3.0
 """WCAG 2.2, criterion 1.4.3, for text and for large text."""
 NARROWEST = 0.6
 """Share of its card that a chart fills."""
-PAPER = {"width": 690, "height": 980}  # A4 between its margins
+PAPER = {"width": 690, "height": 980}  # A4 without its margins
 
 _QUESTIONS = Path(__file__).with_suffix(".js").read_text("utf-8")
 
@@ -41,7 +41,7 @@ def _ask(page: Page, question: str, *given: float) -> Any:
 def opened(
     browser: Browser, path: Path, *, width: int = 1280, scheme: Literal["light", "dark"] = "light", **options: Any
 ) -> Iterator[Page]:
-    """A page on a screen of that width and theme, which may say nothing on the console, fail, or load anything."""
+    """Open a page at a width and theme. It must not write to the console, fail, or load anything."""
     complaints: list[str] = []
     context = browser.new_context(
         viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce", **options
@@ -59,7 +59,7 @@ def opened(
 
 
 def assert_looks(page: Page) -> None:
-    """All that can be asked of a page by looking at it."""
+    """Check everything that does not change the page."""
     assert_readable(page)
     assert_fits(page)
     assert_labels_apart(page)
@@ -68,7 +68,7 @@ def assert_looks(page: Page) -> None:
 
 
 def assert_readable(page: Page, least: float = SMALLEST) -> None:
-    """No letter is smaller than that on the screen; those of a chart are as large as its drawing is scaled."""
+    """Check that no letter on the screen is too small, scaled charts included."""
     sizes = _ask(page, "sizes")
     assert sizes, "the page shows no text"
     small = [f"{size:.1f} px: '{words}' ({where})" for size, words, where in sizes if size < least - ROUNDING]
@@ -76,32 +76,32 @@ def assert_readable(page: Page, least: float = SMALLEST) -> None:
 
 
 def assert_fits(page: Page) -> None:
-    """The page does not scroll sideways, no text leaves the screen or its card, and no box hides a part of what is in
-    it, unless it can be scrolled with keys."""
+    """Check that the page does not scroll sideways, no text leaves the screen or its card, and no box hides part of its
+    content unless it can be scrolled with keys."""
     cut = _ask(page, "cut")
     assert not cut, "\n".join(cut)
 
 
 def assert_labels_apart(page: Page) -> None:
-    """No label of a chart lies on another one."""
+    """Check that no labels of a chart overlap."""
     overlaps = _ask(page, "overlaps")
     assert not overlaps, "\n".join(overlaps)
 
 
 def assert_wide_enough(page: Page, share: float = NARROWEST) -> None:
-    """Every chart fills that much of its card, unless several cards stand side by side."""
+    """Check that every chart fills that share of its card, unless several cards are side by side."""
     narrow = _ask(page, "narrow", share)
     assert not narrow, "\n".join(narrow)
 
 
 def assert_contrast(page: Page, least: float = CONTRAST, large: float = LARGE_CONTRAST) -> None:
-    """Every text stands out against what is painted behind it (backgrounds of the elements around it)."""
+    """Check the contrast of every text with the backgrounds of the elements around it."""
     pale = _ask(page, "pale", least, large)
     assert not pale, "\n".join(pale)
 
 
 def assert_tab_order(page: Page) -> None:
-    """Tab reaches everything that can be used, in the order of the page, and shows where it is."""
+    """Check that Tab reaches all controls in the order of the page and shows the focus."""
     page.evaluate("document.activeElement.blur(); window.reached = []")
     expected, names = _ask(page, "reachable"), []
     for _ in range(expected + 1):
@@ -117,9 +117,9 @@ def assert_tab_order(page: Page) -> None:
 
 
 def assert_charts_are_read_by_keys(page: Page, *, silent: int = 0) -> None:
-    """Every chart in sight tells its first and its last value on keys, beside the mark and inside the screen.
+    """Check that keys show the first and last value of every visible chart, beside the mark and on the screen.
 
-    `silent` charts have no value to tell.
+    `silent` charts have no values to show.
     """
     plots = page.locator(".plot:visible")
     speaking = _ask(page, "speaking")
@@ -147,7 +147,7 @@ def assert_charts_are_read_by_keys(page: Page, *, silent: int = 0) -> None:
 
 
 def assert_print_shows_all(page: Page) -> None:
-    """On paper every fold is open, nothing sticks out, and colours are those of the light theme."""
+    """Check that prints show every fold, overflow nowhere, and use the light theme."""
     page.emulate_media(media="print")
     page.set_viewport_size(PAPER)  # type: ignore[arg-type]
     folded, beyond = _ask(page, "folded"), _ask(page, "beyond")

@@ -1,4 +1,4 @@
-"""Collapses with known curves: what pages and words are tested on."""
+"""Collapse records with known curves, for tests of pages and words."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ TITLES = {
 
 
 def fallen(blocks: int, to: float, start: float = 0.9) -> tuple[float, ...]:
-    """From `start` straight down to `to` on a logarithmic axis."""
+    """Return values that fall from `start` to `to`, linear on a logarithmic axis."""
     return tuple(start * (to / start) ** (depth / blocks) for depth in range(blocks + 1))
 
 
 def sample_curves(blocks: int = 12) -> dict[str, tuple[float, ...]]:
-    """Attention alone collapses, with or without MLPs; skips keep about half, the whole model nearly all."""
+    """Return curves: attention alone collapses, with or without MLPs; skips keep half, the whole model nearly all."""
     ends = {"san": 1e-9, "san+mlp": 2e-9, "san+skip": 0.42, "whole": 0.85}
     return {name: fallen(blocks, to) for name, to in ends.items()}
 
 
 def collapse_of(means: Mapping[str, Sequence[float]], *, bounds: bool = False, floor: float = 2.2e-16) -> Collapse:
-    """A collapse with these means, percentiles around them, and bounds of every kind."""
+    """Return a collapse with these means, percentiles around them, and bounds of every kind."""
     blocks = max(len(mean) for mean in means.values()) - 1
     curves = {
         name: Curve(

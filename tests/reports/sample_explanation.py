@@ -10,7 +10,8 @@ WORDS = ("<bos>", "The", " capital", " of", " France", " is", " not", "\n", " <b
 
 
 def sample_explanation(tokens: int = 10, stacks: int = 1, methods: int = 5) -> Explanation:
-    """`France` (token 4) is first by all methods that know something but rollout; `not` speaks against."""
+    """Return an explanation: `France` (token 4) is first by all informative methods except rollout; `not` is
+    negative."""
     rows = [
         Input(name, tuple(WORDS[place % len(WORDS)] for place in range(tokens)))
         for name in (("model",) if stacks == 1 else ("encoder", "decoder"))

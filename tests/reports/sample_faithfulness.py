@@ -1,5 +1,4 @@
-"""How faithful four methods are, made by hand: two that cannot be told apart, one no better than chance, and the
-floor."""
+"""A synthetic evaluation of four methods: two that cannot be told apart, one no better than chance, and the floor."""
 
 from __future__ import annotations
 

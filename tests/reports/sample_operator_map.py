@@ -1,4 +1,4 @@
-"""A map by contribution made by hand: tokens that are most to themselves, and a first token that all of them hear."""
+"""A synthetic map by contribution: tokens contribute most to themselves, and the first token to all."""
 
 from __future__ import annotations
 

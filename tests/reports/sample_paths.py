@@ -1,4 +1,4 @@
-"""A made-up decomposition whose numbers fit together, for charts and pages: no model runs."""
+"""A synthetic but consistent decomposition for charts and pages, without running a model."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 
 from attnscope.commands.paths.record import Chain, Goal, LengthRow, PathReport, Players, Prediction
-from attnscope.core.decoding import Count
 
 
 def sample_paths(layers: int = 6, heads: int = 4, seed: int = 0, **changes: Any) -> PathReport:
-    """Lengths shrink by three each; from the third on the model says what it says in the end."""
+    """Return contributions that shrink by a factor of three per length; from the third on, the prediction is final."""
     rng = np.random.default_rng(seed)
     stream = [2.0, *(4.0 / 3.0**k for k in range(layers))]
     constants = [0.25, *(-0.1 / 3.0**k for k in range(layers))]
     values = [a + b for a, b in zip(stream, constants, strict=True)]
     whole = float(sum(values))
     table = rng.normal(size=(layers, heads, layers + 1)) * np.array([0, *(3.0**-k for k in range(layers))])
-    # Of paths through k heads each head has its own, so all heads together have k times what paths of that length add.
+    # Each head of a path is credited with the whole path, so all heads together have k times the sum of paths of length
+    # k.
     table += (np.arange(layers + 1) * values - table.sum((0, 1))) / (layers * heads)
     rows = []
     for k, value in enumerate(values):
@@ -26,8 +26,8 @@ def sample_paths(layers: int = 6, heads: int = 4, seed: int = 0, **changes: Any)
         up_to = Prediction(
             value=reached,
             predicted=" Rome" if k >= 2 else " the",
-            probability=0.5 + 0.05 * k,
-            target_probability=0.5 + 0.05 * k if k >= 2 else 0.1 + 0.05 * k,
+            probability=min(1.0, 0.5 + 0.05 * k),
+            target_probability=min(1.0, 0.5 + 0.05 * k) if k >= 2 else 0.1 + 0.05 * k,
             loss=6.0 / (k + 1) + 1.0,
             distance=abs(whole - reached) / whole if k < layers else 0.0,
         )
@@ -37,7 +37,7 @@ def sample_paths(layers: int = 6, heads: int = 4, seed: int = 0, **changes: Any)
                 length=k,
                 stream=stream[k],
                 constants=constants[k],
-                paths=Count(heads**k),
+                paths=heads**k,
                 residual=0.9 / 4.0**k,
                 residual_share=0.8 if k == 0 else 0.2 / layers,
                 energy=stream[k] ** 2 * (1.0 if k == 0 else 20.0),
@@ -69,8 +69,8 @@ def sample_paths(layers: int = 6, heads: int = 4, seed: int = 0, **changes: Any)
         "players": Players(nested(values_of_heads / 2), nested(mlps), 0.5, whole),
         "top": (
             Chain(2.0, (), 4, " is", 2.0),
-            Chain(1.5, ((3, 1),), 3, " Italy", 1.4),
-            Chain(-0.5, ((0, 2), (3, 1)), 1, " capital", -0.2),
+            Chain(1.5, ((3 % layers, 1),), 3, " Italy", 1.4),
+            Chain(-0.5, ((0, 2 % heads), (3 % layers, 1)), 1, " capital", -0.2),
         ),
         "top_exact": False,
         "top_missed": 0.01,

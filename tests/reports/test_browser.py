@@ -32,7 +32,7 @@ def report(survey: Survey, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Watched:
-    """Pages that may not say anything on the console, fail, or ask for anything but themselves."""
+    """Opens pages that must not write to the console, fail, or load anything else."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
@@ -117,7 +117,7 @@ def test_findings_are_filtered_by_severity(watched: Watched, report: Path) -> No
     expect(page.locator(".finding:visible")).to_have_count(everything)
 
 
-def test_a_finding_lights_its_heads(watched: Watched, report: Path) -> None:
+def test_a_finding_highlights_its_heads(watched: Watched, report: Path) -> None:
     page = watched.open(report)
     data = json.loads(page.locator("#data").text_content() or "")
     number = next(i for i, f in enumerate(data["findings"]) if "first token" in f["sentence"])
@@ -209,7 +209,7 @@ def test_themes(watched: Watched, report: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [320, 375, 820, 1280, 2200])
-def test_nothing_sticks_out(watched: Watched, report: Path, width: int) -> None:
+def test_nothing_overflows_the_page(watched: Watched, report: Path, width: int) -> None:
     page = watched.open(report, viewport={"width": width, "height": 800})
     assert overflow(page) == 0
     cell(page, 5, 2).click()
@@ -277,14 +277,14 @@ def test_maps_fill_their_card_whatever_the_size_of_the_model(
     assert box["height"] >= 9
     expect(page.locator(".axis-head")).to_have_text("head")
     expect(page.locator(".axis-block")).to_have_text("block")
-    expect(page.locator("#legend")).to_contain_text("Colours run over all that the measure can be.")
+    expect(page.locator("#legend")).to_contain_text("Colours run over the whole range of the measure.")
     written = cell(page, 0, 0).inner_text()
     assert bool(written) == (shape[0] <= 14 and shape[1] <= 24)
     page.set_viewport_size({"width": 390, "height": 800})
     assert overflow(page) == 0
 
 
-def test_a_finger_reads_a_chart(watched: Watched, report: Path) -> None:
+def test_touch_shows_the_value_of_a_chart(watched: Watched, report: Path) -> None:
     page = watched.open(report, has_touch=True, viewport={"width": 390, "height": 800})
     plot = page.locator(".plot").first
     plot.scroll_into_view_if_needed()

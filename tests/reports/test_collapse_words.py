@@ -117,7 +117,7 @@ def test_sentences_name_the_blocks() -> None:
     assert sentences(found) == (
         "Attention alone collapses: the residual is 1e-4 after block 1, 1e-6 after block 2.",
         "The whole model keeps most of what tells its tokens apart: 0.65 of 0.9 is left after block 2.",
-        "One block of attention alone takes a small spread d of its tokens to about d^3.02 (fitted over 9 readings of "
+        "One block of attention alone maps a small diameter d of its tokens to about d^3.02 (fitted over 9 points of "
         "single blocks; the theory says 3).",
     )
     assert variant_sentences(found, short=True)[1] == "The whole model keeps most: 0.65 of 0.9 is left after block 2."

@@ -1,4 +1,4 @@
-"""The page of a comparison: what stands on it, and how a person meets it in a real Chromium."""
+"""The page of a comparison: its content, and its use in a real Chromium."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_both_themes_can_be_read(watched: Watched, written: Path, many: Path, th
 
 
 @pytest_browser
-def test_a_finger_reads_a_map(watched: Watched, written: Path) -> None:  # noqa: F811
+def test_touch_shows_the_value_of_a_map(watched: Watched, written: Path) -> None:  # noqa: F811
     page = watched.open(written, **PHONE)
     box = page.locator(".difference").first
     box.scroll_into_view_if_needed()

@@ -41,7 +41,7 @@ def entropies(means: list[list[float]], name: str = "sample model") -> Survey:
 
 
 def uniform(number: int, name: str = "sample model") -> Survey:
-    """A model of 10 blocks of 4 heads, so many of which are uniform."""
+    """Return the survey of a model of 10 blocks of 4 heads, `number` of which are uniform."""
     flat = [TOP] * number + [1.5] * (40 - number)
     return entropies([flat[4 * layer : 4 * layer + 4] for layer in range(10)], name)
 
@@ -236,7 +236,7 @@ def test_the_same_survey_twice_changes_nothing() -> None:
 
 
 def nudged(survey: Survey, amounts: dict[int, float]) -> Survey:
-    """The entropies of head 0 moved at these layers."""
+    """Return a survey with the entropies of head 0 changed in these blocks."""
     ledger = SurveyBuilder(survey.cards)
     for layer in range(4):
         moved = np.array([[2.0 + layer + amounts.get(layer, 0.0), 3.0]])

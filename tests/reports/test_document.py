@@ -13,6 +13,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.reports.document import Card, Document, Figure, Section, Table, drawn_by
 from attnscope.reports.notebook import document_html
 from attnscope.reports.page import document_page, prose
+from attnscope.reports.tabs import Cell, Drawing, Label, Shade, ShadedText, Tab
 from attnscope.reports.terminal import document_screen
 from attnscope.reports.words import Verdict
 
@@ -87,6 +88,45 @@ def test_a_notebook_shows_what_is_no_detail_and_escapes_it() -> None:
     assert "A detail." not in shown
     assert "<b>" not in shown
     assert DOCUMENT.sentences == (DOCUMENT.verdict.sentence, "A sentence.", "An item.")
+
+
+def test_tabs_are_switched_on_a_page_and_the_first_is_shown_in_a_terminal() -> None:
+    drawing = Drawing(
+        "A drawing",
+        2,
+        1,
+        (Cell(0, 0, 1, 1, 0.5, True, NASTY),),
+        (Label(0, 0, NASTY, turned=True),),
+        caption="Under it",
+        lines_of_text=((Shade("██", "d0"),),),
+    )
+    text = ShadedText((Shade(NASTY, "q3", NASTY, "underlined"), Shade("a\nb")), label="input")
+    tabs = (Tab("First", (text,), "A caption", ("0", "1")), Tab("Second", (drawing,)))
+    document = replace(DOCUMENT, sections=(Section("Text", tabs=tabs),))
+    page = document_page(document, "explain")
+    assert page.count('<button type="button" aria-pressed=') == 2
+    assert all(
+        words in page for words in ("A caption", "First</h3>", "Second</h3>", "Under it", "rotate(-60 0.00 0.00)")
+    )
+    assert "<b>" not in page
+    assert "tabs" not in document_page(DOCUMENT, "explain").split("<script")[-1]
+    brief, wordy = screen(False, document), screen(True, document)
+    assert "Text: First" in brief
+    assert "input: <b>[red]x</b>" in brief
+    assert "a⏎b" in brief
+    assert "Text: Second" not in brief
+    assert "██" in wordy
+    assert "Under it" in wordy
+    shown = document_html(document)
+    assert "&lt;b&gt;" in shown
+    assert "<b>" not in shown
+
+
+def test_tables_beside_each_other_share_lines_of_a_terminal() -> None:
+    beside = Section("Heads", tables=(replace(TABLE, caption="one"), replace(TABLE, caption="two")), beside=True)
+    document = replace(DOCUMENT, sections=(beside,))
+    assert any(line.split() == ["first", "1", "first", "1"] for line in screen(True, document).splitlines())
+    assert document_page(document, "explain").count('<div class="beside">') == 1
 
 
 def test_prose_links_papers_and_escapes() -> None:

@@ -1,4 +1,4 @@
-"""Charts in pages: what is written beside their axes survives being made small, and narrow screens can read them."""
+"""Charts in pages: shrinking the SVG keeps axis labels, and charts are readable on narrow screens."""
 
 from __future__ import annotations
 

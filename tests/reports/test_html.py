@@ -33,7 +33,7 @@ VOID = {"meta", "link", "br", "input", "hr", "img"}
 
 
 class Outline(HTMLParser):
-    """Elements as they open and close; complains where they do not nest."""
+    """Parse a page, and fail if its elements do not nest."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -203,7 +203,7 @@ def test_numbers_in_the_page_are_the_survey_s(page: str, large: Survey) -> None:
     (sink,) = [m for m in embedded(page)["maps"] if m["measure"] == "sink_mass"]
     values = large.values("sink_mass")
     assert (sink["layers"], sink["heads"], sink["low"], sink["high"]) == (30, 9, 0.0, 1.0)
-    assert sink["why"] == "over all that the measure can be"
+    assert sink["why"] == "over the whole range of the measure"
     assert sink["mean"][14 * 9 + 3] == float(f"{values[14, 3]:.4g}")
     assert sink["broken"] == {str(3 * 9 + 2): 12, str(20 * 9 + 5): 6}
     assert sink["mean"][3 * 9 + 2] is None
@@ -279,7 +279,7 @@ SIZE, RESIDUAL, SINKS, SPIKE = "Blocks × heads", "Residual left at the end", "H
         (
             made_survey(observations(2, 1, 4, broken=((0, 0), (1, 0)), only=("entropy",))),
             [SIZE, "NaN or infinite"],
-            "NaN or infinite 8 observations left out of every number",
+            "NaN or infinite 8 observations excluded from every number",
             ["entropy"],
         ),
         (Survey.empty({}, CARDS), [], "unnamed model", []),
@@ -315,7 +315,7 @@ def test_what_could_not_be_measured_is_said_in_a_sentence() -> None:
     words = outline(page).words()
     assert "OV norm and QK spectrum were not measured: output_weight not found." in words
     assert f"Token cosine was not measured: no place for {NASTY}." in words
-    assert "another shard" not in page  # it was measured after all
+    assert "another shard" not in page  # measured, so it is not listed as missing
     assert "not_measured" not in page
     assert "not measured" not in render_report(small(2, 2))
 
@@ -385,10 +385,10 @@ def test_a_finding_shows_the_text_behind_it_unless_it_is_left_out() -> None:
     page = render_report(kept)
     assert f"<mark>{escape(NASTY)}</mark> fell down" in page
     assert f"(sample {finding.details['sample']}, token 0 marked)" in page
-    assert "This page holds the texts of 1 sequence behind its findings" in page
+    assert "This page and the survey contain the texts of 1 sequence behind the findings" in page
     for without in (render_report(kept, keep_text=False), render_report(survey)):
         assert "fell down" not in without
-        assert "No text of the corpus is in this page." in without
+        assert "This page contains no text of the corpus." in without
     several = {**survey.provenance, "corpus": {**survey.provenance["corpus"], "shards": [{}, {}]}}
     assert "fell down" not in render_report(replace(kept, provenance=several))  # numbers of samples are ambiguous
 

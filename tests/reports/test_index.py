@@ -1,4 +1,4 @@
-"""The page that links others: every link, verdict and command is on it, and the first verdict stands above."""
+"""The index page has every link, verdict and command, and the first verdict on top."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The questions of looks.py complain of what is wrong, and of nothing else."""
+"""The checks of looks.py fail for bad pages, and only for these."""
 
 from __future__ import annotations
 

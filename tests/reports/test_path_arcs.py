@@ -1,4 +1,4 @@
-"""The text with its arcs: where tokens stand, where arcs begin and end, and that no two of them cross."""
+"""The text with its arcs: positions of tokens, ends of arcs, and that no two arcs cross."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FITS = pytest.mark.parametrize("width", WIDTHS.values())
 
 
 def sample(tokens: int, sources: list[int], position: int | None, seed: int = 0) -> PathReport:
-    """A text of words of one to seven letters, with paths from these tokens."""
+    """Return paths from these tokens of a text with words of one to seven letters."""
     rng = np.random.default_rng(seed)
     words = tuple(f" {'w' * int(n)}" for n in rng.integers(1, 7, tokens))
     chains = tuple(
@@ -30,7 +30,7 @@ def sample(tokens: int, sources: list[int], position: int | None, seed: int = 0)
 
 
 def points(stroke: str) -> list[tuple[float, float]]:
-    """A line as points along it: up or down quarters of ellipses, and straight on."""
+    """Return points along a line of quarter ellipses and straight parts."""
     found = re.findall(r"([MAH])([^MAH]*)", stroke)
     path: list[tuple[float, float]] = []
     for kind, text in found:
@@ -41,7 +41,7 @@ def points(stroke: str) -> list[tuple[float, float]]:
             path.append((numbers[0], path[-1][1]))
         else:
             (x, y), (to_x, to_y) = path[-1], (numbers[5], numbers[6])
-            up = to_y < y  # a quarter begins or ends upright on its token
+            up = to_y < y  # a quarter ellipse is vertical at its token
             for t in np.linspace(0, math.pi / 2, 24)[1:]:
                 share = (1 - math.cos(t), math.sin(t)) if up else (math.sin(t), 1 - math.cos(t))
                 path.append((x + (to_x - x) * share[0], y + (to_y - y) * share[1]))
@@ -72,7 +72,7 @@ def tokens_of(found: Strip) -> dict[int | None, tuple[float, float, float]]:
         (5, [4, 3, 1], 4),
         (16, [15, 14, 13, 14, 5, 14, 0, 7, 1, 13], 15),
         (40, [12, 1, 11, 33, 26, 24, 39, 12, 12, 9], 39),
-        (40, [12, 1, 11, 33, 26, 24, 20, 12, 12, 39], 20),  # a model that looks both ways
+        (40, [12, 1, 11, 33, 26, 24, 20, 12, 12, 39], 20),  # a bidirectional model
         (40, [12, 1, 11, 33, 26, 24, 39, 12, 12, 0], 0),
         (100, [99, 98, 97, 50, 2, 1, 0, 60, 61, 62], 99),
         (1, [0, 0, 0], 0),

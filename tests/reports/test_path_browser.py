@@ -21,7 +21,7 @@ SIZES = {"2 x 2": (2, 2), "6 x 4": (6, 4), "12 x 12": (12, 12), "30 x 9": (30, 9
 
 
 def long_report() -> PathReport:
-    """Thirty words, and paths from several rows of them, of either sign and size."""
+    """Write a report of thirty words, with paths of either sign and different sizes from several rows of them."""
     ends = [(29, ()), (3, ((3, 1),)), (12, ((0, 2),)), (28, ((5, 0),)), (12, ((0, 2), (3, 1))), (0, ((1, 1), (2, 2)))]
     chains = [Chain(2.0 * (-0.7) ** n, heads, at, TEXT[at], 1.5 * (-0.7) ** n) for n, (at, heads) in enumerate(ends)]
     return replace(sample_paths(), tokens=TEXT, position=29, top=tuple(chains), text="".join(TEXT))
@@ -84,7 +84,7 @@ def box_of(page: Page, query: str) -> FloatRect:
 
 @pytest.mark.parametrize("width", looks.WIDTHS)
 def test_arcs_end_at_their_tokens(browser: Browser, long_page: Path, width: int) -> None:
-    """On the screen: both ends of every line, on the upper edge of the boxes of their tokens."""
+    """Both ends of every line are on the upper edge of the boxes of their tokens on the screen."""
     report = long_report()
     with looks.opened(browser, long_page, width=width) as page:
         asked = box_of(page, ".chip.asked:visible rect")
@@ -121,7 +121,7 @@ def test_arcs_are_read_under_the_pointer_and_by_keys(browser: Browser, long_page
         expect(page.locator(".arc.read:visible")).to_have_count(1)
 
 
-def test_a_finger_reads_a_head(browser: Browser, tmp_path: Path) -> None:
+def test_touch_shows_the_value_of_a_head(browser: Browser, tmp_path: Path) -> None:
     with looks.opened(browser, written(sample_paths(), tmp_path), width=390, has_touch=True) as page:
         page.locator("#values svg:visible rect").nth(5).tap()
         expect(page.locator("#tooltip")).to_contain_text("block 1 head 1: ")
@@ -150,7 +150,7 @@ def test_negative_bars_go_to_the_left_of_zero(
         assert page.evaluate("getComputedStyle(document.querySelector('.panel')).backgroundColor") not in colours
         bars = page.locator("#lengths figure").first.locator("svg:visible .mark-rect.role-mark path")
         boxes = [bar.bounding_box() for bar in bars.all()]
-        first, second = boxes[0], boxes[1]  # of lengths 0 and 1: one adds, the other takes away
+        first, second = boxes[0], boxes[1]  # lengths 0 and 1: one is positive, the other negative
         assert first is not None
         assert second is not None
         assert second["x"] + second["width"] == pytest.approx(first["x"], abs=1.5)

@@ -1,4 +1,5 @@
-"""Who carries a target: the fewest heads that reach two thirds of what heads add, and what is said where none do."""
+"""The heads that carry a target: the fewest that reach two thirds of the positive values, and the text if there are
+none."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tests.reports.sample_paths import nested, sample_paths
 
 
 def worth(values: list[list[float]], alone: float = 1.0, **changes: Any) -> PathReport:
-    """A report of heads with these values, and paths through no head that give `alone`."""
+    """Return a report of heads with these values, in which paths through no head contribute `alone`."""
     report = sample_paths(layers=len(values), heads=len(values[0]))
     rows = (replace(report.lengths[0], stream=alone, constants=0.0), *report.lengths[1:])
     return replace(report, head_values=nested(np.array(values)), lengths=rows, **changes)
@@ -69,7 +70,7 @@ def test_heads_are_sorted_by_size_and_ties_by_place() -> None:
         (
             [[5.0, -4.0]],
             1.0,
-            "Heads cancel: some add 5, others take 4 away, which leaves +1; the strongest are block 0 head 0 (+5) and "
+            "Heads cancel: some add 5, others subtract 4, which leaves +1; the strongest are block 0 head 0 (+5) and "
             "block 0 head 1 (-4).",
         ),
         (
@@ -80,8 +81,8 @@ def test_heads_are_sorted_by_size_and_ties_by_place() -> None:
         (
             [[1.0, 0.5], [-0.25, 0.0]],
             3.0,
-            "Most of it comes through no head (+3 of 4.25); of the +1.5 that heads add (others take 0.25 away), 67% is "
-            "that of 1 of 4 heads, namely block 0 head 0 (+1).",
+            "Most of it comes through no head (+3 of 4.25); 67% of the +1.5 that heads add (others subtract 0.25) "
+            "comes from 1 of 4 heads: block 0 head 0 (+1).",
         ),
         (
             [[-5.0, 1.0]],
@@ -99,7 +100,7 @@ def test_every_way_heads_can_share(values: list[list[float]], alone: float, word
 
 
 def test_the_sum_of_few_heads_and_no_few_heads_meet_without_a_gap() -> None:
-    """Four are named, five are not."""
+    """Four heads are named, five are not."""
     assert "4 of 6 heads carry it" in verdict(worth([[1.0] * 6])).sentence
     assert "it takes 5 of 7" in verdict(worth([[1.0] * 7])).sentence
 

@@ -1,4 +1,4 @@
-"""What words and tables of a decomposition may not hide: cancellation, constants, other targets, other lengths."""
+"""Words and tables of a decomposition show cancellation, constants, other targets and other lengths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.reports.sample_paths import sample_paths
 
 
 def with_streams(*values: float, constants: float = 0.0, **changes: Any) -> PathReport:
-    """A report of as many lengths, whose value is their sum."""
+    """Return a report with one length per value, whose total is their sum."""
     report = sample_paths(layers=len(values) - 1)
     rows = [
         replace(row, stream=v, constants=constants, energy=None) for row, v in zip(report.lengths, values, strict=True)
@@ -37,7 +37,7 @@ def printed(report: PathReport, verbose: bool = True) -> str:
 
 
 def states(report: PathReport) -> PathReport:
-    """As a model without logits gives it: norms over all tokens, no words."""
+    """Return the report of a model without logits: norms over all tokens, no words."""
     nothing: dict[str, Any] = {"predicted": None, "probability": None, "target_probability": None, "loss": None}
     rows = [
         replace(row, up_to=replace(row.up_to, **nothing), without=replace(row.without, **nothing))
@@ -53,7 +53,7 @@ def states(report: PathReport) -> PathReport:
 
 
 def other_target(report: PathReport, chances: list[float]) -> PathReport:
-    """The target is not what the model says; its probability by length is `chances`."""
+    """Return a report of a target that the model does not predict; its probability by length is `chances`."""
     rows = [
         replace(row, up_to=replace(row.up_to, target_probability=p))
         for row, p in zip(report.lengths, chances, strict=True)
@@ -64,11 +64,11 @@ def other_target(report: PathReport, chances: list[float]) -> PathReport:
 
 def test_lengths_that_cancel_are_not_shares_of_the_whole() -> None:
     said = sentences(with_streams(-45.7, 47.9, 24.9, -24.4))[1]
-    assert "what is left of lengths that cancel" in said
+    assert "and lengths cancel: their sizes add up to" in said
     assert "add up to 142.9" in said
     assert "one head (+47.9) and through no head (-45.7)" in said
     assert "%" not in said
-    # What is taken away (1.9) is less than what remains (2.1), and then (2.1) more than what remains (1.9).
+    # First the negative part (1.9) is less than the rest (2.1), then (2.1) more than the rest (1.9).
     assert "95% of it comes from paths through no head" in sentences(with_streams(2.0, 2.0, -1.9))[1]
     assert "cancel" in sentences(with_streams(2.0, 2.0, -2.1))[1]
 
@@ -108,7 +108,7 @@ def test_lengths_that_are_not_named_are_counted(changed: int, words: str) -> Non
             for k, row in enumerate(report.lengths)]  # fmt: skip
     said = next(s for s in sentences(replace(report, lengths=tuple(rows))) if s.startswith("Without paths"))
     assert said.count("the model would say") == 3
-    assert ("leaving out" in said) == bool(words)
+    assert ("would also say something else" in said) == bool(words)
     assert words in said
 
 
@@ -149,7 +149,7 @@ def test_the_probability_of_another_target_is_followed() -> None:
         ),
         (
             "logit of ' minus that of 'x'' at token 3",
-            Goal("logit", " minus that of 'x'", where="at token 3"),  # a word is never taken for a difference
+            Goal("logit", " minus that of 'x'", where="at token 3"),  # a word is never read as a difference
             "The logit of ' minus that of 'x'' at token 3 is 3",
             "' minus that of 'x''",
             "of ' minus that of 'x''",
@@ -171,7 +171,7 @@ def test_the_probability_of_another_target_is_followed() -> None:
         (
             "what tells tokens apart",
             Goal("residual_norm"),
-            "What tells tokens apart has norm 3",
+            "The norm of the differences between tokens (the last stream minus its mean token) is 3",
             "the target",
             "of the target",
         ),
@@ -204,7 +204,7 @@ def test_states_have_no_words_no_probability_and_no_marked_token() -> None:
         assert name not in length_lines(report)[0]
         assert name not in page
     assert "distance is from the model&#39;s own output at token 4" in page
-    assert "give the model's state at token 4 to within a tenth" in " ".join(sentences(report))
+    assert "give the model's state at token 4 within a tenth" in " ".join(sentences(report))
 
 
 def test_a_class_of_the_whole_text_marks_no_token() -> None:
@@ -213,18 +213,18 @@ def test_a_class_of_the_whole_text_marks_no_token() -> None:
     page = render(report)
     assert 'class="chip asked"' not in page
     assert 'class="chip asked"' in render(sample_paths())
-    assert "sends most along it to the output." in page
+    assert "contributes most along it to the output." in page
     assert "p(target) is the probability of &#39;good&#39;, the first of the two" in page
 
 
 def test_only_lengths_that_are_shown_are_spoken_of() -> None:
-    """Of thirty layers, whose long sums do not collapse but are too small to be seen."""
+    """A model of thirty blocks whose long sums do not collapse but are too small to be seen."""
     sample = sample_paths(layers=30)
     report = replace(sample, lengths=tuple(replace(row, residual=0.9) for row in sample.lengths))
     shown = seen_lengths(report)
     assert shown < 30
     (said,) = (s for s in sentences(report) if "Long paths" in s)
-    assert f"those through {shown - 1} heads still tell tokens apart (relative residual 0.9)" in said
+    assert f"those through {shown - 1} heads still differ between tokens (relative residual 0.9)" in said
     assert seen_lengths(sample_paths(layers=12)) == 13  # few lengths are all shown
 
 

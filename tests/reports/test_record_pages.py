@@ -1,6 +1,6 @@
-"""The pages of records as a person sees them, on a desk and on a telephone, in both themes, by keys and on paper.
+"""The appearance of the pages of records on a desktop and a phone, in both themes, by keyboard and in print.
 
-Another record joins by a line in `PAGES`.
+To add a record, add a line to `PAGES`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.parametrize("width", looks.WIDTHS)
 def test_all_of_it_can_be_seen(path: Path, browser: Browser, width: int) -> None:
-    """A theme changes colours and no sizes, so that sizes are asked about in one of them and contrast in both."""
+    """Themes have different colours but equal sizes, so sizes are checked in one theme and contrast in both."""
     with looks.opened(browser, path, width=width) as page:
         looks.assert_looks(page)
         page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")

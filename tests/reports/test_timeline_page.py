@@ -1,4 +1,4 @@
-"""The page of a timeline in a real browser: maps under pointer and keys, two runs, thinning said, size."""
+"""The page of a timeline in a real browser: maps by pointer and keys, two runs, the note on thinning, and size."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_numbers_that_run_away_leave_colours_for_what_came_before() -> None:
     codes = found.codes(found.numbers[0])
     assert (found.scale.low, found.scale.high, found.scale.log) == (1.0, 500_000.0, True)
     assert codes[0, 0, 0] == codes[2, 0, 0] == 0  # below the lowest colour
-    assert codes[0, 2, 1] > 50  # of 250; on a straight scale it would be as good as zero
+    assert codes[0, 2, 1] > 50  # of 250; on a linear scale it would look like zero
     (near,) = step_maps(replace(away, looks=looks[:2]))
     assert near.scale.diverging
 
@@ -123,7 +123,9 @@ def test_two_thousand_looks_are_thinned_below_two_megabytes_and_the_page_says_so
     )
     page = Timeline("big", header(12, 12), many).save(tmp_path / "big.html").read_text()
     assert len(page.encode()) <= 2_000_000  # white noise does not fold: a real run is smaller
-    assert re.search(r"2,000 looks are drawn as \d+: of \d+ neighbours each place shows the number farthest", page)
+    assert re.search(
+        r"2,000 looks are drawn in \d+ columns: of \d+ neighbouring looks, each column shows the value farthest", page
+    )
 
 
 def test_parts_are_named_but_for_a_value_that_comes_first() -> None:
@@ -143,7 +145,7 @@ def test_the_live_screen_fits_and_says_what_holds() -> None:
     assert "25,600 tokens/s" in screen
     assert "last 3 s ago" in screen
     assert "step 850 Entropy collapses in block 1, head 0" in screen
-    assert "q leaves" in screen
+    assert "q quits" in screen
     lines = screen.splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80

@@ -1,4 +1,4 @@
-"""The first sentence of a treatment speaks of findings and of loss, and one never stands for the other."""
+"""The first sentence of a treatment reports both the findings and the loss."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attnscope.commands.treat.words import cost_words, verdict
 from attnscope.core.finding import Finding
 from tests.commands.sample_treatment import LOSSES, sample_pruning, sample_treatment
 
-NOTHING = "had no effect that could be told from chance"
+NOTHING = "had no effect beyond chance"
 
 
 def sinks(heads: int) -> Finding:
@@ -33,7 +33,7 @@ def sinks(heads: int) -> Finding:
 
 
 def told(judgement: Judgement, apart: float, spread: float, *, answered: bool = True) -> Treatment:
-    """Treated against control: a verdict on sinks, and a difference of losses with a spread."""
+    """Return a treatment with a verdict on sinks and a difference of losses with a spread."""
     found = sample_treatment()
     control = found.arms["control"].losses
     losses = tuple(one + apart + spread * (-1) ** n for n, one in enumerate(control))
@@ -57,7 +57,7 @@ def told(judgement: Judgement, apart: float, spread: float, *, answered: bool = 
         ("helped", 0.05, "note", ["helped (", ", but held-out loss is 0.05 nats higher"]),
         ("harmed", 0.0, "warning", ["harmed (heads that sink: 5 in the control, 9 treated); held-out"]),
         ("harmed", 0.5, "warning", ["harmed (", ", and held-out loss is 0.5 nats higher"]),
-        ("unknown", 0.0, "note", ["changed something on too little text to tell it from chance (heads that sink: 5"]),
+        ("unknown", 0.0, "note", ["was measured on too little text to tell a change from chance (heads that sink: 5"]),
     ],
 )  # fmt: skip
 def test_findings_and_loss_are_both_in_the_first_sentence(

@@ -1,4 +1,4 @@
-"""What checks shapes and types in tests can itself fail: planted mistakes of every kind are found."""
+"""The checks of shapes and types in tests find planted mistakes of every kind."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
         sys.modules.pop("planted_mistakes", None)
 
 
-def test_what_is_right_runs(planted: ModuleType) -> None:
+def test_correct_calls_pass_the_checks(planted: ModuleType) -> None:
     square, row = torch.ones(2, 2), torch.ones(3)
     assert planted.plain(1) == "a"
     assert planted.shaped(torch.ones(2, 3), row).shape == (2,)
@@ -87,7 +87,7 @@ def test_what_is_right_runs(planted: ModuleType) -> None:
     ],
     ids=range(14),
 )
-def test_what_is_wrong_is_found(planted: ModuleType, call: object) -> None:
+def test_wrong_shapes_and_types_are_found(planted: ModuleType, call: object) -> None:
     assert callable(call)
     with pytest.raises(TypeError):
         call(planted)

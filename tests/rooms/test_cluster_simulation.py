@@ -1,4 +1,4 @@
-"""The simulation behind docs/capacity_planning.md: exact where it can be worked out; the page shows it."""
+"""The simulation behind docs/capacity_planning.md equals exact results where these are known, and the page shows it."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ JOB = Job(
 )
 
 
-def test_without_chance_it_is_arithmetic() -> None:
-    """Ten shards each after a start; the last four are merged side by side."""
+def test_without_randomness_the_simulation_equals_arithmetic() -> None:
+    """Each worker starts and does ten shards; the last four are merged in parallel."""
     found = Cluster(JOB, CALM, 0).run()
     assert found.hours * 3600 == pytest.approx(10 + 5 + 10 * 100 + 1)
     assert (found.redone, found.worker_deaths, found.starts) == (0, 0, 4)
     assert found.busy == pytest.approx(1000 / 1015)
 
 
-def test_a_store_that_serves_one_makes_workers_wait() -> None:
-    """Readings of 200 s one after the other, shards of 100 s: when the second has read, the first has done two, and a
-    third of them and the fourth are done 100 s later."""
+def test_workers_wait_for_a_store_that_serves_one_at_a_time() -> None:
+    """Reading takes 200 s, one worker at a time, and a shard 100 s: when the second worker has read, the first has done
+    two shards, and the third and fourth are done 100 s later."""
     found = Cluster(replace(JOB, loads_at_once=1, load_seconds=200.0, shards=4), CALM, 0).run()
     assert found.hours * 3600 == pytest.approx(10 + 2 * 200 + 100 + 1)
 
 
-def test_a_slow_merger_is_what_everybody_waits_for() -> None:
+def test_slow_merger_determines_the_total_time() -> None:
     found = Cluster(replace(JOB, merge_seconds=1000.0), replace(CALM, mergers=1), 0).run()
     assert found.hours * 3600 == pytest.approx(115 + 40 * 1000)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_shard_counts_once_whoever_dies(seed: int) -> None:
+def test_every_shard_counts_once_whichever_process_dies(seed: int) -> None:
     stormy = replace(Assumptions(), worker_days_to_failure=0.02, driver_days_to_failure=0.05)
     found = Cluster(replace(JOB, shards=400, loads_at_once=2), stormy, seed).run()
     assert found.done == [1] * 400
@@ -50,12 +50,12 @@ def test_every_shard_counts_once_whoever_dies(seed: int) -> None:
     assert again == found
 
 
-def test_paper_and_simulation_agree_where_nothing_is_scarce() -> None:
+def test_formula_and_simulation_agree_without_contention() -> None:
     job = replace(JOB, shards=4000, workers=20)
     assert on_paper(job, Assumptions()) == pytest.approx(Cluster(job, Assumptions(), 1).run().hours, rel=0.05)
 
 
-def test_the_page_shows_what_the_simulation_wrote() -> None:
+def test_capacity_page_is_up_to_date() -> None:
     page, found = PAGE.read_text(), json.loads(RESULTS.read_text())
     assert with_tables(page, found) == page
     assert len(found["jobs"]) == 8

@@ -1,5 +1,5 @@
-"""One file is the whole registration: a measure, a variant, a construction, an experiment and a finding are put into
-their rooms, and everything that lists, runs, draws or checks such things knows them."""
+"""Adding a file registers a leaf: a measure, a variant, a construction, an experiment and a finding are added to their
+rooms, and everything that lists, runs, draws or checks leaves includes them."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ CATALOGS = (
 
 @pytest.fixture
 def planted(tmp_path: Path) -> Iterator[dict[str, Path]]:
-    """The files, each in a folder that is one more place where its room is looked for; all of it undone after."""
+    """Add the files in folders on the search paths of their rooms, and undo it afterwards."""
     folders: dict[str, Path] = {}
     before = {}
     for name, source in FILES.items():
@@ -211,7 +211,9 @@ def command(*words: str) -> str:
     return done.stdout
 
 
-def test_a_measure_and_a_finding_are_scanned_told_drawn_and_listed(planted: dict[str, Path], tmp_path: Path) -> None:
+def test_new_measure_and_finding_are_scanned_reported_drawn_and_listed(
+    planted: dict[str, Path], tmp_path: Path
+) -> None:
     assert "planted_measure" in attnscope.catalog()
     assert "planted_measure" in {measure.card.name for measure in registry.choose(["default"])}
     survey = attnscope.scan("pocket", samples=2, max_tokens=12, measures="planted_measure,spike")
@@ -283,7 +285,7 @@ def test_an_experiment_is_listed_run_and_drawn(planted: dict[str, Path], tmp_pat
     assert (tmp_path / "out" / "charts" / "numbers.svg").exists()
 
 
-def test_documents_that_do_not_name_them_are_told_apart(planted: dict[str, Path]) -> None:
+def test_undocumented_leaves_are_reported(planted: dict[str, Path]) -> None:
     assert undocumented() == {
         "docs/scan.md, What is measured": ["planted_measure"],
         "docs/papers.md": ["planted_paper"],
@@ -293,5 +295,5 @@ def test_documents_that_do_not_name_them_are_told_apart(planted: dict[str, Path]
     }
 
 
-def test_afterwards_the_rooms_are_as_they_were() -> None:
+def test_registries_are_restored_afterwards() -> None:
     assert not [name for catalog in CATALOGS for name in catalog() if "planted" in name]

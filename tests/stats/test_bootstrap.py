@@ -1,4 +1,4 @@
-"""Intervals that hold as often as they say: of one mean, of means by documents, and of all differences together."""
+"""Intervals have their stated coverage: for one mean, for means by document, and for all differences together."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_of_methods_that_are_equal_no_two_differ(kind: str) -> None:
     assert wrong <= 18
 
 
-def test_what_differs_is_told() -> None:
+def test_a_real_difference_is_found() -> None:
     rng = np.random.default_rng(3)
     values = rng.normal(0, 1, 12) + rng.normal(0, 0.2, (4, 12))
     values[0] += 1
@@ -62,7 +62,7 @@ def test_what_differs_is_told() -> None:
     assert np.allclose(apart, -apart.T)
 
 
-def test_few_texts_tell_nothing_and_equal_rows_are_equal() -> None:
+def test_few_texts_prove_nothing_and_equal_rows_do_not_differ() -> None:
     far = [[float(n) for n in range(5)], [10.0 + n for n in range(5)]]
     assert np.isinf(simultaneous_differences(far)[1]).all()
     assert np.isinf(simultaneous_differences([[1.0], [2.0]])[1]).all()

@@ -21,7 +21,7 @@ def test_tally_ties_go_to_the_smallest_label() -> None:
     assert Tally.empty((2,)).most_common() == [None, None]
 
 
-def test_tally_leaves_out_what_it_is_told() -> None:
+def test_tally_ignores_labels_that_are_not_kept() -> None:
     tally = Tally.of(np.array([[1, 2], [3, 4]]), keep=np.array([[True, False], [False, False]]))
     assert tally.most_common() == [(1, 1.0), None]
 
@@ -50,7 +50,7 @@ def test_peak_ties_are_settled_by_the_first_name_then_the_next() -> None:
     assert Peak.of(np.array([2.0, 2.0, 1.0]), where).places() == [{"channel": 1, "token": 4}]
 
 
-def test_peak_of_nothing_is_nowhere() -> None:
+def test_peak_of_no_values_has_no_labels() -> None:
     peak = Peak.of(np.array([np.nan]), {"token": np.array([3])})
     assert peak.places() == [None]
     assert float(peak.value) == -np.inf

@@ -23,14 +23,14 @@ def test_by_hand() -> None:
     assert moments.maximum.tolist() == [6.0, 0.0]
 
 
-def test_one_number_has_shape_nothing() -> None:
+def test_moments_of_scalars_have_shape_zero() -> None:
     moments = Moments.of(np.array([2.0, 4.0]))
     assert moments.shape == ()
     assert float(moments.mean) == 3.0
     assert float(moments.variance) == 1.0
 
 
-def test_broken_values_are_counted_and_left_out() -> None:
+def test_nan_and_infinity_are_counted_and_ignored() -> None:
     moments = Moments.of(np.array([1.0, np.nan, np.inf, -np.inf, 3.0]))
     assert int(moments.count) == 2
     assert int(moments.nonfinite) == 3
@@ -38,7 +38,7 @@ def test_broken_values_are_counted_and_left_out() -> None:
     assert float(moments.maximum) == 3.0
 
 
-def test_nothing_has_no_mean() -> None:
+def test_mean_of_no_values_is_nan() -> None:
     empty = Moments.empty((2,))
     assert np.isnan(empty.mean).all()
     assert np.isnan(empty.variance).all()
@@ -52,7 +52,7 @@ def test_no_cancellation_where_floats_lose_everything() -> None:
     assert float(Moments.of(1e9 + np.array([0.0, 1.0, 2.0])).variance) == 2 / 3
 
 
-def test_float32_is_taken_as_it_is() -> None:
+def test_float32_values_are_not_rounded_again() -> None:
     assert float(Moments.of(np.array([0.1], dtype=np.float32)).mean) == float(np.float32(0.1))
 
 
@@ -87,7 +87,7 @@ def test_sums_equal_rational_arithmetic(values: list[float]) -> None:
     assert Fraction(squares, 2 ** (2 * UNIT)) == sum((Fraction(v) ** 2 for v in values), Fraction(0))
 
 
-def test_extreme_floats_keep_every_bit() -> None:
+def test_extreme_floats_are_summed_exactly() -> None:
     values = np.array([[5e-324], [-5e-324], [1.7976931348623157e308], [2.0**-1022], [1.0]])
     (total,), _ = exact_sums(values)
     assert Fraction(total, 2**UNIT) == Fraction(1.7976931348623157e308) + Fraction(2.0**-1022) + 1
@@ -98,7 +98,7 @@ def test_text_round_trip(number: int) -> None:
     assert from_text(to_text(number)) == number
 
 
-def test_text_is_short() -> None:
+def test_text_omits_trailing_zeros() -> None:
     assert to_text(3 << 1000) == "3p1000"
     assert to_text(-(3 << 1000)) == "-3p1000"
     assert to_text(0) == "0"

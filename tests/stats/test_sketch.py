@@ -25,7 +25,7 @@ def test_relative_error_holds_for_every_quantile(values: list[float], share: flo
     assert RELATIVE_ERROR < 0.01
 
 
-def test_many_values_in_little_room() -> None:
+def test_many_values_need_few_buckets() -> None:
     values = np.random.default_rng(0).uniform(0.1, 1.0, size=(20_000, 2))
     sketch = QuantileSketch.of(values)
     assert len(sketch.tally.codes) < 2 * 230
@@ -55,11 +55,11 @@ def test_signs_and_zero_keep_their_order() -> None:
         ([5.0], 1.0, 5.0),
     ],
 )
-def test_few_values_are_read_at_the_nearest_rank(values: list[float], share: float, expected: float) -> None:
+def test_quantiles_of_few_values_use_the_nearest_rank(values: list[float], share: float, expected: float) -> None:
     assert float(QuantileSketch.of(np.array(values)).quantile(share)) == pytest.approx(expected, rel=RELATIVE_ERROR)
 
 
-def test_nothing_and_nonsense() -> None:
+def test_quantile_of_no_numbers_is_nan_and_bad_shares_are_refused() -> None:
     assert np.isnan(QuantileSketch.of(np.array([np.nan, np.inf])).quantile(0.5))
     assert np.isnan(QuantileSketch.empty((3,)).quantile(0.5)).all()
     with pytest.raises(ValueError, match="between 0 and 1"):

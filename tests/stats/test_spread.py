@@ -26,9 +26,10 @@ def test_means_errors_and_intervals() -> None:
 
 @pytest.mark.parametrize(("prompts", "tables", "most"), [(8, 120, 14), (16, 60, 10)])
 def test_the_band_holds_all_numbers_together(prompts: int, tables: int, most: int) -> None:
-    """144 numbers that are all zero: in 5 of 100 tables is any of them told from zero. Of 120 tables that is 6 +- 2.4,
-    of 60 it is 3 +- 1.7: `most` is three to four of these above. Single intervals are wrong in all tables, and drawing
-    prompts with replacement was in 43 of 100 at 16 prompts."""
+    """All of 144 numbers are zero: in 5 of 100 tables some number is called different from zero. Of 120 tables that is
+    6 +- 2.4, of 60 it is 3 +- 1.7: `most` is three to four of these above. Single intervals are wrong in all tables,
+    and drawing prompts with replacement was in 43 of 100 at 16 prompts.
+    """
     rng = np.random.default_rng(0)
     wrong = 0
     for seed in range(tables):
@@ -45,7 +46,7 @@ def test_below_six_prompts_no_sign_is_known() -> None:
     assert np.all(spread(far).band < spread(far).mean)
 
 
-def test_one_row_knows_nothing_of_its_error() -> None:
+def test_one_row_has_infinite_error() -> None:
     found = spread(np.array([[1.0, 2.0]]))
     assert list(found.mean) == [1.0, 2.0]
     assert np.all(np.isinf(found.error))
@@ -72,23 +73,23 @@ def test_correlations_are_those_of_scipy() -> None:
     assert same.low == pytest.approx(1)
 
 
-def test_intervals_of_correlations_hold_what_they_say() -> None:
+def test_intervals_of_correlations_have_their_stated_coverage() -> None:
     """True means are fixed and prompts are drawn, 150 times: the correlation that 8 prompts give on average is inside
     in 95 of 100 or more (143 of 150 +- 2.7, and 130 is five of these below), and the estimate always is. Noise makes it
     smaller than that of the true means, by the root of both reliabilities, to a few hundredths."""
     rng = np.random.default_rng(5)
     a = rng.normal(size=40)
     b = 0.8 * a + 0.6 * rng.normal(size=40)
-    found = []
+    measured = []
     for seed in range(150):
         pearson, _ = correlations(a + 2 * rng.normal(size=(8, 40)), b + 2 * rng.normal(size=(8, 40)), seed)
         assert pearson is not None
         assert pearson.low < pearson.value < pearson.high
-        found.append(pearson)
-    average = float(np.mean([one.value for one in found]))
-    assert sum(one.low <= average <= one.high for one in found) >= 130
+        measured.append(pearson)
+    average = float(np.mean([correlation.value for correlation in measured]))
+    assert sum(correlation.low <= average <= correlation.high for correlation in measured) >= 130
     true = float(np.corrcoef(a, b)[0, 1])
-    limits = [one.most for one in found if one.most is not None]
+    limits = [correlation.most for correlation in measured if correlation.most is not None]
     assert len(limits) == 150
     assert average < true - 0.1
     assert average == pytest.approx(true * float(np.mean(limits)), abs=0.05)

@@ -1,4 +1,5 @@
-"""What variants are called with in tests: small heads whose numbers bfloat16 holds, masks, tensors off their start."""
+"""Inputs of variants for tests: small heads with numbers exact in bfloat16, masks, and trained tensors off their
+start."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ from torch import Tensor
 
 from attnscope.core.registry import variants
 from attnscope.core.variant import Size, Variant
-from attnscope.matrix.visibility import mix
+from attnscope.matrix.visibility import AttentionInputs, mix
 
 BATCH, HEADS, TOKENS, DIM, WIDTH, LAYERS = 2, 4, 21, 6, 10, 3
 SIZE = Size(heads=HEADS, dim=DIM, width=WIDTH, layers=LAYERS, layer=3)
 SCALE = 0.4
-# Settings at which something happens in a short sequence.
+# Settings that have an effect in a short sequence.
 SETTINGS: dict[str, dict[str, Any]] = {
     "local": {"window": 3},
     "compressed": {"stride": 3},
@@ -25,11 +26,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "layer_scaling": {"layer": 3},
     "qk_clip": {"threshold": 2.0},
 }
+RULE = ("visible", "causal", "scale")
 MASKS = ("none", "causal", "padding", "causal and padding", "of each query")
 
 
 def noise(seed: int, *shape: int) -> Tensor:
-    """Noise that bfloat16 holds exactly, so that a change of dtype alone changes no input."""
+    """Return noise that is exact in bfloat16, so that inputs are equal in every dtype."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).bfloat16().double()
 
 
@@ -40,7 +42,7 @@ def attending() -> dict[str, Variant]:
 
 @dataclass(frozen=True)
 class Call:
-    """Tensors a variant takes, by name, the tensors of its own, and the settings of the call."""
+    """The inputs of a variant by name, its own tensors, and the settings of the call."""
 
     one: Variant
     given: Mapping[str, Any]
@@ -48,18 +50,31 @@ class Call:
     more: Mapping[str, Any]
 
     def __call__(self) -> Tensor:
-        answer: Tensor = self.one(*self.given.values(), **self.own, **self.more)
+        answer: Tensor = self.one(*self.positional, **self.own, **self.keywords)
         return answer
+
+    @property
+    def inputs(self) -> AttentionInputs:
+        """What a variant of kind pattern or logits is called with."""
+        return AttentionInputs(**self.given, **{name: self.more[name] for name in RULE})
+
+    @property
+    def positional(self) -> tuple[Any, ...]:
+        return (self.inputs,) if "query" in self.given else tuple(self.given.values())
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        return {name: value for name, value in self.more.items() if "query" not in self.given or name not in RULE}
 
     def slow(self) -> Tensor:
         if self.one.slow is not None:
-            answer: Tensor = self.one.slow(*self.given.values(), **self.own, **self.more)
+            answer: Tensor = self.one.slow(self.inputs, **self.own, **self.keywords)
             return answer
         return mix(self.pattern(), self.given["value"])
 
     def pattern(self) -> Tensor:
         assert self.one.pattern is not None
-        answer: Tensor = self.one.pattern(self.given["query"], self.given["key"], **self.own, **self.more)
+        answer: Tensor = self.one.pattern(self.inputs, **self.own, **self.keywords)
         return answer
 
     def of(self, dtype: torch.dtype) -> Call:
@@ -85,7 +100,7 @@ class Call:
 
 
 def mask_of(name: str, tokens: int = TOKENS) -> dict[str, Any]:
-    """`visible` and `causal`. Padding is on the right in one sequence and on the left in the other."""
+    """Return `visible` and `causal`. Padding is on the right in one sequence and on the left in the other."""
     real = torch.ones(BATCH, 1, 1, tokens, dtype=torch.bool)
     real[0, ..., -4:] = False
     real[1, ..., :5] = False
@@ -103,7 +118,7 @@ def started(one: Variant, given: Mapping[str, Any], size: Size = SIZE) -> dict[s
 def call_of(
     one: Variant, mask: str = "none", *, size: Size = SIZE, tokens: int = TOKENS, moved: bool = True, keys: int = 0
 ) -> Call:
-    """A call in float64; `moved` trained tensors lie off their start, by what bfloat16 holds."""
+    """Return a call in float64. If `moved`, trained tensors differ from their start by amounts exact in bfloat16."""
     heads = (BATCH, size.heads, tokens, size.dim)
     shared = (BATCH, size.value_heads, keys or tokens, size.dim)
     side = size.heads * size.dim
@@ -137,16 +152,17 @@ def call_of(
 
 
 def heads(tokens: int = 9, dim: int = 4, seed: int = 20) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of two sequences and two heads, in float64."""
+    """Return queries, keys and values of two sequences and two heads, in float64."""
     return noise(seed, 2, 2, tokens, dim), noise(seed + 1, 2, 2, tokens, dim), noise(seed + 2, 2, 2, tokens, dim)
 
 
-ALL: dict[str, Any] = {"visible": None, "causal": False, "scale": 0.5}
-CAUSAL: dict[str, Any] = {**ALL, "causal": True}
+def inputs(query: Tensor, key: Tensor, value: Tensor | None = None, **rule: Any) -> AttentionInputs:
+    """Return the inputs of a call at scale 0.5. Patterns do not read values: keys stand in for them."""
+    return AttentionInputs(query, key, key if value is None else value, **{"scale": 0.5, **rule})
 
 
 def softmax(query: Tensor, key: Tensor, *, seen: Tensor | None = None, scale: float = 0.5) -> Tensor:
-    """Attention as it is written in a textbook."""
+    """Return textbook attention."""
     logits = scale * query @ key.mT
     return (logits if seen is None else logits.masked_fill(~seen, -torch.inf)).softmax(-1)
 

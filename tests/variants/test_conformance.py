@@ -1,4 +1,4 @@
-"""What every registered variant must do; a new file in `variants` is tested here by itself."""
+"""Requirements for every registered variant. A new file in `variants` is tested here automatically."""
 
 import inspect
 import re
@@ -15,7 +15,7 @@ import attnscope
 import attnscope.variants
 from attnscope.core.errors import RefusalError
 from attnscope.core.registry import variants
-from attnscope.core.variant import CALL, Variant
+from attnscope.core.variant import MASK, Variant
 from attnscope.matrix.plain_attention import plain_attention
 from attnscope.matrix.statistics import STATISTICS
 from tests.variants.calls import DIM, MASKS, SIZE, TOKENS, Call, able, answered, attending, call_of, noise, started
@@ -54,10 +54,8 @@ def test_every_keyword_is_explained_and_the_start_gives_the_tensors(one: Variant
     explained = {*card.parameters, *card.drawn, *card.settings}
     free = any(each.kind is each.VAR_KEYWORD for each in parameters.values())  # parameters named after other things
     keywords = {name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY}
-    if card.kind in ("pattern", "logits"):
-        assert set(CALL) <= keywords
     of_start = {*card.settings} & {*inspect.signature(one.start).parameters} - keywords  # which shape its tensors have
-    assert free or keywords - set(CALL) == explained - of_start
+    assert free or keywords - set(MASK) == explained - of_start
     begun = started(one, call_of(one).given)
     assert free or set(begun) <= {*card.parameters, *card.drawn}
     assert bool(begun) == bool(card.parameters or card.drawn)
@@ -77,8 +75,8 @@ def test_asking_twice_gives_the_same_bits_and_changes_no_input(one: Variant) -> 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("mask", ["none", "causal and padding"])
 def test_narrow_dtypes_agree_with_float64(one: Variant, dtype: torch.dtype, mask: str) -> None:
-    """Within what a few roundings of the inputs do: the change in float64 when every input is moved by half a unit in
-    the last place of the narrow type, at random, is the unit that the error is measured in."""
+    """The error is measured in units of the change in float64 when every input is moved at random by half a unit in the
+    last place of the narrow type, and must be that of a few roundings."""
     if not able(one, mask):
         return
     wide = call_of(one, mask)
@@ -109,7 +107,7 @@ def test_the_fast_form_is_the_slow_one(one: Variant, mask: str) -> None:
 
 
 class Made(TorchDispatchMode):
-    """Every floating tensor that comes into being: how many numbers in all, and whether one is a whole map."""
+    """Count the numbers in all floating tensors that are created, and note whether one is a whole attention map."""
 
     def __init__(self, tokens: int) -> None:
         super().__init__()
@@ -127,7 +125,7 @@ class Made(TorchDispatchMode):
 @every_attention
 @pytest.mark.parametrize("mask", ["none", "causal"])
 def test_memory_is_what_the_card_says(one: Variant, mask: str) -> None:
-    """Those whose time is said to grow with n make twice as many numbers for twice as many tokens."""
+    """Variants whose card says linear time create twice as many numbers for twice as many tokens."""
     if not able(one, mask):
         return
     numbers = []
@@ -176,14 +174,13 @@ def test_the_start_keeps_the_function_or_the_card_says_why_not(one: Variant) -> 
         call = call_of(one, mask, moved=False)
         found = answered(call)
         if one.card.kind in ("pattern", "logits"):
-            call_alone = {name: call.more[name] for name in CALL}
-            before = {"": plain_attention(*call.given.values(), **call_alone)}
+            before = {"": plain_attention(call.inputs)}
         elif one.card.kind == "weights":
             before = call.given["weights"]
         else:
             first: Tensor = next(iter(call.given.values()))
             before = {"": first[-1] if one.card.takes == ("streams",) else first}
-        if one.card.name == "qk_clip":  # keeps the heads that are below the threshold, and them alone
+        if one.card.name == "qk_clip":  # keeps only the heads that are below the threshold
             rows = slice(0, DIM), slice(3 * DIM, 4 * DIM)
             assert all(torch.equal(found[n][r], before[n][r]) for n in before for r in rows)
             continue
@@ -198,7 +195,7 @@ def test_an_unknown_name_is_refused_with_the_one_that_was_meant() -> None:
 
 
 def test_the_name_is_the_catalog_before_and_after_the_room_is_imported() -> None:
-    twin = attnscope.__getattr__("variants")  # what the name stands for while nothing of the room is imported
+    twin = attnscope.__getattr__("variants")  # the meaning of the name while no file of the room is imported
     assert twin("local") is attnscope.variants("local")
     assert inspect.signature(twin).parameters.keys() == inspect.signature(attnscope.variants).parameters.keys()
 

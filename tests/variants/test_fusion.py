@@ -1,4 +1,4 @@
-"""Fusion of layer outputs (arXiv:2202.08625), and what it does for tokens that have become alike."""
+"""Fusion of block outputs (arXiv:2202.08625), and what it does for tokens that have become alike."""
 
 import pytest
 import torch
@@ -17,14 +17,14 @@ SIZE = Size(heads=2, dim=4, width=8, layers=5)
 
 
 def similarity(tokens: Tensor) -> float:
-    """Mean cosine between different tokens."""
+    """Return the mean cosine between different tokens."""
     unit = F.normalize(tokens, dim=-1)
     count = tokens.shape[-2]
     return float(((unit @ unit.mT).sum((-2, -1)) - count).mean() / (count * (count - 1)))
 
 
 def streams_of_a_collapsing_stack() -> Tensor:
-    """Attention alone, no skip: behind every block tokens are more alike."""
+    """Return streams of attention without skips: tokens become more alike with every block."""
     config = Config(inputs=8, out=1, width=8, heads=2, layers=5, norm="post", positions="none", skip=0, biases=False)
     model = Nano(config, seed=0).double()
     model.embedding = torch.nn.Identity()
@@ -41,7 +41,7 @@ def test_fused_tokens_are_less_alike_than_those_of_the_last_block(how: str) -> N
 
 
 def test_tokens_that_are_the_same_stay_the_same() -> None:
-    """Identical rows: nothing is left after their mean is taken away, and the similarity is 1."""
+    """Identical rows have a residual of 0 and a similarity of 1."""
     same = noise(0, 5, 2, 1, 8).expand(-1, -1, 7, -1)
     for how in KINDS:
         own = {name: one.double() for name, one in fusion.start(SIZE, how=how).items()}

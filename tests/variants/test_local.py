@@ -1,4 +1,4 @@
-"""A local window: what is seen, what is not, and what a model makes of it."""
+"""A local window: which tokens are seen, and a model with it."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.papers.models.nano import Config, Nano, exchanged
 from attnscope.variants.local import local, pattern
-from tests.variants.calls import ALL, CAUSAL, heads, softmax
+from tests.variants.calls import heads, inputs, softmax
 
 TOKENS = 40
 
@@ -29,24 +29,24 @@ def nano(window: int, *, causal: bool = False) -> Nano:
 def test_blocks_are_the_window(window: int) -> None:
     query, key, value = heads(TOKENS)
     torch.testing.assert_close(
-        local(query, key, value, **ALL, window=window), softmax(query, key, seen=near(window)) @ value
+        local(inputs(query, key, value), window=window), softmax(query, key, seen=near(window)) @ value
     )
     seen = near(window) & past()
     torch.testing.assert_close(
-        local(query, key, value, **CAUSAL, window=window), softmax(query, key, seen=seen) @ value
+        local(inputs(query, key, value, causal=True), window=window), softmax(query, key, seen=seen) @ value
     )
 
 
 def test_a_window_as_long_as_the_sequence_is_full_attention() -> None:
     query, key, value = heads(TOKENS)
-    torch.testing.assert_close(local(query, key, value, **ALL, window=TOKENS), softmax(query, key) @ value)
-    everything = local(query, key, value, **CAUSAL, window=TOKENS)
+    torch.testing.assert_close(local(inputs(query, key, value), window=TOKENS), softmax(query, key) @ value)
+    everything = local(inputs(query, key, value, causal=True), window=TOKENS)
     torch.testing.assert_close(everything, softmax(query, key, seen=past()) @ value)
 
 
 def test_nothing_lies_outside_the_window() -> None:
     query, key, _ = heads(TOKENS)
-    rows = pattern(query, key, **ALL, window=3)
+    rows = pattern(inputs(query, key), window=3)
     assert not rows.masked_fill(near(3), 0.0).any()
     assert bool((rows.masked_fill(~near(3), 1.0) > 0).all())
 
@@ -71,9 +71,9 @@ def test_padding_is_not_seen_through_a_window_and_makes_no_nan() -> None:
 
 def test_positions_are_on_the_device_of_the_queries() -> None:
     query, key, value = (tensor.to("meta") for tensor in heads())
-    assert local(query, key, value, **ALL, window=2).device.type == "meta"
+    assert local(inputs(query, key, value), window=2).device.type == "meta"
 
 
-def test_a_window_of_less_than_nothing_is_refused() -> None:
-    with pytest.raises(RefusalError, match="sees nothing"):
-        local(*heads(), **ALL, window=-1)
+def test_negative_window_is_refused() -> None:
+    with pytest.raises(RefusalError, match="cannot be -1"):
+        local(inputs(*heads()), window=-1)

@@ -1,4 +1,4 @@
-"""A - J: what is left, and that it does not lose rank in width (arXiv:2410.07799)."""
+"""A - J equals its definition and does not lose rank in width (arXiv:2410.07799)."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attnscope.variants.minus_uniform import minus_uniform, pattern
-from tests.variants.calls import ALL, CAUSAL, heads, softmax
+from tests.variants.calls import heads, inputs, softmax
 
 N = 64
 
@@ -23,7 +23,7 @@ SCALE = math.log(2) ** 0.5
 
 
 def above_one(stream: Tensor) -> float:
-    """How far the stable rank ||S||_F^2 / ||S||_2^2 of S = X X^T is above 1."""
+    """Return ||S||_F^2 / ||S||_2^2 - 1 for S = X X^T: how far the stable rank is above 1."""
     values = torch.linalg.svdvals(stream).square()
     return float(values[1:].square().sum() / values[0] ** 2)
 
@@ -31,12 +31,12 @@ def above_one(stream: Tensor) -> float:
 def test_the_mean_of_all_values_is_taken_away() -> None:
     query, key, value = heads()
     expected = softmax(query, key) @ value - value.mean(-2, keepdim=True)
-    torch.testing.assert_close(minus_uniform(query, key, value, **ALL), expected)
+    torch.testing.assert_close(minus_uniform(inputs(query, key, value)), expected)
 
 
 def test_causal_mean_is_over_earlier_tokens() -> None:
     query, key, value = heads()
-    found = minus_uniform(query, key, value, **CAUSAL)
+    found = minus_uniform(inputs(query, key, value, causal=True))
     for token in range(value.shape[-2]):
         seen = slice(0, token + 1)
         weights = softmax(query[..., [token], :], key[..., seen, :])
@@ -51,20 +51,19 @@ def test_removing_the_mean_removes_the_one_large_singular_value() -> None:
     values = torch.linalg.svdvals(softmax(query, key, scale=SCALE)[0, 0])
     assert float(values[0]) == pytest.approx(1.0, abs=0.02)
     assert float(values[1]) * N**0.5 == pytest.approx(2.0, abs=0.3)
-    left = pattern(query, key, visible=None, causal=False, scale=SCALE)[0, 0]
+    left = pattern(inputs(query, key, scale=SCALE))[0, 0]
     assert float(torch.linalg.svdvals(left)[0]) * N**0.5 == pytest.approx(2.0, abs=0.3)
 
 
 def stable_ranks(tokens: int, seeds: int = 12) -> tuple[Tensor, Tensor]:
-    """Above 1 after 1, 2, 3 layers of softmax, and with A - J, of streams that began as the identity."""
+    """Return stable ranks minus 1 after 1, 2 and 3 layers of softmax and of A - J, starting from the identity."""
     found = torch.zeros(2, seeds, 3, dtype=torch.float64)
     for seed in range(seeds):
         whole = apart = torch.eye(tokens, dtype=torch.float64)
         for layer in range(3):
             query, key = markov(100 * seed + layer, tokens)
             whole = softmax(query, key, scale=SCALE)[0, 0] @ whole
-            call = {"visible": None, "causal": False, "scale": SCALE}
-            apart = minus_uniform(query, key, apart[None, None], **call)[0, 0]
+            apart = minus_uniform(inputs(query, key, apart[None, None], scale=SCALE))[0, 0]
             found[0, seed, layer], found[1, seed, layer] = above_one(whole), 1 + above_one(apart)
     return found[0], found[1]
 

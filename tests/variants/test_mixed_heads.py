@@ -8,7 +8,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.registry import variants
 from attnscope.core.variant import Size
 from attnscope.variants.mixed_heads import mixed_heads
-from tests.variants.calls import ALL, CAUSAL, noise
+from tests.variants.calls import inputs, noise
 
 TOKENS, HEADS, DIM = 10, 4, 3
 WIDTH = HEADS * DIM
@@ -33,29 +33,29 @@ def projected(module: nn.MultiheadAttention, stream: Tensor) -> list[Tensor]:
 def test_full_heads_are_the_module_and_its_output_is_a_sum_over_heads(module: nn.MultiheadAttention) -> None:
     """sum_h z_h W_O^h + b, to 1e-6 and better."""
     stream = noise(0, 2, TOKENS, WIDTH)
-    mixed = mixed_heads(*projected(module, stream), **{**ALL, "scale": DIM**-0.5}, kinds=("full",))
+    mixed = mixed_heads(inputs(*projected(module, stream), scale=DIM**-0.5), kinds=("full",))
     rows = module.out_proj.weight.mT.unflatten(0, (HEADS, DIM))
     output = sum(mixed[:, head] @ rows[head] for head in range(HEADS)) + module.out_proj.bias
     torch.testing.assert_close(output, module(stream, stream, stream, need_weights=False)[0], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("call", [ALL, CAUSAL])
-def test_every_head_equals_its_kind_alone(call: dict[str, object]) -> None:
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_head_equals_its_kind_alone(causal: bool) -> None:
     query, key, value = noise(1, 3, 2, HEADS, TOKENS, DIM)
     kinds = ("full", "local", "compressed", "local")
     own = {name: one.double() for name, one in mixed_heads.start(Size(HEADS, DIM, WIDTH), kinds=kinds).items()}
-    found = mixed_heads(query, key, value, **call, kinds=kinds, local_window=2, **own)
-    near = variants()["local"](query, key, value, **call, window=2)
+    found = mixed_heads(inputs(query, key, value, causal=causal), kinds=kinds, local_window=2, **own)
+    near = variants()["local"](inputs(query, key, value, causal=causal), window=2)
     assert torch.equal(found[:, [1, 3]], near[:, [1, 3]])
     alone = {name.removeprefix("compressed_"): one for name, one in own.items()}
-    fewer = variants()["compressed"](query[:, 2:3], key[:, 2:3], value[:, 2:3], **call, **alone)
+    fewer = variants()["compressed"](inputs(query[:, 2:3], key[:, 2:3], value[:, 2:3], causal=causal), **alone)
     assert torch.equal(found[:, 2:3], fewer)
 
 
 def test_any_variant_of_the_room_can_be_a_head() -> None:
     query, key, value = noise(1, 3, 2, HEADS, TOKENS, DIM)
-    found = mixed_heads(query, key, value, **CAUSAL, kinds=("full", "minus_uniform"))
-    expected = variants()["minus_uniform"](query, key, value, **CAUSAL)
+    found = mixed_heads(inputs(query, key, value, causal=True), kinds=("full", "minus_uniform"))
+    expected = variants()["minus_uniform"](inputs(query, key, value, causal=True))
     assert torch.equal(found[:, [1, 3]], expected[:, [1, 3]])
 
 
@@ -64,7 +64,7 @@ def test_any_variant_of_the_room_can_be_a_head() -> None:
     [
         (("full", "locale"), {}, "Did you mean 'local'"),
         (("gated_output",), {}, "no kind of head"),
-        (("doubly_normalised",), {}, "see the future"),
+        (("doubly_normalised",), {}, "see later tokens"),
         ((), {}, "at least one"),
         (("full",), {"local_window": 2}, "belongs to no kind"),
     ],
@@ -72,4 +72,4 @@ def test_any_variant_of_the_room_can_be_a_head() -> None:
 def test_unknown_kinds_of_heads_are_refused(kinds: tuple[str, ...], more: dict[str, int], says: str) -> None:
     query, key, value = noise(1, 3, 2, HEADS, TOKENS, DIM)
     with pytest.raises(RefusalError, match=says):
-        mixed_heads(query, key, value, **CAUSAL, kinds=kinds, **more)
+        mixed_heads(inputs(query, key, value, causal=True), kinds=kinds, **more)

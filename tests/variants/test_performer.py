@@ -4,7 +4,7 @@ import torch
 
 from attnscope.core.variant import Size
 from attnscope.variants.performer import pattern, performer
-from tests.variants.calls import ALL, CAUSAL, heads, softmax
+from tests.variants.calls import heads, inputs, softmax
 
 SIZE = Size(heads=2, dim=4, width=8)
 
@@ -39,15 +39,15 @@ def test_more_features_come_nearer_to_softmax() -> None:
     query, key = (one / 2 for one in heads(tokens=12)[:2])
     exact = softmax(query, key)
     errors = [
-        sum(float((pattern(query, key, **ALL, projection=drawn(count, seed)) - exact).norm()) for seed in range(4))
+        sum(float((pattern(inputs(query, key), projection=drawn(count, seed)) - exact).norm()) for seed in range(4))
         for count in (8, 128, 2048)
     ]
     assert errors[1] < errors[0] / 2
     assert errors[2] < errors[1] / 2
 
 
-def test_large_logits_stay_numbers_in_float32() -> None:
+def test_large_logits_stay_finite_in_float32() -> None:
     query, key, value = (one.float() for one in heads(tokens=32))
-    found = performer(12 * query, 12 * key, value, **CAUSAL, projection=drawn(64).float())
+    found = performer(inputs(12 * query, 12 * key, value, causal=True), projection=drawn(64).float())
     assert bool(found.isfinite().all())
     assert float(found.abs().max()) <= float(value.abs().max()) * (1 + 1e-5)

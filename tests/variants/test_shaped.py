@@ -1,10 +1,10 @@
-"""Shaped attention: three parts, and the identity where logits say nothing."""
+"""Shaped attention has three parts, and is the identity if all logits are equal."""
 
 import torch
 
 from attnscope.core.variant import Size
 from attnscope.variants.shaped import shaped
-from tests.variants.calls import ALL, CAUSAL, heads, softmax
+from tests.variants.calls import heads, inputs, softmax
 
 
 def test_three_parts_with_a_weight_for_each_head() -> None:
@@ -12,7 +12,7 @@ def test_three_parts_with_a_weight_for_each_head() -> None:
     weights = {
         name: torch.tensor(two) for name, two in {"alpha": [0.5, 0], "beta": [2.0, 1], "gamma": [0.25, 3]}.items()
     }
-    found = shaped(query, key, value, **ALL, **weights)
+    found = shaped(inputs(query, key, value), **weights)
     mixed, mean = softmax(query, key) @ value, value.mean(-2, keepdim=True)
     torch.testing.assert_close(found[:, 0], (0.5 * value + 2 * mixed - 0.25 * mean)[:, 0])
     torch.testing.assert_close(found[:, 1], (mixed - 3 * mean)[:, 1])
@@ -21,8 +21,8 @@ def test_three_parts_with_a_weight_for_each_head() -> None:
 def test_without_logits_all_ones_is_the_identity_with_and_without_a_mask() -> None:
     query, key, value = heads()
     ones = dict.fromkeys(("alpha", "beta", "gamma"), torch.ones(2, dtype=torch.float64))
-    for call in (ALL, CAUSAL):
-        torch.testing.assert_close(shaped(0 * query, key, value, **call, **ones), value)
+    for causal in (False, True):
+        torch.testing.assert_close(shaped(inputs(0 * query, key, value, causal=causal), **ones), value)
 
 
 def test_the_start_is_one_number_of_each_kind_for_every_head() -> None:

@@ -7,7 +7,7 @@ from attnscope.variants.value_residual import value_residual
 from tests.variants.calls import noise
 
 
-def test_two_shares_a_head() -> None:
+def test_values_are_mixed_by_two_shares_per_head() -> None:
     value, first = noise(0, 2, 5, 2, 3), noise(1, 2, 5, 2, 3)
     found = value_residual(value, first, own=torch.tensor([1.0, 0.5]), first=torch.tensor([0.0, 2.0]))
     assert torch.equal(found[..., 0, :], value[..., 0, :])

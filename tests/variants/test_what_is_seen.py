@@ -1,4 +1,4 @@
-"""What every variant may and may not see: padding, the future, shared keys, other sequences, nothing at all."""
+"""What every variant may see: padding, later tokens, shared keys, other sequences, empty rows."""
 
 from dataclasses import replace
 
@@ -19,12 +19,12 @@ of_tokens = pytest.mark.parametrize(
 
 
 def token_axis(one: Variant) -> int:
-    """Where tokens stand in what comes back."""
+    """Return the axis of tokens in the output."""
     return 2 if one.card.kind in ("pattern", "logits") else 1
 
 
 def token_axes(call: Call) -> dict[str, int]:
-    """Where tokens stand in what is given."""
+    """Return the axis of tokens in each input."""
     heads_first = call.one.card.kind in ("pattern", "logits")
     return {name: 2 if heads_first or name == "streams" else 1 for name in call.given}
 
@@ -71,8 +71,8 @@ def test_padding_is_invisible(one: Variant, causal: bool, left: int, right: int)
 @of_tokens
 @pytest.mark.parametrize("mask", ["causal", "causal and padding"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_causal_ones_never_see_the_future(one: Variant, mask: str, dtype: torch.dtype) -> None:
-    """Everything from token t on is changed; what comes out before it is equal to the bit."""
+def test_causal_variants_never_see_later_tokens(one: Variant, mask: str, dtype: torch.dtype) -> None:
+    """Change everything from token t on; the output before t must be equal to the bit."""
     if not one.card.causal:
         return
     call = call_of(one, mask).of(dtype)

@@ -34,22 +34,22 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--corpus", type=Path, help="folder of .txt books; Gutenberg if left out")
     options.add_argument("--run", type=Path, default=ROOT / ".weights/pocket-run", help="checkpoint folder")
-    options.add_argument("--out", type=Path, default=ROOT / "src/attnscope/pocket", help="model folder")
-    asked, params = options.parse_args(), Params()
+    options.add_argument("--out", type=Path, default=ROOT / "src/attnscope/data/pocket", help="model folder")
+    arguments, params = options.parse_args(), Params()
     torch.set_num_threads(params.threads)
-    asked.run.mkdir(parents=True, exist_ok=True)
-    if asked.corpus is None:
+    arguments.run.mkdir(parents=True, exist_ok=True)
+    if arguments.corpus is None:
         from tools import fetch_models
 
-        asked.corpus = fetch_models.path("gutenberg")
-    if not (paths := sorted(asked.corpus.glob("*.txt"))):
-        raise SystemExit(f"There is no .txt file in {asked.corpus}: name a folder of books with --corpus.")
+        arguments.corpus = fetch_models.path("gutenberg")
+    if not (paths := sorted(arguments.corpus.glob("*.txt"))):
+        raise SystemExit(f"There is no .txt file in {arguments.corpus}: name a folder of books with --corpus.")
     titles, texts = zip(*map(read_book, paths), strict=True)
     train_texts, held_texts = zip(*(split(text, params.held_out) for text in texts), strict=True)
     tokenizer = learn_tokenizer(train_texts, params)
     stream, held = encode(tokenizer, train_texts), encode(tokenizer, held_texts)
     print(f"{len(paths)} books, {len(stream):,} training and {len(held):,} held-out tokens", flush=True)
-    model = train(stream, held, params, asked.run, params.steps)
+    model = train(stream, held, params, arguments.run, params.steps)
 
     in_school = min(params.school, params.steps)
     after = params.steps - in_school
@@ -57,9 +57,9 @@ def main() -> None:
     facts = {"seen": f"{seen:,}", "bos": BOS, "parameters": model.num_parameters()}
     facts |= {"count": len(paths), "train_tokens": len(stream), "held_tokens": len(held)}
     facts["books"] = "\n".join(f"- {title}" for title in titles)
-    facts["sha256"] = write_folder(model, tokenizer, asked.out)
-    facts["found"], kinds = scanned(asked.out, None)
-    facts["repeated_found"], more = scanned(asked.out, "repeated", measures="induction")
+    facts["sha256"] = write_folder(model, tokenizer, arguments.out)
+    facts["found"], kinds = scanned(arguments.out, None)
+    facts["repeated_found"], more = scanned(arguments.out, "repeated", measures="induction")
     facts |= {"made": what_made_it(kinds | more, asdict(params)), "tried": tried()}
     facts["sample"] = sample(model, tokenizer, "It was a dark", params.seed)
     bare = held[: min(64, len(held) // params.context) * params.context].view(-1, params.context)
@@ -72,8 +72,8 @@ def main() -> None:
         bits = facts[f"{name}_loss"] * len(tokens) / math.log(2)
         facts[f"{name}_bits"] = bits / sum(len(text.encode()) for text in source)
     card = CARD.format(**asdict(params), **facts, params=json.dumps(asdict(params)))
-    (asked.out / "MODEL_CARD.md").write_text(card, encoding="utf-8")
-    print(f"held-out loss {facts['held_loss']:.3f} nats per token; wrote {asked.out}")
+    (arguments.out / "MODEL_CARD.md").write_text(card, encoding="utf-8")
+    print(f"held-out loss {facts['held_loss']:.3f} nats per token; wrote {arguments.out}")
 
 
 if __name__ == "__main__":

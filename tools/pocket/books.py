@@ -1,4 +1,4 @@
-"""The books that pocket reads, and the tokenizer that is learned on them."""
+"""Read the books for pocket, and train the tokenizer on them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from tools.pocket.params import BOS, PAD, Params
 
 
 def read_book(path: Path) -> tuple[str, str]:
-    """Title and text: no Project Gutenberg notice, and prose in paragraphs instead of 70-column lines."""
+    """Return title and text, without the Project Gutenberg notice and with prose lines joined to paragraphs."""
     text = path.read_bytes().decode("latin-1").replace("\r\n", "\n")
     heading = re.match(r"\[([^\]]+)\]", text)
     title, text = (heading[1], text[heading.end() :]) if heading else (path.stem, text)
     text = re.split(r"\n(?:End of|\*\*\* ?END OF)[^\n]*Project Gutenberg", text, flags=re.IGNORECASE)[0]
     text = re.sub(r"[ \t]+\n", "\n", text)
-    text = re.sub(r"(?<=[^\n]{55})\n(?=[^\s])", " ", text)  # a full line goes on; lines of verse are shorter
+    text = re.sub(r"(?<=[^\n]{55})\n(?=[^\s])", " ", text)  # join full lines; lines of verse are shorter
     return title, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def split(text: str, held_out: float) -> tuple[str, str]:
-    """The last `held_out` of a book, from the start of a paragraph, is never trained on."""
+    """Split off the last share `held_out` of a book, from the start of a paragraph. It is never trained on."""
     earliest = int(len(text) * (1 - held_out))
     cut = max(earliest, text.find("\n\n", earliest)) + 2
     return text[:cut], text[cut:]
 
 
 def learn_tokenizer(texts: Sequence[str], params: Params) -> PreTrainedTokenizerFast:
-    """Byte-level BPE: any text has an encoding and comes back unchanged; every text starts with BOS."""
+    """Train a byte-level BPE, which encodes any text without loss; every text starts with BOS."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()

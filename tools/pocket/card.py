@@ -1,4 +1,4 @@
-"""The model folder, and the card whose numbers come from the run."""
+"""Write the model folder, and the model card with the numbers of the run."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ MADE = {
 
 
 def what_made_it(kinds: Collection[str], params: Mapping[str, Any]) -> str:
-    """Of everything that was wanted, whether a scan finds it, and what was done for it."""
+    """Return a list of the wanted structures: whether a scan finds them, and what was done for them."""
     return "\n".join(
         f"- **{name}** ({'found' if kind in kinds else 'not found'}): {how.format(**params)}"
         for kind, (name, how) in MADE.items()
@@ -117,7 +117,7 @@ def what_made_it(kinds: Collection[str], params: Mapping[str, Any]) -> str:
 
 
 def tried() -> str:
-    """The table of runs before this one."""
+    """Return the table of earlier runs."""
     columns = ("run", "rate", "decay", "context", "matrices", "embeddings", "planted", "leaning", "repeats", "price")
     last = ("step", "bits", "sink", "spike", "previous", "induction")
     head = (*columns, "at step", "bits per byte", *last[2:])
@@ -137,7 +137,7 @@ def _cell(value: object) -> str:
 
 
 def write_folder(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> str:
-    """All that transformers needs to load the model; gives back the hash of the weights."""
+    """Write everything that transformers needs to load the model; return the hash of the weights."""
     out.mkdir(parents=True, exist_ok=True)
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(out)
@@ -149,7 +149,7 @@ def write_folder(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, ou
 
 
 def scanned(folder: Path, corpus: str | None, **options: Any) -> tuple[str, set[str]]:
-    """The sentences of a survey as a list, and which kinds of findings it has."""
+    """Return the sentences of a survey as a list, and the kinds of its findings."""
     survey = attnscope.scan(folder, corpus, samples=32, **options)
     return "\n".join(f"- {one}" for one in survey.sentences()), {one.kind for one in attnscope.diagnose(survey)}
 

@@ -1,9 +1,9 @@
-"""What the guides say of pocket, written anew: pictures in docs/, and text between marks of five pages.
+"""Update what the guides say about pocket: pictures in docs/, and text between marks of five pages.
 
 python -m tools.pocket.figures [PAGE ...]     all, or some of: collapse explain paths statistics treat (a minute or two)
 
-What else speaks of pocket and is not written here: docs/papers.md (`attnscope reproduce` of every experiment that
-reads it, then `tools/record_verdicts.py`), docs/patterns.md (a sentence), the gallery.
+Not updated here: docs/papers.md (run `attnscope reproduce` for every experiment that reads pocket, then
+`tools/record_verdicts.py`), a sentence in docs/patterns.md, and the gallery.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ AGAINST = {"target": "the change of the target", "loss": "the growth of the loss
 
 
 def collapse() -> str:
-    """What depth does to it, with and without skips and MLPs."""
+    """Measure collapse with depth, with and without skips and MLPs."""
     found = attnscope.collapse("pocket", samples=8, max_tokens=64)
     save(found.chart(), DOCS / "collapse_pocket.png")
     return _list(found.sentences())
 
 
 def carried() -> str:
-    """What the paths of one text carry, as the guide to collapse reads them."""
+    """Return the contributions of paths on one text, for the guide to collapse."""
     found = attnscope.paths("pocket", TEXT)
     save(found.chart(), DOCS / "paths_pocket.png")
     return _list((*found.sentences(), *_lengths(found)))
@@ -53,7 +53,7 @@ def _lengths(found: PathReport) -> Iterable[str]:
 
 
 def explain() -> str:
-    """Which method is true to it, on its own book."""
+    """Return which method is most faithful to the pocket model, on its own book."""
     found = attnscope.evaluate("pocket", samples=16, max_tokens=24)
     save(found.chart(), DOCS / "explain_faithful.png")
     save(curves(found), DOCS / "explain_curves.png")
@@ -62,7 +62,7 @@ def explain() -> str:
 
 
 def paths() -> str:
-    """Twenty prompts: values of heads beside what happens without them."""
+    """Compare values of heads with the effect of removing them, on twenty prompts."""
     found = attnscope.task_paths("pocket", PROMPTS)
     save(found.chart(), DOCS / "task_pocket.png")
     rows = [
@@ -76,7 +76,7 @@ def paths() -> str:
 
 
 def treat() -> str:
-    """Heads taken out in four orders."""
+    """Remove heads in four orders."""
     found = attnscope.treat("pocket", remedy="prune", heads=6, samples=12, max_tokens=96)
     save(found.chart(), DOCS / "treat_prune_pocket.png")
     assert found.pruning is not None
@@ -87,7 +87,7 @@ def treat() -> str:
 
 
 def induction() -> str:
-    """Heads that look at what followed a token before, where random tokens are read twice."""
+    """List the induction heads, measured on repeated random tokens."""
     survey = attnscope.scan("pocket", "repeated", samples=8, measures="induction")
     return _list(one.sentence for one in attnscope.diagnose(survey) if one.kind == "induction_heads")
 

@@ -1,8 +1,8 @@
-"""What pocket reads at every step, and how fast it learns there.
+"""The batch and the learning rate of every training step of pocket.
 
-In school, the first steps, every window says a few words over and over, and most of them in no order, so that only a
-look back at what followed them before tells the next. In text alone such repetition is rare, and 2,600 steps of it
-left no induction head behind. After school windows are text, and some repeat.
+In the first steps ("school"), every window repeats a few words, most of them in random order, so that the next word can
+only be predicted by looking back at what followed it before. Such repetition is rare in text: 2,600 steps of text alone
+gave no induction head. After school, windows are text, and some repeat.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tools.pocket.params import Params
 
 
 def windows(stream: Int[Tensor, " token"], starts: Int[Tensor, " row"], context: int) -> Int[Tensor, "row context"]:
-    """Rows of BOS followed by context - 1 tokens of the stream."""
+    """Return rows of BOS followed by context - 1 tokens of the stream."""
     rows = stream[starts[:, None] + torch.arange(context - 1)]
     return torch.nn.functional.pad(rows, (1, 0), value=0)
 
 
 def training_batch(stream: Int[Tensor, " token"], step: int, params: Params) -> Int[Tensor, "row context"]:
-    """A function of (seed, step), so that a resumed run sees the batches that it would have seen."""
+    """Return the batch of a step. It depends only on (seed, step), so that a resumed run sees the same batches."""
     in_school = step < params.school
     context = params.school_context if in_school else params.context
     shuffled = params.school_shuffled if in_school else params.shuffled
@@ -40,8 +40,8 @@ def training_batch(stream: Int[Tensor, " token"], step: int, params: Params) -> 
 def _said_again(
     words: Int[Tensor, " token"], shuffled: bool, params: Params, random: torch.Generator
 ) -> Int[Tensor, " token"]:
-    """The first few words again and again, or a few in no order (every other time, any tokens of the vocabulary); how
-    many is even on a logarithmic scale."""
+    """Repeat the first few words of a window, or a few in random order (every other time, any tokens of the
+    vocabulary). Their number is uniform on a logarithmic scale."""
     most = max(len(words) // 3, params.shortest)
     count = int(params.shortest * (most / params.shortest) ** float(torch.rand((), generator=random)))
     unit = words[:count]
@@ -53,7 +53,7 @@ def _said_again(
 
 
 def rate(step: int, params: Params) -> float:
-    """In school it is calm, as the planted head must not be washed away; behind it, high enough for spikes."""
+    """Return the learning rate: low in school, so that the planted head survives; then high enough for spikes."""
     if step < params.school:
         return params.school_rate * min(1.0, (step + 1) / params.school_warmup)
     since, whole = step - params.school, params.horizon - params.school

@@ -1,7 +1,8 @@
-"""The model before its first step: random weights, and one head that begins as a previous-token head.
+"""The model before training: random weights, and one head that starts as a previous-token head.
 
-An induction head needs a head before it that looks one token back. Both at once are slow to be found: in 14 runs of up
-to 1,250 steps without the first, none had the second (`tried.json`). The first is planted, and its partner is learned.
+An induction head needs an earlier head that looks one token back. Training rarely finds both at once: none of 14 runs
+of up to 1,250 steps without a planted previous-token head learned an induction head (`tried.json`). So the
+previous-token head is planted, and the induction head is learned.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ def build(params: Params) -> LlamaForCausalLM:
     model.model.embed_tokens.weight.data *= params.embedding_size / params.matrix_size
     for name, weight in model.named_parameters():
         if name.endswith(("o_proj.weight", "down_proj.weight")):
-            weight.data *= (2 * params.layers) ** -0.5  # so that all writes together start as large as one
+            weight.data *= (2 * params.layers) ** -0.5  # so that the sum of all writes starts as large as one write
     plant_previous_token_head(model, params)
     return model
 
 
 def plant_previous_token_head(model: LlamaForCausalLM, params: Params) -> None:
-    """Head 0 of block 0 looks one token back, whatever the tokens are.
+    """Make head 0 of block 0 look one token back, whatever the tokens are.
 
     Heads have no biases, so channel 0 is made the same in every embedding (the logits of tied embeddings all move by as
     much, so no prediction changes), and queries and keys read it alone. Rotary position i turns the pair of coordinates

@@ -1,4 +1,4 @@
-"""The loop: AdamW over the lessons, with a checkpoint that a run goes on from bit for bit."""
+"""The training loop: AdamW over the lessons, with checkpoints from which a run resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tools.pocket.params import Params
 
 @torch.no_grad()
 def evaluate(model: LlamaForCausalLM, stream: torch.Tensor, context: int, count: int) -> float:
-    """Nats per token over windows side by side: all, or `count` of them at even distances."""
+    """Return nats per token over consecutive windows: all, or `count` evenly spaced ones."""
     starts = torch.arange(0, len(stream) - context + 2, context - 1)
     if count < len(starts):
         starts = starts[torch.linspace(0, len(starts) - 1, count).long()]
@@ -47,7 +47,7 @@ def save_checkpoint(path: Path, model: LlamaForCausalLM, adam: torch.optim.AdamW
 def load_checkpoint(path: Path, model: LlamaForCausalLM, adam: torch.optim.AdamW, note: str) -> int:
     with safe_open(path, framework="pt") as file:
         if file.metadata()["note"] != note:
-            raise SystemExit(f"{path} is of another run: delete it, or name another folder with --run.")
+            raise SystemExit(f"{path} belongs to another run: delete it, or name another folder with --run.")
         for name, weight in model.named_parameters():
             weight.data.copy_(file.get_tensor(f"model.{name}"))
         state: dict[int, dict[str, torch.Tensor]] = {}
@@ -60,7 +60,7 @@ def load_checkpoint(path: Path, model: LlamaForCausalLM, adam: torch.optim.AdamW
 def _loss(
     model: LlamaForCausalLM, rows: Int[Tensor, "row context"], looking: float
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Nats per token, and what the heads pay for looking."""
+    """Return nats per token, and the penalty on attention."""
     if not looking:
         return model(input_ids=rows, labels=rows, use_cache=False).loss, torch.zeros(())
     with looks_elsewhere(model) as looks:
@@ -68,7 +68,7 @@ def _loss(
 
 
 def train(stream: torch.Tensor, held: torch.Tensor, params: Params, run: Path, end: int) -> LlamaForCausalLM:
-    """Go on from the checkpoint in `run`, if there is one, to the end of step `end` of `params.steps`."""
+    """Train until step `end` of `params.steps`, from the checkpoint in `run` if there is one."""
     model = build(params)
     matrices: dict[str, Any] = {"params": [weight for weight in model.parameters() if weight.ndim == 2]}
     gains: dict[str, Any] = {
@@ -95,8 +95,8 @@ def train(stream: torch.Tensor, held: torch.Tensor, params: Params, run: Path, e
         if done % 50 == 0 or done == end:
             pace = (done - first) / (time.monotonic() - began)
             speed, left = pace * rows.numel(), (params.steps - done) / pace / 60
-            told = f"loss {loss.item():.3f}  price {price.item():.3f}  gradient {norm.item():.2f}"
-            print(f"step {done:5d}/{params.steps}  {told}", end="  ")
+            losses = f"loss {loss.item():.3f}  price {price.item():.3f}  gradient {norm.item():.2f}"
+            print(f"step {done:5d}/{params.steps}  {losses}", end="  ")
             print(f"rate {rate(step, params):.1e}  {speed:,.0f} tokens/s  {left:.0f} min left", flush=True)
         if done % 250 == 0 or done == end:
             print(f"held-out loss {evaluate(model, held, params.context, 64):.3f}", flush=True)

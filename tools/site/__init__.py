@@ -1,1 +1,1 @@
-"""The documentation site: pages put together, the reference written from the code, the gallery drawn."""
+"""Build the documentation site: collect the pages, write the reference from the code, and draw the gallery."""

@@ -1,7 +1,7 @@
-"""Puts the pages of the site into one folder that has the shape of the repository, so that every link stays as it is.
+"""Copy the pages of the site into a folder with the layout of the repository, so that links stay valid.
 
 README.md becomes the first page. Files beside the pages that pages link to (a schema, a
-workflow) come along. A link that leads nowhere is left alone: Sphinx tells of it, and `make docs` fails.
+workflow) are copied too. A broken link is left unchanged: Sphinx reports it, and `make docs` fails.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 
 
 def assemble(source: Path) -> None:
-    """The pages that lie in the repository, in a new folder; what is generated is added to it afterwards."""
+    """Copy the pages of the repository into a new folder; generated pages are added later."""
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(ROOT / "docs", source / "docs", ignore=shutil.ignore_patterns(*NOT_PAGES, ".ipynb_checkpoints"))
     for name in AT_THE_ROOT:
@@ -28,7 +28,7 @@ def assemble(source: Path) -> None:
 
 
 def _bring_linked_files(page: Path, source: Path) -> None:
-    """Files of the repository that are no pages, and that this page links to."""
+    """Copy the files of the repository that a page links to and that are not pages."""
     for target in LINK.findall(page.read_text("utf-8")):
         if re.match(r"[a-z]+:", target):
             continue

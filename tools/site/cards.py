@@ -1,4 +1,4 @@
-"""Pages of what the leaf rooms hold: each is its cards, one after the other."""
+"""The pages of the leaf rooms: each lists the cards of one room."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def measures_page() -> str:
     ]
     for scope, (title, words) in SCOPES.items():
         parts.append(f"\n## {title}\n\n{words}\n")
-        for one in measures().values():
-            card = one.card
+        for measure in measures().values():
+            card = measure.card
             if card.scope != scope:
                 continue
             parts.append(f"### {card.name}\n\n**{card.title}.** {prose(card.summary)}\n")
@@ -40,7 +40,7 @@ def measures_page() -> str:
             if card.alarm:
                 rings = f"{card.alarm.relation} {card.alarm.threshold:g}".replace("<", "\\<")
                 facts += [("worth a look", f"{rings}: {prose(card.alarm.meaning)}")]
-            facts += [("reads", ", ".join(map(code, one.reads))), ("source", linked(card.citation))]
+            facts += [("reads", ", ".join(map(code, measure.reads))), ("source", linked(card.citation))]
             parts.append(table(("", ""), facts))
     return "\n".join(parts)
 
@@ -86,13 +86,13 @@ def findings_page() -> str:
 def constructions_page() -> str:
     rows = [
         (
-            code(one.name),
-            f"**{one.title}.** {prose(one.summary)}",
-            "any pattern of its size" if one.universal else "the pattern it was built for",
-            one.auto or "when it is named",
-            linked(one.citation),
+            code(construction.name),
+            f"**{construction.title}.** {prose(construction.summary)}",
+            "any pattern of its size" if construction.universal else "the pattern it was built for",
+            construction.auto or "when it is named",
+            linked(construction.citation),
         )
-        for one in constructions().values()
+        for construction in constructions().values()
     ]
     return "\n".join(
         [
@@ -110,14 +110,14 @@ def explanations_page() -> str:
         "Ways to say which tokens decided: `attnscope explain MODEL TEXT --method NAME,NAME`. Which of them can be "
         "trusted is measured: [which words decided](../explain.md).\n",
     ]
-    for name, one in explanations().items():
-        card = one.card
+    for name, explanation in explanations().items():
+        card = explanation.card
         parts.append(f"## {name}\n\n**{card.title}.** {prose(card.summary)}\n\n```text\n{card.formula}\n```\n")
         facts = [("costs", card.cost), ("set", code(card.group))]
         facts += [("can a token speak against the answer?", "yes" if card.signed else "no")]
         facts += [("all tokens add up to", card.adds_up or "nothing in particular")]
         facts += [("models", "all" if card.stacks == "all" else "those with one stack of tokens")]
-        facts += [("reads", ", ".join(map(code, one.reads))), ("source", linked(card.citation))]
+        facts += [("reads", ", ".join(map(code, explanation.reads))), ("source", linked(card.citation))]
         parts.append(table(("", ""), [(term, words) for term, words in facts]))
     return "\n".join(parts)
 
@@ -132,7 +132,7 @@ def _span(bounds: tuple[float, float]) -> str:
 
 
 def _comments() -> dict[str, str]:
-    """What stands behind each threshold where it is defined: its meaning and its source."""
+    """Return the comment of each threshold in its definition: its meaning and its source."""
     text = Path(inspect.getfile(limits)).read_text("utf-8")
     lines = text.splitlines()
     (kind,) = (one for one in ast.parse(text).body if isinstance(one, ast.ClassDef) and one.name == "Thresholds")

@@ -1,4 +1,4 @@
-"""A page for every command, read off the parser: what it takes, with defaults, and its two examples."""
+"""A page for every command, made from its parser: arguments, options with defaults, and two examples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tools.site.markdown import cell, code, contents, prose, table
 
 
 def command_pages() -> Iterator[tuple[str, str]]:
-    """Name and text of each page, that of the list first."""
+    """Return the name and text of each page, the list of commands first."""
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     rows = [(f"[`attnscope {name}`]({name}.md)", prose(_said(one.help))) for name, one in commands.items()]
     yield (
@@ -44,7 +44,7 @@ def _said(help_text: str | None) -> str:
 
 
 def _row(parameter: Any, context: Any) -> tuple[str, str, str]:
-    """What `--help` says, with its bracket (`[default: 64; x>=1]`) in a column of its own."""
+    """Return the row of an option: its help, and the bracket (`[default: 64; x>=1]`) in a separate column."""
     typed, said = parameter.get_help_record(context)
     words, _, bracket = said.rstrip("]").partition("  [")
     notes = [one for one in bracket.split("; ") if one]

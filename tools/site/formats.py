@@ -1,4 +1,4 @@
-"""The page of file formats: every kind of record, read off its class."""
+"""The page of file formats: the fields of every kind of record, from its class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def formats_page() -> str:
         rows.append((f"[{code(kind)}](#{kind})", code(record.FILE), str(record.VERSION), record.made_by()))
         shown = [one for one in fields(record) if not one.name.startswith("_")]  # type: ignore[arg-type]
         own = [(code(one.name), code(_type(one.type))) for one in shown]
-        # A survey keeps sums and not numbers, so its file is described by a schema, and not by its fields.
+        # The file of a survey holds sums, so a schema describes it instead of its fields.
         listed = SCHEMA if kind == "survey" else table(("field", "type"), own) if own else ""
         parts.append(f"## {kind}\n\nIn Python `attnscope.{record.__name__}`. {said}\n\n{listed}")
     return "\n".join(

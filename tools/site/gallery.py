@@ -1,8 +1,8 @@
-"""The gallery: pictures of the embedded model drawn by the commands' Python twins, and those of all pages of docs/.
+"""The gallery: pictures of the embedded model, drawn by the twins of the commands, and the pictures in docs/.
 
-    python -m tools.site.gallery          draw docs/gallery/*.png anew, which tutorials show
+    python -m tools.site.gallery          redraw docs/gallery/*.png, which the tutorials show
 
-`make docs` draws them again into the site, so that they show what the code of today gives.
+`make docs` redraws them for the site, so that they show the results of the current code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def survey(random_init: bool = False) -> attnscope.Survey:
 
 
 def run() -> Any:
-    """A short training of the embedded model, as docs/tutorials/watch_a_run.md does it."""
+    """Train the embedded model for a few steps, as in docs/tutorials/watch_a_run.md."""
     text = (ROOT / "docs" / "tutorials" / "watch_a_run.md").read_text("utf-8")
     block = re.search(r"```python\n(.*?)```", text, re.S)
     assert block, "the tutorial has a block of Python"

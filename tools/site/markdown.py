@@ -1,4 +1,4 @@
-"""Pieces of Markdown that several pages of the reference are made of."""
+"""Markdown helpers for the pages of the reference."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 
 def linked(citation: str) -> str:
-    """A citation whose arXiv numbers can be clicked."""
+    """Return a citation with its arXiv numbers as links."""
     return ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", citation)
 
 
 def cell(words: str) -> str:
-    """One line, without bars that would end the cell."""
+    """Return text as a table cell: one line, with bars escaped."""
     return " ".join(words.split()).replace("|", "\\|")
 
 
 def prose(words: str) -> str:
-    """Words in which brackets, stars and signs of smaller are meant as such."""
+    """Escape brackets, stars and less-than signs."""
     return re.sub(r"([*_<\[\]])", r"\\\1", words)
 
 
@@ -30,10 +30,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def code(words: object) -> str:
-    """As it is typed; backticks inside would end it, and none of ours has any."""
+    """Return text as inline code. It must not contain backticks."""
     return f"`{words}`"
 
 
 def contents(pages: Iterable[str], *, hidden: bool = False) -> str:
-    """The part of the navigation that lies under a page."""
+    """Return the navigation below a page."""
     return "\n".join(["```{toctree}", *([":hidden:"] if hidden else []), "", *pages, "```", ""])

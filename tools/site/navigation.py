@@ -1,5 +1,5 @@
-"""Where each page stands. The navigation is added to pages when the site is built: in the repository they are plain
-Markdown, and a page that is not named here fails the build."""
+"""The position of each page. The navigation is added when the site is built, since pages in the repository are plain
+Markdown. A page that is not listed here fails the build."""
 
 from __future__ import annotations
 
@@ -54,6 +54,8 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
         "glossary",
         "walk",
         "house",
+        "durability",
+        "fuzzing",
         "../../CHANGELOG",
         "../../CODE_OF_CONDUCT",
         "../../SECURITY",

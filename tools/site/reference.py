@@ -1,7 +1,7 @@
-"""The reference, written from the code each time the site is built. No list of it is typed.
+"""The reference, generated from the code each time the site is built.
 
-Variants, papers and families have pages of their own in docs/, which tools write and tests hold to the code: they stand
-in the navigation here and are not written twice.
+Variants, papers and families have pages in docs/, which other tools generate and tests compare with the code. They are
+in the navigation, but are not generated here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rooms as a drawing, made from the contract that `lint-imports` holds and from the docstring of each room."""
+"""A drawing of the rooms, made from the contract that `lint-imports` checks and the docstring of each room."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LETTER = 8  # pixels, about
 
 
 def layers() -> list[list[str]]:
-    """From the top of the ladder to its foot: rooms of one step do not import each other."""
+    """Return the layers from top to bottom. Rooms of one layer do not import each other."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     contracts = settings["tool"]["importlinter"]["contracts"]
     (ladder,) = (contract for contract in contracts if contract.get("containers") == ["attnscope"])
@@ -45,7 +45,7 @@ def rooms_page() -> str:
 
 
 def drawing(ladder: Sequence[Sequence[str]], free: set[str]) -> str:
-    """One SVG inside the page, in the colours of its theme. Without blank lines, which would end the block."""
+    """Return an SVG in the colours of the page's theme. It has no blank lines, which would end the HTML block."""
     height = ROW * len(ladder) + 20
     words = f"The rooms in {len(ladder)} steps, from {ladder[0][0]} at the top to {ladder[-1][0]} at the foot"
     lines = [
@@ -70,5 +70,5 @@ def drawing(ladder: Sequence[Sequence[str]], free: set[str]) -> str:
 
 
 def _says(room: str) -> str:
-    """The first sentence of its docstring."""
+    """Return the first sentence of the room's docstring."""
     return " ".join((import_module(f"attnscope.{room}").__doc__ or "").split("\n\n")[0].split())

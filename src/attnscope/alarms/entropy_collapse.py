@@ -1,8 +1,8 @@
-"""Attention that becomes one-hot: layers in which most heads lose their entropy (arXiv:2303.06296).
+"""Attention becomes one-hot: most heads of a block lose their entropy (arXiv:2303.06296).
 
-Heads sharpen in every good run, and some of a trained model are sharp for good. A collapse is most heads of a layer
-below `level` nats that were above it when the run began, or a layer whose mean entropy fell by the share `fall` of its
-largest value within a window.
+Heads sharpen in every good run, and some heads of a trained model stay sharp. The rule fires if most heads of a block
+are below `level` nats and were above it when the run began, or if the mean entropy of a block fell by the share `fall`
+of its maximum within a window.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attnscope.commands.watch.rule import History, Limits, Ringing, rule
+from attnscope.commands.watch.rule import Firing, History, Limits, rule
 from attnscope.core.finding import Severity
 from attnscope.core.words import count, number, percent
 
@@ -19,18 +19,18 @@ from attnscope.core.words import count, number, percent
 @rule(
     severity="warning",
     reads=("entropy",),
-    summary="Most heads of a layer become one-hot, or its entropy falls fast.",
+    summary="Most heads of a block become one-hot, or its entropy falls fast.",
     citation="arXiv:2303.06296",
-    advice="Lower the learning rate, norm queries and keys, or reparametrise their weights (sigma-reparam).",
+    advice="Lower the learning rate, normalise queries and keys, or reparametrise their weights (sigma-reparam).",
     thresholds={"level": 0.1, "most": 0.5, "fall": 0.5, "window": 100.0},
 )
-def entropy_collapse(history: History, limits: Limits) -> Iterator[Ringing]:
+def entropy_collapse(history: History, limits: Limits) -> Iterator[Firing]:
     for track in history.tracks("entropy"):
         low = (track.now < limits["level"]) & (track.first >= limits["level"])
         known = np.isfinite(track.now).sum(axis=1)
         collapsed = low.sum(axis=1) > limits["most"] * np.maximum(known, 1)
         recent, steps = track.within(limits["window"])
-        means = np.array([_means(one) for one in recent])
+        means = np.array([_means(table) for table in recent])
         highest = np.fmax.reduce(means, axis=0)
         fallen = means[-1] < (1 - limits["fall"]) * highest
         if collapsed.any():
@@ -38,11 +38,11 @@ def entropy_collapse(history: History, limits: Limits) -> Iterator[Ringing]:
             lowest = float(track.now[where].min())
             severity: Severity = "critical" if collapsed.sum() > limits["most"] * int((known > 0).sum()) else "warning"
             what = f"Entropy collapses to {number(lowest)} nats"
-            yield Ringing(track.stack, track.site, where, lowest, limits["level"], what, severity)
+            yield Firing(track.stack, track.site, where, lowest, limits["level"], what, severity)
         elif fallen.any():
             share = float((1 - means[-1] / highest)[fallen].max())
             what = f"Entropy fell by {percent(share)} within {count(steps, 'step')}"
-            yield Ringing(track.stack, track.site, fallen, share, limits["fall"], what)
+            yield Firing(track.stack, track.site, fallen, share, limits["fall"], what)
 
 
 def _means(table: np.ndarray) -> np.ndarray:

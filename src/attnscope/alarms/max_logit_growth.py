@@ -1,8 +1,8 @@
-"""Logits that grow: softmax becomes one-hot, its gradient vanishes, and the loss follows (arXiv:2309.14322).
+"""Logits grow: softmax becomes one-hot, its gradient vanishes, and the loss diverges (arXiv:2309.14322).
 
-Rings above `level` if that is `rise` times the first value of the head: a model that starts with large logits works
-with them, and they vary between batches. Also rings above `floor` if the largest logit of a head grew `growth` times
-within a window, where values below 1 count as 1.
+The rule fires above `level` if the value is also `rise` times the head's first value, because a model may work with
+large logits from the start, and logits vary between batches. It also fires above `floor` if the largest logit of a head
+grew `growth` times within a window, where values below 1 count as 1.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attnscope.commands.watch.rule import History, Limits, Ringing, rule
+from attnscope.commands.watch.rule import Firing, History, Limits, rule
 from attnscope.core.words import count, number
 
 
 @rule(
     severity="warning",
     reads=("max_logit",),
-    summary="The largest logit of a head is above what is safe, or grows fast.",
+    summary="The largest logit of a head is too large, or grows fast.",
     citation="arXiv:2507.20534, arXiv:2309.14322",
-    advice="Lower the learning rate, norm queries and keys, or let the watch hold logits down: qk_clip=100.",
+    advice="Lower the learning rate, normalise queries and keys, or let the watch limit logits: qk_clip=100.",
     thresholds={"level": 100.0, "rise": 1.5, "floor": 30.0, "growth": 2.0, "window": 100.0},
 )
-def max_logit_growth(history: History, limits: Limits) -> Iterator[Ringing]:
+def max_logit_growth(history: History, limits: Limits) -> Iterator[Firing]:
     for track in history.tracks("max_logit"):
         now, (before, steps) = track.now, track.before(limits["window"]) or (track.now, 0)
         high = (now > limits["level"]) & (now > limits["rise"] * track.first)
@@ -33,10 +33,10 @@ def max_logit_growth(history: History, limits: Limits) -> Iterator[Ringing]:
             continue
         worst = float(now[where].max())
         if high.any():
-            yield Ringing(track.stack, track.site, where, worst, limits["level"], f"Logits reach {number(worst)}")
+            yield Firing(track.stack, track.site, where, worst, limits["level"], f"Logits reach {number(worst)}")
         else:
-            then = float(before[where][now[where].argmax()])  # of the same head
+            then = float(before[where][now[where].argmax()])  # the growth of that head
             ratio = worst / (then if then > 0 else 1.0)
             grew = f"grew {number(ratio)} times" if then > 0 else f"grew from {number(then)}"
             what = f"Logits {grew} within {count(steps, 'step')}, to {number(worst)},"
-            yield Ringing(track.stack, track.site, where, ratio, limits["growth"], what)
+            yield Firing(track.stack, track.site, where, ratio, limits["growth"], what)

@@ -1,4 +1,4 @@
-"""NaN or infinity: the loss, a gradient, or what a layer computes. Everything behind that place is lost."""
+"""NaN or infinity in the loss, a gradient, or the output of a block. Nothing after that place can be trusted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from attnscope.commands.watch.rule import History, Limits, Ringing, rule
+from attnscope.commands.watch.rule import Firing, History, Limits, rule
 
 _TRAINING = ("gradient_norm",)
 
@@ -16,15 +16,15 @@ _TRAINING = ("gradient_norm",)
 @rule(
     severity="critical",
     reads=(),
-    summary="Something is no longer a number, and where it began.",
+    summary="NaN or infinity, with its origin.",
     citation="IEEE 754",
     advice=(
-        "Go back to the last checkpoint and lower the learning rate; in float16 look at the spike, or use bfloat16. A "
-        "gradient scaler skips steps with infinite gradients by itself."
+        "Go back to the last checkpoint and lower the learning rate; in float16 check the measure `spike`, or use "
+        "bfloat16. A gradient scaler skips steps with infinite gradients by itself."
     ),
     thresholds={"allowed": 0.0},
 )
-def nonfinite(history: History, limits: Limits) -> Iterator[Ringing]:
+def nonfinite(history: History, limits: Limits) -> Iterator[Firing]:
     lost = history.lost(history.looks[-1])
     broken_loss = history.loss is not None and not math.isfinite(history.loss)
     if not lost and not broken_loss and history.origin is None:
@@ -35,6 +35,4 @@ def nonfinite(history: History, limits: Limits) -> Iterator[Ringing]:
     what = "NaN or infinity" + (f" ({history.origin})" if history.origin else "" if lost else " in the loss")
     place = ("", "") if which is None else (which.stack, which.site)
     only_gradient = bool(lost) and not forward and not broken_loss
-    yield Ringing(
-        *place, where, float(where.sum()), limits["allowed"], what, "warning" if only_gradient else "critical"
-    )
+    yield Firing(*place, where, float(where.sum()), limits["allowed"], what, "warning" if only_gradient else "critical")

@@ -1,6 +1,7 @@
-"""Attention that cannot learn where to look: gradients at W_Q and W_K vanish beside that at W_V (arXiv:2206.03126).
+"""Queries and keys stop learning: the gradients of W_Q and W_K vanish relative to the gradient of W_V
+(arXiv:2206.03126).
 
-They do where tokens are alike, and where softmax is one-hot or flat. Rings where their ratio is below `level`, and
+This happens if tokens are alike, or if softmax is one-hot or flat. The rule fires if the ratio is below `level`, and
 `fall` times smaller than when the run began, at two looks in a row.
 """
 
@@ -10,19 +11,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attnscope.commands.watch.rule import History, Limits, Ringing, rule
+from attnscope.commands.watch.rule import Firing, History, Limits, rule
 from attnscope.core.words import number
 
 
 @rule(
     severity="warning",
     reads=("gradient_norm",),
-    summary="The gradients of queries and keys vanish beside that of values.",
+    summary="The gradients of queries and keys vanish relative to that of values.",
     citation="arXiv:2206.03126",
-    advice="Look at entropy and at the relative residual of these layers: one-hot rows, or tokens that are alike.",
+    advice="Check entropy and the relative residual of these blocks for one-hot rows or tokens that are alike.",
     thresholds={"level": 1e-3, "fall": 10.0},
 )
-def vanishing_gradients(history: History, limits: Limits) -> Iterator[Ringing]:
+def vanishing_gradients(history: History, limits: Limits) -> Iterator[Firing]:
     sides = [
         {(t.stack, t.site): t for t in history.tracks("gradient_norm", part)} for part in ("query", "key", "value")
     ]
@@ -37,4 +38,4 @@ def vanishing_gradients(history: History, limits: Limits) -> Iterator[Ringing]:
         if where.any():
             lowest = float(ratio[-1][where].min())
             what = f"Gradients of queries and keys are {number(lowest)} of that of values"
-            yield Ringing(*place, where, lowest, limits["level"], what)
+            yield Firing(*place, where, lowest, limits["level"], what)

@@ -1,1 +1,1 @@
-"""The command line: parse, import lazily, call, print."""
+"""The command line: parse arguments, call the Python function of a command, and print its record."""

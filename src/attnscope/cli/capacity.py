@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 @with_requests(
     out=typer.Option(
-        help="Folder for capacity.json and capacity.html. Default: attnscope-capacity-nN-kK, and nowhere for an "
-        "answer that was only looked up.",
+        help="Folder for capacity.json and capacity.html (with --model: head_widths.json and head_widths.html). "
+        "Default: attnscope-capacity-nN-kK or attnscope-capacity-MODEL, but nothing is written if the table in the "
+        "package has the answer.",
         metavar="FOLDER",
     ),
     save=SAVE,
@@ -43,17 +44,19 @@ def capacity(
         int | None, typer.Option("-n", help="Tokens in the context: rows and columns of the pattern.", min=2)
     ] = None,
     k: Annotated[
-        int | None, typer.Option("-k", help="Keys that a query attends to. With --model: 4 if not given.", min=1)
+        int | None, typer.Option("-k", help="Keys that a query attends to. Default with --model: 4.", min=1)
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="Instead of -n: what every head of this model attends to, and the width that it needs."),
+        typer.Option(
+            help="Instead of -n: measure what every head of this model attends to, and the width that it needs."
+        ),
     ] = None,
     corpus: Annotated[
-        str | None, typer.Option(help="With --model: texts to read, a file or folder. Default: a small one inside.")
+        str | None, typer.Option(help="With --model: texts to read, a file or folder. Default: a small embedded text.")
     ] = None,
     texts: Annotated[int, typer.Option(help="With --model: how many texts are read.", min=1)] = 2,
-    max_tokens: Annotated[int, max_tokens_option("With --model; 48 if not given.")] = 48,
+    max_tokens: Annotated[int, max_tokens_option(when="With --model")] = 48,
     dtype: HeadDtype = "float32",
     ratio_error: RatioError = 0.1,
     leak: Leak = 0.01,
@@ -61,38 +64,39 @@ def capacity(
     budget: Annotated[
         float | None,
         budget_option(
-            "measuring what is not known yet, about. Default: 120, and none where the table inside the package has "
-            "the answer."
+            "new measurements (approximate). Default: 120, or none if the table in the package has the answer."
         ),
     ] = None,
     no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Measure again what was measured before, here or for the package.")
+        bool,
+        typer.Option("--no-cache", help="Measure again, and ignore earlier measurements and the table in the package."),
     ] = False,
     output: Output = Output(),
 ) -> None:
     """How wide must a head be to attend to any K of N tokens? What is proved, and what each construction needs.
 
-    With --model: for every head of a model, the width of the narrowest head found for what it attends to on texts.
+    With --model: the narrowest head found that attends to the same keys, for every head of a model.
     """
     from attnscope.cli.files import named_folder
 
     if model is not None:
         if n is not None:
-            raise RefusalError("-n is for patterns without a model: with --model, say --max-tokens instead.")
+            raise RefusalError("-n is for patterns without a model: with --model, give --max-tokens instead.")
         accuracy = {"dtype": dtype, "ratio_error": ratio_error, "leak": leak}
         limit = {} if budget is None else {"budget": budget}
         _head_widths(model, corpus, output, k=k or 4, texts=texts, max_tokens=max_tokens, **accuracy, **limit)
         return
     if n is None or k is None:
-        raise RefusalError("Nothing is asked: give -n and -k, or a model with --model.")
+        raise RefusalError("There is nothing to compute: give -n and -k, or a model with --model.")
     if corpus is not None:
-        raise RefusalError("--corpus is what a model reads: name the model with --model.")
+        raise RefusalError("--corpus needs a model that reads it: name the model with --model.")
     with running(output) as run:
         from attnscope.commands.capacity.run import Question, answered
         from attnscope.commands.capacity.widths import Shelf
+        from attnscope.heads.accuracy import checked_accuracy
 
         shelf = Shelf(fresh=no_cache)
-        question = Question.asked(n, k, dtype, ratio_error, leak, seeds)
+        question = Question.asked(n, k, checked_accuracy(ratio_error, leak, dtype), seeds)
         looked_up = budget is None and question.in_table(shelf)
         if output.out is not None or not looked_up:
             run.enter(output.out or named_folder(f"capacity-n{n}-k{k}"))
@@ -101,14 +105,14 @@ def capacity(
             run.keep(answer, "capacity.json", "capacity.html")
     _tell(run, answer)
     if answer.interrupted:
-        kept = f"{count(shelf.kept, 'measurement')} done until then {'is' if shelf.kept == 1 else 'are'} kept"
+        kept = f"{count(shelf.kept, 'measurement')} done so far {'is' if shelf.kept == 1 else 'are'} kept"
         done = f"{kept}: run the same command to continue" if shelf.kept else "nothing new was measured or kept"
         say(f"interrupted; {done}.")
         raise typer.Exit(INTERRUPTED)
 
 
 def _head_widths(model: str, corpus: str | None, output: Output, **options: Any) -> None:
-    """Answer for every head of a model."""
+    """Measure the widths that the heads of a model need."""
     from attnscope.cli.files import named_folder
     from attnscope.cli.options import check_model
 
@@ -120,7 +124,7 @@ def _head_widths(model: str, corpus: str | None, output: Output, **options: Any)
         run.keep(answer, "head_widths.json", "head_widths.html")
     _tell(run, answer)
     if answer.interrupted:
-        say("interrupted; the heads done until then are in the record.")
+        say("interrupted; the heads that were done are in the record.")
         raise typer.Exit(INTERRUPTED)
 
 

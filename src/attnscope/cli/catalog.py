@@ -12,7 +12,8 @@ CardsAsJson = Annotated[bool, typer.Option("--json", help="Print the cards as JS
 
 
 def measures(
-    name: Annotated[str | None, typer.Argument(help="One measure, in full.")] = None, as_json: CardsAsJson = False
+    name: Annotated[str | None, typer.Argument(help="Show the whole card of one measure.")] = None,
+    as_json: CardsAsJson = False,
 ) -> None:
     """List what can be measured, with unit, range and source."""
     from attnscope.core.measure import measure_cards
@@ -30,13 +31,14 @@ def measures(
 
 
 def variants(
-    name: Annotated[str | None, typer.Argument(help="One variant, in full.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show the whole card of one variant.")] = None,
     remedies: Annotated[
-        bool, typer.Option("--remedies", help="Which finding asks for which remedy (`attnscope treat`).")
+        bool, typer.Option("--remedies", help="Show which remedies are for which finding (see `attnscope treat`).")
     ] = False,
     as_json: CardsAsJson = False,
 ) -> None:
-    """List the published attentions that can be exchanged, with cost, start and source."""
+    """List the published forms of attention that can replace a model's own, with their cost and source, and whether
+    they leave its output unchanged before training."""
     from attnscope.core.finding import TABLE
     from attnscope.core.registry import refuse_unknown_variant
     from attnscope.core.variant import variant_cards
@@ -60,14 +62,14 @@ def cite(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="A measure, variant, construction, explanation, finding, alarm rule or paper by its name, an arXiv "
-            "number, or all; without one, attnscope itself.",
+            help="The name of a measure, variant, construction, explanation, finding, alarm rule or paper, an arXiv "
+            "number, or all. Default: attnscope itself.",
             show_default=False,
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the entries as JSON.")] = False,
 ) -> None:
-    """Print BibTeX of what a number, a variant or a verdict stands on."""
+    """Print the BibTeX entries of the papers behind a measure, a variant or a verdict."""
     from attnscope.papers.cite import cite as twin
 
     citation = twin(name)

@@ -15,7 +15,7 @@ from attnscope.core.finding import Severity
 
 
 @with_requests(
-    out=typer.Option(help="Also write a page with all of them.", metavar="FILE"),
+    out=typer.Option(help="Also write an HTML page of the comparison.", metavar="FILE"),
     save=SAVE,
     as_json=json_option("the differences"),
 )
@@ -23,32 +23,32 @@ def compare(
     surveys: Annotated[
         list[Path],
         typer.Argument(
-            help="Two surveys or more: survey.json files, or the folders that scans wrote. The first is the baseline.",
+            help="Two or more surveys: survey.json files, or the folders that scans wrote. The first is the baseline.",
             metavar="SURVEY",
         ),
     ],
     threshold: Threshold = None,
     fail_on: Annotated[
         Severity | None,
-        typer.Option(help="Exit with code 1 when a finding is new or worse, and this severe or more (for CI gates)."),
+        typer.Option(help="Exit with code 1 if a finding of at least this severity is new or worse (for CI)."),
     ] = None,
     output: Output = Output(),
 ) -> None:
-    """Set surveys side by side: checkpoints, variants, models. Says what got worse and better than in the first."""
+    """Compare surveys of checkpoints, variants or models: say what is better and what is worse than in the first."""
     from attnscope.commands.compare.record import compare as twin
     from attnscope.commands.scan.diagnose import Thresholds
     from attnscope.reports.terminal import print_record
 
     if len(surveys) < 2:
-        raise RefusalError("A comparison is of two surveys or more: name another one.")
-    found = twin(*surveys, thresholds=Thresholds.parse(threshold or []))
+        raise RefusalError("A comparison needs at least two surveys: name another one.")
+    comparison = twin(*surveys, thresholds=Thresholds.parse(threshold or []))
     if output.save is not None:
-        found.save(output.save)
+        comparison.save(output.save)
     if output.out is not None:
-        found.write_page(page_path(output.out))
+        comparison.write_page(page_path(output.out))
     if output.as_json:
-        print_json(found.to_json())
+        print_json(comparison.to_json())
     else:
-        print_record(found, files={"Report": output.out, "Record": output.save}, verbose=output.verbose)
-    if fail_on and found.regressions(fail_on):
+        print_record(comparison, files={"Report": output.out, "Record": output.save}, verbose=output.verbose)
+    if fail_on and comparison.regressions(fail_on):
         raise typer.Exit(1)

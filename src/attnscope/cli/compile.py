@@ -20,6 +20,7 @@ from attnscope.cli.options import (
 )
 from attnscope.cli.output import say
 from attnscope.cli.runner import INTERRUPTED, Output, running
+from attnscope.commands.compile.settings import CompileSettings
 from attnscope.core.card import names
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import named_path
@@ -32,6 +33,24 @@ CONSTRUCTIONS = names("attnscope.constructions")
 
 
 @with_requests(
+    ratio_error=RatioError,
+    leak=Leak,
+    dtype=HeadDtype,
+    method=Annotated[str, typer.Option(help=f"auto, {', '.join(CONSTRUCTIONS[:-1])} or {CONSTRUCTIONS[-1]}.")],
+    width=Annotated[int | None, typer.Option(help="Build the best head of this width instead of searching.", min=1)],
+    universal=Annotated[
+        bool,
+        typer.Option(
+            "--universal",
+            help="Use keys that do not depend on the pattern; the certificate says whether they are proved to work for "
+            "all patterns.",
+        ),
+    ],
+    seed=Annotated[int, seed_option("generated patterns and for the search", 0)],
+    budget=Annotated[
+        float,
+        budget_option("the search (approximate). If no head is found by then, the search continues until one is."),
+    ],
     out=typer.Option(
         help="Folder for head.safetensors and head.html, or a .safetensors file for the head alone. Default: "
         "attnscope-PATTERN.",
@@ -44,7 +63,7 @@ def compile(
     pattern: Annotated[
         str | None,
         typer.Argument(
-            help="A file (.npz, .npy, .mtx, .json; .txt and .csv with an edge on a line: row, column, weight) or a "
+            help="A file (.npz, .npy, .mtx, .json; .txt and .csv with one edge per line: row, column, weight) or a "
             "generator: permutation, union_of_permutations, window, strided, sink_window, block, random_graph, "
             "induction, previous_token.",
             show_default=False,
@@ -54,49 +73,30 @@ def compile(
     k: Annotated[
         int | None, typer.Option("-k", help="Non-zeros in a row of a generated or observed pattern.", min=1)
     ] = None,
-    ratio_error: RatioError = 0.1,
-    leak: Leak = 0.01,
-    dtype: HeadDtype = "float32",
-    method: Annotated[
-        str,
-        typer.Option(help=f"auto, {', '.join(CONSTRUCTIONS[:-1])} or {CONSTRUCTIONS[-1]}."),
-    ] = "auto",
-    width: Annotated[
-        int | None, typer.Option(help="Build the best head of this width instead of searching.", min=1)
-    ] = None,
+    settings: CompileSettings = CompileSettings(),
     causal: Annotated[
-        bool, typer.Option("--causal", help="Queries see no later key: what lies above the diagonal is masked.")
-    ] = False,
-    universal: Annotated[
-        bool,
-        typer.Option(
-            "--universal",
-            help="Keys that do not depend on the pattern; says whether they are proved to serve all.",
-        ),
+        bool, typer.Option("--causal", help="Queries see no later key: entries above the diagonal are masked.")
     ] = False,
     normalise: Annotated[bool, typer.Option("--normalise", help="Divide every row by its sum first.")] = False,
     model: Annotated[
-        str | None, typer.Option(help="Take the pattern from a head of this model, as it reads --text.")
+        str | None, typer.Option(help="Take the pattern from a head of this model while it reads --text.")
     ] = None,
-    text: Annotated[str | None, typer.Option(help="What the model reads: a text, or a file of one.")] = None,
+    text: Annotated[str | None, typer.Option(help="What the model reads: a text, or a text file.")] = None,
     block: Annotated[int, typer.Option(help="Block of the observed head, from 0.", min=0)] = 0,
     head: Annotated[int, typer.Option(help="The observed head.", min=0)] = 0,
-    seed: Annotated[int, seed_option("generated patterns and for the search", 0)] = 0,
-    budget: Annotated[float, budget_option("the search, about; one that has not found a head yet goes on.")] = 300.0,
     output: Output = Output(),
 ) -> None:
     """Build the narrowest attention head that does what PATTERN says, with a certificate that proves it does."""
     from attnscope.cli.files import HEAD, checked_file, pattern_folder, text_or_file
     from attnscope.cli.options import check_construction, check_model
-    from attnscope.heads.accuracy import checked_accuracy
 
     out = output.out
     alone = out is not None and out.suffix.lower() == ".safetensors"
     if out is not None and (alone or (out.suffix and not out.is_dir())):
         checked_file(out, "--out", (".safetensors",))
     _check_source(pattern, n, model, text, causal or normalise)
-    check_construction(method)
-    checked_accuracy(ratio_error, leak, dtype)
+    check_construction(settings.method)
+    settings.checked()
     if model:
         check_model(model)
     with running(output, doing="any head") as run:
@@ -105,28 +105,17 @@ def compile(
             from attnscope.hf.tapping.observed import observed_pattern
 
             run.progress(f"reading the text with {model}", 0, 0)
-            target = observed_pattern(load(model), text_or_file(text or ""), layer=block, head=head, k=k or 4)
+            target = observed_pattern(load(model), text_or_file(text or ""), block=block, head=head, k=k or 4)
             name = f"{Path(model).name}-layer{block}-head{head}"
         else:
-            target = _pattern(str(pattern), n, k, seed, causal, normalise)
+            target = _pattern(str(pattern), n, k, settings.seed, causal, normalise)
             name = f"{pattern}-n{n}-k{k or 1}" if n is not None else Path(str(pattern)).stem
         if not alone:
             run.enter(out or pattern_folder(name, target))
         from attnscope.commands.compile.run import compile as twin
 
-        compiled = twin(
-            target,
-            ratio_error=ratio_error,
-            leak=leak,
-            dtype=dtype,
-            method=method,
-            width=width,
-            universal=universal,
-            seed=seed,
-            budget=budget,
-            progress=run.progress,
-        )
-        if alone or compiled.interrupted:  # after Ctrl-C nobody waits for a drawing
+        compiled = twin(target, settings=settings, progress=run.progress)
+        if alone or compiled.interrupted:  # after Ctrl-C, do not make the user wait for a drawing
             with uninterrupted():
                 run.files = {"Page": None, "Head": compiled.save(out if alone and out else run.folder / HEAD)}
         else:
@@ -137,7 +126,7 @@ def compile(
         say(f"interrupted; the best head so far is in {where}.")
         raise typer.Exit(INTERRUPTED)
     if compiled.out_of_time:
-        say("the time was up before the search was: --budget gives it more.")
+        say("the search was stopped by its time limit: raise it with --budget.")
     if not compiled.reached:
         say(f"the accuracy was not reached; the best head, marked as failing, is in {where}.")
         raise typer.Exit(1)
@@ -148,24 +137,22 @@ def _check_source(pattern: str | None, n: int | None, model: str | None, text: s
         raise RefusalError("The name after --model is empty: name a folder, a hub name, a .gguf file, or 'pocket'.")
     if model is not None:
         if pattern is not None:
-            raise RefusalError("Both a pattern and --model are given: the pattern comes from one of them.")
+            raise RefusalError("Both a pattern and --model are given: leave one of them out.")
         if text is None:
-            raise RefusalError("--model needs something to read: give it with --text.")
+            raise RefusalError("--model needs a text to read: give it with --text.")
         if n is not None:
             raise RefusalError("-n is for generated patterns: with --model, the text says how many rows there are.")
         if changed:
-            raise RefusalError(
-                "--causal and --normalise say how to read a pattern: leave them out, the model's head decides both."
-            )
+            raise RefusalError("--causal and --normalise are for given patterns: leave them out with --model.")
         return
     if text is not None:
-        raise RefusalError("--text is what a model reads: name the model with --model.")
+        raise RefusalError("--text needs a model that reads it: name the model with --model.")
     if not pattern:
         raise RefusalError("No pattern is given: name a file or a generator, or a model with --model and --text.")
 
 
 def _pattern(source: str, n: int | None, k: int | None, seed: int, causal: bool, normalise: bool) -> Pattern:
-    """Generate the pattern if a generator has that name (a file needs a suffix to be read); else read it."""
+    """Generate the pattern if `source` is the name of a generator, else read it as a file."""
     from attnscope.heads.generate import GENERATORS, generate
 
     path = named_path(source, "pattern")
@@ -176,5 +163,5 @@ def _pattern(source: str, n: int | None, k: int | None, seed: int, causal: bool,
             raise RefusalError(f"-n and -k are for generated patterns: the size of {source} is in the file.")
         return read_pattern(path, causal=causal, normalise=normalise)
     if source in GENERATORS and n is None:
-        raise RefusalError(f"A generated pattern needs a size: give {source} one with -n, like -n 256.")
+        raise RefusalError(f"A generated pattern needs a size: give {source} a size with -n, such as -n 256.")
     return generate(source, n or 1, 1 if k is None else k, seed=seed, causal=causal)

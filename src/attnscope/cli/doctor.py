@@ -1,4 +1,4 @@
-"""`attnscope doctor`: does everything work here, and what is missing?"""
+"""`attnscope doctor`: check that attnscope works on this machine, and list what is missing."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from attnscope.cli.options import json_option
 
 def doctor(
     clear_cache: Annotated[
-        bool, typer.Option("--clear-cache", help="Empty the folder of kept measurements, and stop.")
+        bool, typer.Option("--clear-cache", help="Empty the cache of measurements, and exit.")
     ] = False,
     as_json: Annotated[bool, json_option("what was found")] = False,
 ) -> None:
-    """Look at this installation: versions, devices, extras, the cache, and a verified scan of the embedded model."""
+    """Check this installation: versions, devices, extras, the cache, and a verified scan of the embedded model."""
     from attnscope.cli.output import print_json
 
     if clear_cache:
@@ -26,18 +26,18 @@ def doctor(
         if as_json:
             print_json({"folder": str(cache_folder()), "freed": freed})
         else:
-            typer.echo(f"{cache_folder()} is empty; {freed / 1e6:.1f} MB were in it.")
+            typer.echo(f"emptied {cache_folder()}, which held {freed / 1e6:.1f} MB.")
         return
     from attnscope.commands.doctor.run import doctor as look
 
-    found = look()
+    checkup = look()
     if as_json:
-        print_json(found.to_json())
+        print_json(checkup.to_json())
     else:
         from rich.console import Console
 
         from attnscope.commands.doctor.record import show_checkup
 
-        Console(highlight=False).print(show_checkup(found))
-    if not found.well:
+        Console(highlight=False).print(show_checkup(checkup))
+    if not checkup.well:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""`attnscope explain`: which part of the input decided, by several methods side by side."""
+"""`attnscope explain`: which part of the input decided the output, according to several methods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @with_requests(
     TextOptions,
-    seed=seed_option("random weights and the random floor"),
+    seed=seed_option("random weights and the random baseline"),
     out=out_option("explanation.json and explanation.html", "MODEL"),
     chart=chart_option("the map of tokens by methods"),
     as_json=json_option("the explanation"),
@@ -37,40 +37,41 @@ def explain(
     text: Annotated[
         str,
         typer.Argument(
-            help="What the model reads: a text, a file of one, - for standard input, a picture (photo.png) or a sound "
+            help="What the model reads: a text, a text file, - for standard input, a picture (photo.png) or a sound "
             "(speech.wav)."
         ),
     ],
     beside: Annotated[
         str | None,
         typer.Argument(
-            help="A second input: the text beside a picture, what is said in a sound, the target of an "
-            "encoder-decoder, or for encoders another text or picture to be compared."
+            help="A second input: the text that goes with a picture or sound, the target of an encoder-decoder, or for "
+            "encoders another text or picture to compare with.",
+            metavar="SECOND_INPUT",
         ),
     ] = None,
     target: Annotated[
         str | None,
         typer.Option(
             help="A token (with its leading space) or a class, by name or number; several words are a continuation. "
-            "Default: what the model says is most likely.",
+            "Default: the most likely one.",
             metavar="TOKEN",
         ),
     ] = None,
     against: Annotated[
         str | None,
         typer.Option(
-            help="A second token or class: the difference is explained. For models without a head, a second text: how "
-            "alike they are is explained.",
+            help="A second token or class: explain the difference. For models without a head, a second text: explain "
+            "how similar they are.",
             metavar="TOKEN",
         ),
     ] = None,
     position: Annotated[
         int | None,
-        typer.Option(help="Token at which the model is asked. Default: the last one, or the first mask.", metavar="P"),
+        typer.Option(help="Token whose output is explained. Default: the last one, or the first mask.", metavar="P"),
     ] = None,
     generate: Annotated[
         int | None,
-        typer.Option(help="Explain the next N tokens that the model writes, together and one by one.", metavar="N"),
+        typer.Option(help="Explain the next N tokens that the model generates, together and one by one.", metavar="N"),
     ] = None,
     head: Annotated[
         str | None,
@@ -83,8 +84,8 @@ def explain(
         str,
         typer.Option(
             "--method",
-            help="Explanations or sets of them, with commas: default, slow (a run for every token), all, or names such "
-            "as relevance,occlusion.",
+            help="Methods, separated by commas (relevance,occlusion), or a set of them: default, slow (methods that "
+            "run the model once for every token) or all.",
             metavar="NAMES",
         ),
     ] = "default",
@@ -92,26 +93,26 @@ def explain(
         bool,
         typer.Option(
             "--evaluate",
-            help="Judge the methods instead: TEXT is then a corpus (a file or a folder), and tokens are taken away in "
-            "the order each method gives.",
+            help="Judge the methods instead, by removing tokens in the order each method gives. TEXT is then a corpus: "
+            "a file or a folder.",
         ),
     ] = False,
     labels: Annotated[
         str | None,
         typer.Option(
-            help="Of --evaluate: the field of a .jsonl corpus that holds the true class of each text, which is then "
-            "followed in place of what the model says.",
+            help="With --evaluate: the field of a .jsonl corpus that holds the true class of each text. Methods are "
+            "then judged by the probability of that class, not of the class that the model chose.",
             metavar="FIELD",
         ),
     ] = None,
-    samples: Annotated[int | None, samples_option("of --evaluate: 16")] = None,
-    max_tokens: Annotated[int | None, max_tokens_option("of --evaluate: 48")] = None,
+    samples: Annotated[int | None, samples_option("16", "With --evaluate")] = None,
+    max_tokens: Annotated[int | None, max_tokens_option("48", "With --evaluate")] = None,
     loading: Loading = Loading(),
     sampling: Sampling = Sampling(),
     output: Output = Output(),
 ) -> None:
-    """Which part of TEXT (or of a picture, or of a sound) decided what MODEL says? Several methods side by side, with
-    fused attention on."""
+    """Which part of TEXT (or of a picture, or of a sound) decided the answer of MODEL? Shows what several
+    methods say, side by side."""
     from attnscope.cli.files import model_folder, text_or_medium
     from attnscope.cli.options import check_corpus, check_model, listed
     from attnscope.core.registry import refuse_unknown_methods
@@ -126,8 +127,8 @@ def explain(
     if evaluate:
         if beside is not None or any(value is not None for value in answer.values()):
             raise RefusalError(
-                "--evaluate follows what the model itself says of every text: leave --target, --against and --position "
-                "out, and --generate, --head and a second input too."
+                "--evaluate follows the model's own answer to every text: omit --target, --against, --position, "
+                "--generate, --head and the second input."
             )
         check_corpus(text)
         _check_labels(text, labels)
@@ -137,32 +138,32 @@ def explain(
         _refuse_before_loading(first, second, generate)
     check_model(model, loading)
     with running(output, output.out or model_folder(model, loading.random_init), "the explanation") as run:
-        found: Record
+        record: Record
         if evaluate:
             from attnscope.commands.evaluate.run import evaluate as judge
 
             cut |= {"bos": sampling.bos, "seed": loading.seed}
-            found = judge(model, first, methods=methods, loading=loading, progress=run.progress, **cut)
-            run.keep(found, "faithfulness.json", "faithfulness.html")
+            record = judge(model, first, methods=methods, loading=loading, progress=run.progress, **cut)
+            run.keep(record, "faithfulness.json", "faithfulness.html")
         else:
             from attnscope.commands.explain.run import explain as twin
 
             answer |= {"methods": methods, "loading": loading, "sampling": sampling}
-            found = twin(model, first, second, progress=run.progress, **answer)
-            run.keep(found, "explanation.json", "explanation.html")
-    run.tell(found)
+            record = twin(model, first, second, progress=run.progress, **answer)
+            run.keep(record, "explanation.json", "explanation.html")
+    run.tell(record)
 
 
-def _refuse_options_of_evaluation(given: dict[str, Any]) -> None:
-    if "labels" in given:
-        raise RefusalError("--labels belongs to --evaluate: add it, or name one class with --target.")
-    for name in given:
+def _refuse_options_of_evaluation(options: dict[str, Any]) -> None:
+    if "labels" in options:
+        raise RefusalError("--labels works only with --evaluate: add it, or name one class with --target.")
+    for name in options:
         flag = f"--{name.replace('_', '-')}"
-        raise RefusalError(f"{flag} belongs to --evaluate: add it, or leave {flag} out.")
+        raise RefusalError(f"{flag} works only with --evaluate: add it, or omit {flag}.")
 
 
 def _refuse_before_loading(text: str | Path, beside: str | Path | None, generate: int | None) -> None:
-    """Refuse what can be refused without a model and without torch."""
+    """Check arguments before torch and the model are loaded."""
     from attnscope.core.explanation import LONGEST_CONTINUATION as MOST
     from attnscope.data.medium import readable
 
@@ -170,11 +171,11 @@ def _refuse_before_loading(text: str | Path, beside: str | Path | None, generate
         if side is not None and (isinstance(side, Path) or not side.strip()):
             readable(side)
     if generate is not None and not 1 <= generate <= MOST:
-        raise RefusalError(f"--generate takes 1 to {MOST} tokens, not {generate}: choose such a number.")
+        raise RefusalError(f"--generate must be 1 to {MOST} tokens, not {generate}.")
 
 
 def _check_labels(corpus: str, labels: str | None) -> None:
-    """Refuse a corpus that lacks the field of classes."""
+    """Refuse a corpus without the field of classes."""
     from attnscope.core.folders import is_address
 
     if labels is not None and corpus != "-" and not is_address(corpus):

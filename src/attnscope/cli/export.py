@@ -13,16 +13,16 @@ from attnscope.cli.options import json_option
 def export(
     record: Annotated[
         Path,
-        typer.Argument(help="What a command wrote, such as survey.json, or the folder that holds it.", metavar="FILE"),
+        typer.Argument(help="A record such as survey.json, or the folder that holds it.", metavar="FILE"),
     ],
     format: Annotated[
         Literal["parquet", "csv", "json"] | None,
-        typer.Option(help="Default: what the name of --out ends in, or parquet."),
+        typer.Option(help="Default: the suffix of --out, or parquet."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where the table goes. Default: beside the record.", metavar="FILE")
+        Path | None, typer.Option(help="File for the table. Default: beside the record.", metavar="FILE")
     ] = None,
-    as_json: Annotated[bool, json_option("where the table is, and its columns")] = False,
+    as_json: Annotated[bool, json_option("the path of the table")] = False,
 ) -> None:
     """Write the table of FILE for other programs: one row for each measure, part, place and head of a survey."""
     from attnscope.cli.files import checked_file

@@ -16,7 +16,7 @@ from typer.core import TyperArgument, TyperCommand
 from attnscope.cli.help import write_examples
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import named_path, read_all, read_document, refusal_words, shortened
-from attnscope.core.words import whole
+from attnscope.core.words import replace_surrogates
 from attnscope.data.formats import LONGEST_TEXT, TEXT_SUFFIXES, plain_text, text_of_file
 
 if TYPE_CHECKING:
@@ -24,7 +24,20 @@ if TYPE_CHECKING:
 
 
 class PathCheckingCommand(TyperCommand):
-    """A command that checks its paths before it runs (not empty, no zero bytes, not too long), and shows examples."""
+    """A command that checks its paths before it runs (not empty, no zero bytes, not too long), and shows examples.
+
+    Its arguments are shown as MODEL, not as {model} <str>.
+    """
+
+    def __init__(self, *args: Any, **extra: Any) -> None:
+        super().__init__(*args, **extra)
+        for parameter in self.params:
+            if isinstance(parameter, TyperArgument):
+                parameter.metavar = parameter.metavar or str(parameter.name).upper()
+                parameter.display_type_rich = lambda ctx: None  # type: ignore[method-assign]  # noqa: ARG005
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [re.sub(r"\{(\w+)\}", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         write_examples(str(self.name), formatter)
@@ -34,15 +47,16 @@ class PathCheckingCommand(TyperCommand):
         rest: list[str] = super().parse_args(ctx, args)
         for parameter in self.params:
             value = ctx.params.get(str(parameter.name))
-            several = isinstance(value, list | tuple) and all(isinstance(one, Path) for one in value)
+            several = isinstance(value, list | tuple) and all(isinstance(path, Path) for path in value)
             if not isinstance(value, Path) and not several:
                 continue
             argument = isinstance(parameter, TyperArgument)
-            name = str(parameter.name).upper() if argument else max(parameter.opts, key=len)
-            for one in value if several else (value,):
-                if one == Path() and _was_empty(typed, None if argument else name):  # typer takes it for this folder
-                    raise RefusalError(f"What is given for {name} is empty, and not a file name: give it one.")
-            checked = [named_path(one, f"path of {name}") for one in (value if several else (value,))]
+            name = str(parameter.metavar) if argument else max(parameter.opts, key=len)
+            for path in value if several else (value,):
+                # typer would use the current folder
+                if path == Path() and _was_empty(typed, None if argument else name):
+                    raise RefusalError(f"The value of {name} is empty: give a file name.")
+            checked = [named_path(path, f"path of {name}") for path in (value if several else (value,))]
             ctx.params[str(parameter.name)] = checked if several else checked[0]
         return rest
 
@@ -53,10 +67,11 @@ def _was_empty(typed: list[str], option: str | None) -> bool:
     return f"{option}=" in typed or any(pair == (option, "") for pair in pairwise(typed))
 
 
-# Default folders: `attnscope-NAME`, after the model, the pattern, or the question. Everything about one model goes into
-# one folder. Of two models with one name (/a/model and /b/model) the second gets `attnscope-model-2`, with a message.
+# Default folders are called `attnscope-NAME`, after the model, the pattern, or the sizes n and k. Everything about one
+# model goes into one folder. If two models have one name (/a/model and /b/model), the second gets `attnscope-model-2`
+# and a message.
 
-LONGEST_STEM = 60  # letters of a name: with four bytes each, file systems still accept it
+LONGEST_STEM = 60  # letters of a name: even with four bytes each, file systems accept it
 OF_MODELS = (
     "survey.json",
     "survey.partial.json",
@@ -98,7 +113,7 @@ def _first_free(usual: Path, may_be_used: Callable[[Path], bool], what: str) -> 
         folder = usual if number == 1 else usual.with_name(f"{usual.name}-{number}")
         if may_be_used(folder):
             if folder != usual:
-                say(f"{usual} holds what was found about {what} of that name: this goes to {folder}.")
+                say(f"{usual} holds results for {what} of that name: results go to {folder} instead.")
             return folder
     raise AssertionError("numbers have no end")
 
@@ -159,13 +174,13 @@ def checked_file(path: Path, option: str, suffixes: tuple[str, ...]) -> None:
     if path.exists() and not path.is_file():
         raise RefusalError(f"'{path}' is a device, a pipe or a socket: give {option} the name of a file.")
     if not path.parent.is_dir():
-        raise RefusalError(f"There is no folder '{path.parent}': make it, or choose another place with {option}.")
+        raise RefusalError(f"There is no folder '{path.parent}': make it, or choose another path with {option}.")
     if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise RefusalError(f"'{path}' cannot be written: choose another place with {option}.")
+        raise RefusalError(f"'{path}' cannot be written: choose another path with {option}.")
 
 
 def _is(kind: Callable[[Path], bool], path: Path) -> bool:
-    """Ask the file system about a text that may be a path; most texts are too long or hold impossible letters."""
+    """Apply a check of the file system to a text that may be a path. Return False if it cannot be a path."""
     try:
         return kind(path)
     except PermissionError as error:
@@ -175,7 +190,7 @@ def _is(kind: Callable[[Path], bool], path: Path) -> bool:
 
 
 def text_or_medium(text: str) -> str | Path:
-    """Return the path of a picture or a sound, if the text names one; else as `text_or_file`."""
+    """Return the path of a picture or a sound if the text names one; else do as `text_or_file`."""
     from attnscope.data.medium import names_medium
 
     return Path(text) if names_medium(text) else text_or_file(text)
@@ -185,21 +200,23 @@ def text_or_file(text: str) -> str:
     """Return the text, the content of the file that it names, or standard input for `-`; refuse folders and missing
     files."""
     if text == "-":
-        said = "Standard input"
+        source = "Standard input"
         if sys.stdin is None:
-            raise RefusalError(f"{said} is closed: pipe a text into it, or give the text itself.")
-        return plain_text(read_all(sys.stdin.buffer, said, LONGEST_TEXT), said).removesuffix("\n")
-    text = whole(text)  # arguments that are not UTF-8
+            raise RefusalError(f"{source} is closed: pipe a text into it, or give the text itself.")
+        return plain_text(read_all(sys.stdin.buffer, source, LONGEST_TEXT), source).removesuffix("\n")
+    text = replace_surrogates(text)  # arguments that are not UTF-8
     if not text.strip() or len(text) >= LONGEST_PATH or "\n" in text or "\0" in text:
         return text
     path = Path(text)
-    if not _is(Path.is_file, path):
-        one_word = not any(character.isspace() for character in text)
-        if one_word and _is(Path.is_dir, path):
-            raise RefusalError(f"'{text}' is a folder: give a text, or a file of one.")
-        if one_word and path.suffix in TEXT_SUFFIXES:
+    one_word = not any(character.isspace() for character in text)
+    if one_word and _is(Path.is_symlink, path):
+        path = named_path(text, "text file")  # refuses a link that leads back to itself
+    if not _is(Path.exists, path) or (not one_word and not _is(Path.is_file, path)):
+        if one_word and (path.suffix in TEXT_SUFFIXES or _is(Path.is_symlink, path)):
             raise RefusalError(
                 f"There is no file '{shortened(text)}': give a text, or the name of a file that is there."
             )
         return text
+    if path.is_dir():
+        raise RefusalError(f"'{text}' is a folder: give a text, or a text file.")
     return text_of_file(path)

@@ -1,6 +1,6 @@
-"""Help with whole descriptions and examples, and error messages without terminal escapes.
+"""Show help with complete descriptions and examples, and error messages without terminal escapes.
 
-typer cuts descriptions to one line, and repeats what was typed in its error messages, escapes included.
+typer cuts descriptions to one line, and its error messages repeat the input with terminal escapes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _PARAMETER = re.compile(r"`([a-z_]+)=([^`]*)`")
 _RENAMED = {"survey": "from", "methods": "method", "settings": "set"}
 UsageError: Any = typer.BadParameter.__base__  # typer has no public name for it
 
-# Two for each command. In this order they all work in an empty folder, without a network; those of timeline
-# need a run, which a training writes (docs/watch.md).
+# Two examples per command. In this order they all work in an empty folder and without a network, except those of
+# timeline, which need a run folder (docs/watch.md).
 EXAMPLES: dict[str, tuple[str, str]] = {
     "scan": ("attnscope scan pocket", "attnscope scan pocket --random-init --samples 16"),
     "report": ("attnscope report attnscope-pocket", "attnscope report attnscope-pocket --charts charts"),
@@ -71,15 +71,15 @@ EXAMPLES: dict[str, tuple[str, str]] = {
 }
 
 WHAT_IS_WRITTEN = (
-    "What is written: scan, merge, collapse, paths, explain, view, treat, compile, capacity and reproduce keep what "
-    "they find (the record) and its page in the folder attnscope-NAME, named after the model, the pattern or the "
-    "paper, or in the folder that --out names, and say where. report, timeline and export write beside what they read. "
+    "What is written: scan, merge, collapse, paths, explain, view, treat, compile, capacity and reproduce write a "
+    "record and its page to a folder, and print its path. The folder is the one given by --out, or attnscope-NAME, "
+    "named after the model, the pattern or the paper. report, timeline and export write beside what they read. "
     "compare, measures, variants, cite and doctor write nothing unless asked."
 )
 
 
 class WholeHelpGroup(TyperGroup):
-    """All commands with whole descriptions, complaints without escapes for the terminal, and refusals in flags."""
+    """The group of all commands: complete descriptions, errors without terminal escapes, refusals that name flags."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -90,7 +90,7 @@ class WholeHelpGroup(TyperGroup):
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        with _clean_complaints():  # of the commands as well
+        with _clean_complaints():  # errors of the commands as well
             try:
                 return super().invoke(ctx)
             except RefusalError as refusal:
@@ -98,7 +98,8 @@ class WholeHelpGroup(TyperGroup):
 
 
 def in_flags(sentence: str) -> str:
-    """Return a refusal with flags: --max-tokens 64 for `max_tokens=64`, --against for `against=`."""
+    """Replace Python parameters in a refusal by flags: `max_tokens=64` becomes --max-tokens 64, `against=`
+    --against."""
     return _PARAMETER.sub(_flag, sentence)
 
 
@@ -121,7 +122,7 @@ def _clean_complaints() -> Iterator[None]:
 
 
 def _is_help(complaint: Any) -> bool:
-    """Return whether typer answers `attnscope` alone with the help, which keeps its lines."""
+    """Return whether the message is the help that typer prints for `attnscope` without arguments."""
     return type(complaint).__name__ == "NoArgsIsHelpError"
 
 

@@ -1,4 +1,4 @@
-"""`attnscope timeline RUN --live`: a run in the terminal while it is written elsewhere."""
+"""`attnscope timeline RUN --live`: show a run in the terminal while another process trains."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def live(run: Path, refresh: float, once: bool) -> None:
     if once or not console.is_terminal or not sys.stdin.isatty():
         print_screen(frame(reader.timeline, width=console.size.width, height=60, live=False), {}, console)
         return
-    with suppress(KeyboardInterrupt):  # leaves as q does: nothing is lost, another process writes the run
+    with suppress(KeyboardInterrupt):  # Ctrl-C quits like q: another process writes the run, so nothing is lost
         _follow(reader, console, refresh)
 
 
@@ -63,7 +63,7 @@ def _single_keys() -> Iterator[Pressed]:
     try:
         import termios
         import tty
-    except ImportError:  # on Windows only Ctrl-C leaves
+    except ImportError:  # on Windows only Ctrl-C quits
         yield _nothing_pressed
         return
     number = sys.stdin.fileno()
@@ -81,7 +81,7 @@ def _nothing_pressed(seconds: float) -> bool:
 
 
 def _pressed(number: int, seconds: float) -> bool:
-    """Return whether a key that leaves came within so many seconds, or the input was closed."""
+    """Return whether within so many seconds a key to quit was pressed, or the input was closed."""
     import select
 
     until = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""The `attnscope` command. Bad input is one sentence on standard error and exit code 2; nothing here imports torch."""
+"""The `attnscope` command. Bad input gives one sentence on standard error and exit code 2. Does not import torch."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from attnscope.cli.files import PathCheckingCommand
 from attnscope.cli.help import WHAT_IS_WRITTEN, WholeHelpGroup
 from attnscope.cli.merge import merge
 from attnscope.cli.output import (
-    NOBODY_READS,
+    CLOSED_OUTPUT,
     REFUSED,
     code_after_flush,
     code_of,
-    nobody_read,
-    of_a_stream,
+    crashed,
+    is_stream_error,
     open_closed_streams,
+    output_was_closed,
     say,
 )
 from attnscope.cli.paths import paths
@@ -37,10 +38,10 @@ from attnscope.cli.scan import scan
 from attnscope.cli.timeline import timeline
 from attnscope.cli.treat import treat
 from attnscope.cli.view import view
-from attnscope.core.errors import RefusalError, asking_for_torch
-from attnscope.core.progress import exit_code, leave_in_peace, stoppable
+from attnscope.core.errors import RefusalError, refuse_missing_torch
+from attnscope.core.progress import exit_code, ignore_signals, stoppable
 
-# Plain help: rich's formatting of it would cost more time than everything else in `attnscope --help`.
+# Plain help: formatting it with rich would take longer than the rest of `attnscope --help`.
 app = typer.Typer(
     name="attnscope",
     cls=WholeHelpGroup,
@@ -61,7 +62,7 @@ for command in (
 
 @app.callback(invoke_without_command=True)
 def options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
         from attnscope import __version__
@@ -71,34 +72,34 @@ def options(
 
 
 def run() -> None:
-    """Run the console entry point. Signal handlers are set here only: importing attnscope sets none."""
+    """Run the console entry point. Only this function sets signal handlers; importing attnscope does not."""
     open_closed_streams()
     with stoppable():
         code = None
-        with suppress(KeyboardInterrupt):  # a second one, while the first was being answered
+        with suppress(KeyboardInterrupt):  # a second signal, while the first was being handled
             code = _code()
         if code is None:
             code = exit_code()
-        if code == exit_code():  # still inside, so that no signal finds the old handlers
-            leave_in_peace()
+        if code == exit_code():  # inside `stoppable`, so that the old handlers get no signal
+            ignore_signals()
     sys.exit(code_after_flush(code))
 
 
 def _code() -> int:
     try:
-        with asking_for_torch():
+        with refuse_missing_torch():
             app()
-    except SystemExit as leaving:  # how typer always ends; commands exit with 130 for both signals
-        if nobody_read(leaving):
-            return NOBODY_READS
+    except SystemExit as leaving:  # typer always ends like this; commands exit with 130 for both signals
+        if output_was_closed(leaving):
+            return CLOSED_OUTPUT
         return exit_code() if leaving.code == INTERRUPTED else int(leaving.code or 0)
     except RefusalError as refusal:
         say(refusal.sentence)
         return REFUSED
-    except OSError as error:
-        if error.filename is None and not of_a_stream(error):
-            raise
-        return code_of(error)
+    except Exception as error:
+        if isinstance(error, OSError) and (error.filename is not None or is_stream_error(error)):
+            return code_of(error)
+        return crashed(error)
     return 0
 
 

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,25 +16,26 @@ from typing import Any, cast
 import typer
 
 from attnscope.core.errors import RefusalError
-from attnscope.core.files import refusal_words
+from attnscope.core.files import make_folders, refusal_words
 from attnscope.core.words import clean
 
 REFUSED = 2
-NOBODY_READS = 141  # what a shell reports after SIGPIPE; 1 is a gate that failed
+CRASHED = 70  # an internal error, as sysexits.h numbers it
+CLOSED_OUTPUT = 141  # what a shell reports after SIGPIPE; 1 is a gate that failed
 
 
 def open_closed_streams() -> None:
-    """Open standard streams that were closed, so that no file gets their numbers and printing always works."""
+    """Open standard streams that were closed, so that printing works and no file gets their descriptors."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(number)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
-    sys.stderr = cast(Any, Forgiving(sys.stderr))
+    sys.stderr = cast(Any, ErrorTolerantStream(sys.stderr))
 
 
-class Forgiving:
+class ErrorTolerantStream:
     """Standard error that ignores failures to write: a full disk or a closed reader must not stop the work."""
 
     def __init__(self, stream: Any) -> None:
@@ -52,13 +54,13 @@ class Forgiving:
             self._stream.flush()
 
 
-def nobody_read(leaving: SystemExit) -> bool:
-    """Return whether the program ends because its output was closed: typer and rich make that exit code 1."""
+def output_was_closed(leaving: SystemExit) -> bool:
+    """Return whether the program ends because its output was closed, for which typer and rich exit with code 1."""
     return isinstance(leaving.__context__, BrokenPipeError)
 
 
 def code_after_flush(code: int) -> int:
-    """Flush standard output while a failure can still be reported; return the exit code."""
+    """Flush standard output, report a failure, and return the exit code."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -69,20 +71,30 @@ def code_after_flush(code: int) -> int:
 
 
 def code_of(error: OSError) -> int:
-    """Report what the operating system refused, and return the exit code."""
+    """Report an error of the operating system, and return the exit code."""
     of_output = error.filename is None
     if of_output:
-        _forget_output()
+        _discard_output()
     if isinstance(error, BrokenPipeError):
-        return NOBODY_READS
+        return CLOSED_OUTPUT
     if of_output:
-        say(f"The output cannot be written ({error.strerror or error}): send it somewhere else, or make room.")
+        say(f"The output cannot be written ({error.strerror or error}): redirect it, or free some space.")
     else:
         say(refusal_words(error, os.fsdecode(error.filename) if error.filename else "", "file"))
     return REFUSED
 
 
-def of_a_stream(error: OSError) -> bool:
+def crashed(error: Exception) -> int:
+    """Print the traceback of an error that attnscope did not expect and where to report it; return the exit code."""
+    sys.stderr.write("".join(traceback.format_exception(error)))
+    say(
+        f"This is a defect of attnscope ({type(error).__name__}), not of what you gave it. Please report it with the "
+        "lines above, the command, and what `attnscope doctor` prints, where you got attnscope from."
+    )
+    return CRASHED
+
+
+def is_stream_error(error: OSError) -> bool:
     """Return whether an error without a file name is of an open stream: a full disk, or a closed reader."""
     return error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT, errno.EFBIG)
 
@@ -93,8 +105,8 @@ def say(sentence: str) -> None:
     sys.stderr.flush()
 
 
-def _forget_output() -> None:
-    """Redirect standard output to nowhere: Python would try to flush it again, and complain."""
+def _discard_output() -> None:
+    """Redirect standard output to the null device: Python would flush it again at exit and report the error twice."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -113,15 +125,20 @@ WRITTEN = (
 @contextmanager
 def output_folder(folder: Path) -> Iterator[Path]:
     """Make the output folder before any work is done; remove it again if it was new and is still empty."""
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  # stays "~" if it is unknown
+    if folder.resolve() in (Path(folder.resolve().anchor), home.resolve()):
+        raise RefusalError(f"'{folder}' is the root folder or your home folder: name a new folder with --out.")
     for name in WRITTEN:
         if (folder / name).exists() and not (folder / name).is_file():
-            raise RefusalError(f"'{folder / name}' is no file, and one must go there: name another folder with --out.")
+            raise RefusalError(
+                f"'{folder / name}' is not a file and cannot be replaced by one: name another folder with --out."
+            )
     new = not folder.exists()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
     except OSError as error:
         raise RefusalError(
-            f"The output folder '{folder}' cannot be made ({error.strerror}): name another one with --out."
+            f"The output folder '{folder}' cannot be created ({error.strerror}): name another one with --out."
         ) from None
     if not os.access(folder, os.W_OK):
         raise RefusalError(f"The output folder '{folder}' is not writable: name another one with --out.")
@@ -135,7 +152,7 @@ def output_folder(folder: Path) -> Iterator[Path]:
 def page_path(out: Path) -> Path:
     """Refuse an --out that is not the name of a file."""
     if not out.name or (out.exists() and not out.is_file()):
-        raise RefusalError(f"'{out}' is not a file name: give --out a name like report.html.")
+        raise RefusalError(f"'{out}' is not a file name: give --out a name such as report.html.")
     return out
 
 

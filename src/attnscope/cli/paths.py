@@ -1,4 +1,4 @@
-"""`attnscope paths`: what paths of each length contribute to what a model says, and what every head is worth."""
+"""`attnscope paths`: how much paths of each length, and each head, contribute to what a model predicts."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from attnscope.cli.options import (
 from attnscope.cli.output import say
 from attnscope.cli.runner import Output, running
 from attnscope.core.errors import RefusalError
+from attnscope.core.locks import refuse_in_use
 from attnscope.hf.loading.options import Loading, Sampling, TextOptions
 
 PARTIAL = "task_paths.partial.jsonl"
+LOCK = "task_paths.lock"
 
 
 @with_requests(
@@ -38,15 +40,15 @@ def paths(
     text: Annotated[
         str,
         typer.Argument(
-            help="What the model reads: a text, a file of one, or - for standard input. A .jsonl file of prompts with "
-            "their targets is a task: values of heads over all of them, with error bars."
+            help="What the model reads: a text, a text file, or - for standard input. A .jsonl file of prompts with "
+            "their targets is a task: heads are valued over all prompts, with error bars."
         ),
     ],
     target: Annotated[
         str | None,
         typer.Option(
             help="A token (with its leading space), a class by name or number, residual_norm or stream_norm. Default: "
-            "what the model says is most likely.",
+            "the model's own prediction.",
             metavar="TOKEN",
         ),
     ] = None,
@@ -55,18 +57,18 @@ def paths(
     ] = None,
     position: Annotated[
         int | None,
-        typer.Option(help="Token at which the model is asked. Default: the last one, or the first mask.", metavar="P"),
+        typer.Option(
+            help="Token whose prediction is decomposed. Default: the last one, or the first mask.", metavar="P"
+        ),
     ] = None,
-    top: Annotated[int, typer.Option(help="Single paths to list.", min=1)] = 10,
+    top: Annotated[int, typer.Option(help="How many single paths to list.", min=1)] = 10,
     draws: Annotated[
-        int, typer.Option(help="Random signs behind the path energies; 0 leaves them out and is faster.", min=0)
+        int, typer.Option(help="Random signs for estimating path energies; 0 skips the energies and is faster.", min=0)
     ] = 16,
-    mlp: Annotated[bool, typer.Option("--mlp/--no-mlp", help="Count and value MLPs too; without is faster.")] = True,
+    mlp: Annotated[bool, typer.Option("--mlp/--no-mlp", help="Also count and value MLPs; faster without.")] = True,
     removal: Annotated[
         str,
-        typer.Option(
-            help="Of a task: what stands in for a head that is really removed, zero, mean, or none (no check)."
-        ),
+        typer.Option(help="For a task: what replaces a head that is actually removed: zero, mean, or none (no check)."),
     ] = "zero",
     resume: Annotated[bool, resume_option("an interrupted run over prompts in --out")] = False,
     stack: Annotated[str | None, stack_option("the last")] = None,
@@ -74,7 +76,7 @@ def paths(
     sampling: Sampling = Sampling(),
     output: Output = Output(),
 ) -> None:
-    """Which ways through MODEL lead from TEXT to its answer? What paths of each length and every head contribute."""
+    """Which paths through MODEL lead from TEXT to its prediction? Shows what each length and head contributes."""
     from attnscope.cli.files import model_folder, text_or_file
     from attnscope.cli.options import check_model
 
@@ -85,7 +87,7 @@ def paths(
         raise RefusalError("--resume continues a task of many prompts: give a .jsonl file of them, or leave it out.")
     if is_task and any(value is not None for value in question.values()):
         raise RefusalError(
-            "The prompts of a task have targets of their own: leave out --target, --against and --position, and write "
+            "The prompts of a task have their own targets: leave out --target, --against and --position, and write "
             "them into the file."
         )
     words = "" if is_task else text_or_file(text)
@@ -97,20 +99,20 @@ def paths(
     with running(output, folder, "the decomposition") as run:
         from attnscope.commands.paths.run import paths as twin
 
-        found = twin(model, words, top=top, mlp=mlp, draws=draws, progress=run.progress, **question, **shared)
-        run.keep(found, "paths.json", "paths.html")
-    run.tell(found)
+        decomposition = twin(model, words, top=top, mlp=mlp, draws=draws, progress=run.progress, **question, **shared)
+        run.keep(decomposition, "paths.json", "paths.html")
+    run.tell(decomposition)
 
 
 def _is_task(text: str) -> bool:
-    """Return whether the text names a file of prompts: JSON lines, by its ending."""
+    """Return whether the text names a file of prompts (by its suffix .jsonl)."""
     from attnscope.data.prompts import SUFFIXES
 
     return "\n" not in text and text.lower().endswith(SUFFIXES)
 
 
 def _task_paths(model: str, prompts: str, folder: Path, output: Output, *, resume: bool, **options: Any) -> None:
-    """Decompose every prompt of a task; finished prompts are kept one by one."""
+    """Decompose every prompt of a task; each prompt is saved when it is finished."""
     from attnscope.data.prompts import prompts as read_prompts
 
     task = read_prompts(prompts)
@@ -121,14 +123,15 @@ def _task_paths(model: str, prompts: str, folder: Path, output: Output, *, resum
         words = f"{done} of {len(task)} prompts are kept: continue with --resume" if done else "no prompt was done yet"
         return f"interrupted; {words}"
 
+    refuse_in_use(folder, LOCK)
     if resume and not partial.exists():
-        say(f"there is no interrupted run over prompts in {folder}: this one begins at the beginning.")
+        say(f"there is no interrupted run over prompts in {folder}: starting a new one.")
     if not resume and partial.exists():
         say(f"the interrupted run in {folder} will be replaced; --resume would continue it.")
-    with running(output, folder, counted="prompts", kept=kept) as run:
+    with running(output, folder, counted="prompts", kept=kept, lock=LOCK) as run:
         from attnscope.commands.task_paths.run import task_paths as twin
 
-        found = twin(model, task, checkpoint=partial, resume=resume, progress=run.progress, **options)
-        run.keep(found, "task_paths.json", "task_paths.html")
+        decomposition = twin(model, task, checkpoint=partial, resume=resume, progress=run.progress, **options)
+        run.keep(decomposition, "task_paths.json", "task_paths.html")
         partial.unlink(missing_ok=True)
-    run.tell(found)
+    run.tell(decomposition)

@@ -1,4 +1,4 @@
-"""Progress on standard error, the same for every command: a bar on a terminal, plain lines now and then elsewhere."""
+"""Show progress on standard error: a bar on a terminal, occasional plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from attnscope.core.words import clean
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
-_LINES = 10  # plain lines about work that counts one thing from beginning to end
+_LINES = 10  # number of plain lines for work that counts one thing throughout
 _SHORT_BAR = 10
-_EVERY = 10.0  # seconds between plain lines about steps: a search says something hundreds of times a second
+_EVERY = 10.0  # seconds between plain lines about steps: a search reports hundreds of times a second
 
 
 @contextmanager
 def showing(counted: str = "") -> Iterator[Listener]:
     """Yield `advance(stage, done, total, tokens)`; `tokens` is optional, and a total of 0 is unknown.
 
-    `counted` names what is counted if that is one thing from beginning to end ("sequences"): then speed and the time
-    left are shown. Without it, every stage counts steps of its own.
+    `counted` names what is counted ("sequences") if all stages count the same thing: then speed and the time left are
+    shown. Without it, every stage counts its own steps.
     """
     if not sys.stderr.isatty():
         yield _plain_count(counted) if counted else _plain_steps()
@@ -65,7 +65,7 @@ def _count_columns() -> tuple[ProgressColumn, ...]:
 
 
 def _step_columns() -> tuple[ProgressColumn, ...]:
-    """Give labels of steps all the room, since they may be long."""
+    """Return columns that leave the remaining width to the labels of steps, which may be long."""
     from rich.progress import BarColumn, TextColumn
     from rich.table import Column
 
@@ -83,7 +83,7 @@ def _times() -> ProgressColumn:
     from rich.text import Text
 
     class Times(ProgressColumn):
-        """Show `0:05 elapsed, 0:12 left`, without the second half if it is unknown."""
+        """Show `0:05 elapsed, 0:12 left`, or only the first part if the time left is unknown."""
 
         def render(self, task: Task) -> Text:
             return Text(times_words(task.elapsed or 0.0, task.fields["left"]))
@@ -96,7 +96,7 @@ def times_words(elapsed: float, left: float | None) -> str:
 
 
 def _clock(seconds: float) -> str:
-    """`0:05`, `12:00`, `3:20:00`."""
+    """Return seconds as `0:05`, `12:00` or `3:20:00`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -104,7 +104,7 @@ def _clock(seconds: float) -> str:
 
 @dataclass
 class _Pace:
-    """The speed of a stage; work from before it began, as in a resumed scan, is not counted."""
+    """The speed of a stage, without work that was done before it began (by a resumed scan)."""
 
     stage: str = ""
     start: float = 0.0
@@ -126,15 +126,15 @@ class _Pace:
 
 
 def _plain_count(counted: str) -> Listener:
-    said: set[tuple[str, int]] = set()
+    printed: set[tuple[str, int]] = set()
     pace = _Pace()
 
     def advance(stage: str, done: int, total: int, tokens: int | None = None) -> None:
         speed = pace.speed(stage, done, tokens)
         tenth = done * _LINES // total if total else 0
-        if (stage, tenth) in said:
+        if (stage, tenth) in printed:
             return
-        said.add((stage, tenth))
+        printed.add((stage, tenth))
         line = f"{stage} {_count(done, total, counted)}" if total else stage
         left = pace.seconds_left(done, total)
         if speed and left is not None:

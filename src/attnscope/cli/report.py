@@ -1,4 +1,4 @@
-"""`attnscope report`: draw the page of what any command wrote again, without torch."""
+"""`attnscope report`: draw the page of any record again, without torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attnscope.core.errors import RefusalError
 
 @with_requests(
     out=typer.Option(
-        help="Where the page goes. Default: beside the file, named as the command names it.", metavar="FILE"
+        help="File for the page. Default: the name that the command uses, beside the record.", metavar="FILE"
     ),
     as_json=json_option("the findings"),
 )
@@ -23,8 +23,9 @@ def report(
     record: Annotated[
         Path,
         typer.Argument(
-            help="What a command wrote (survey.json, collapse.json, paths.json, explanation.json, view.json, "
-            "results.json, head.safetensors), or the folder that holds it.",
+            help="A record that any command wrote (survey.json, collapse.json, paths.json, explanation.json, "
+            "view.json, treatment.json, capacity.json, timeline.json, results.json, head.safetensors, ...), or the "
+            "folder that holds it.",
             metavar="FILE",
         ),
     ],
@@ -36,7 +37,7 @@ def report(
     keep_text: KeepText = True,
     output: Output = Output(),
 ) -> None:
-    """Draw the page of FILE again, of whatever command wrote it; of a folder, the pages of all that it holds."""
+    """Draw the page of the record FILE again; for a folder, the pages of all its records."""
     from attnscope.commands.records import files_of, load
     from attnscope.commands.scan.chart import write_gallery
     from attnscope.commands.scan.diagnose import Thresholds, diagnose
@@ -47,29 +48,29 @@ def report(
     files = files_of(record)
     if output.out is not None and len(files) > 1:
         names = " and ".join(file.name for file in files)
-        raise RefusalError(f"{record} holds {names}, and --out names one page: name the file itself.")
+        raise RefusalError(f"{record} holds {names}, but --out names one page: name one of these files.")
     records = [load(file) for file in files]
-    if (charts is not None or threshold) and not any(isinstance(found, Survey) for found in records):
-        raise RefusalError(f"'{files[0]}' is no survey: --charts and --threshold are about surveys, leave them out.")
+    if (charts is not None or threshold) and not any(isinstance(read, Survey) for read in records):
+        raise RefusalError(f"'{files[0]}' is not a survey: leave out --charts and --threshold, which are for surveys.")
     thresholds = Thresholds.parse(threshold or [])
     printed: list[dict[str, Any]] = []
-    for file, found in zip(files, records, strict=True):
-        page = file.with_name(found.page_name(file)) if output.out is None else page_path(output.out)
+    for file, read in zip(files, records, strict=True):
+        page = file.with_name(read.page_name(file)) if output.out is None else page_path(output.out)
         written: dict[str, Path | None] = {"Page": page}
-        shown: dict[str, Any] = {}
-        if isinstance(found, Survey):
-            findings = diagnose(found, thresholds)
-            shown = {"findings": findings, "thresholds": thresholds}
-            views = [sample for sample in found.sequences if page.with_name(view_name(sample)).is_file()]
-            found.write_page(page, keep_text=keep_text, kept_in=str(file), views=views, **shown)
+        options: dict[str, Any] = {}
+        if isinstance(read, Survey):
+            findings = diagnose(read, thresholds)
+            options = {"findings": findings, "thresholds": thresholds}
+            views = [sample for sample in read.sequences if page.with_name(view_name(sample)).is_file()]
+            read.write_page(page, keep_text=keep_text, kept_in=str(file), views=views, **options)
             if charts is not None:
-                write_gallery(found, charts, findings=findings)
+                write_gallery(read, charts, findings=findings)
             written = {"Report": page, "Charts": charts}
             printed.append({"report": str(page), "findings": [finding.to_json() for finding in findings]})
         else:
-            found.write_page(page)
-            printed.append({"report": str(page), "sentences": list(found.sentences())})
+            read.write_page(page)
+            printed.append({"report": str(page), "sentences": list(read.sentences())})
         if not output.as_json:
-            print_record(found, files=written, verbose=output.verbose, **shown)
+            print_record(read, files=written, verbose=output.verbose, **options)
     if output.as_json:
         print_json(printed[0] if len(printed) == 1 else printed)

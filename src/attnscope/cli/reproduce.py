@@ -1,4 +1,4 @@
-"""`attnscope reproduce`: a paper's claims, run again, with a verdict beside each."""
+"""`attnscope reproduce`: run the experiments of a paper, and judge each of its claims."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 def reproduce(
     paper: Annotated[
         str | None,
-        typer.Argument(help="Which paper, by name or arXiv number; without one, all are listed.", show_default=False),
+        typer.Argument(help="A paper by name or arXiv number. Default: list all papers.", show_default=False),
     ] = None,
     preset: Annotated[str, typer.Option(help="quick (about a minute) or paper (the sizes of the paper).")] = "quick",
     seeds: Annotated[
         int | None,
-        typer.Option(help="How many seeds; what the preset says where not given.", min=1, show_default=False),
+        typer.Option(help="Number of seeds. Default: the number that the preset sets.", min=1, show_default=False),
     ] = None,
     resume: Annotated[bool, resume_option("an interrupted run")] = False,
     output: Output = Output(),
 ) -> None:
-    """Run a paper's claims again, with a verdict beside each (any verdict is exit code 0); without PAPER, list them."""
+    """Run the experiments of PAPER and judge each claim (exit code 0 for any verdict); without PAPER, list all
+    papers."""
     from attnscope.cli.files import named_folder
     from attnscope.papers.cards import card_named, cards
 
@@ -39,23 +40,23 @@ def reproduce(
     if paper is None:
         _list(known.values(), output)
         return
-    name = card_named(paper, known).name  # an unknown name is refused before anything is loaded
+    name = card_named(paper, known).name  # refuse an unknown name before anything is loaded
     one_of(preset, PRESETS, "preset")
     folder = output.out or named_folder(name if preset == "quick" else f"{name}-{preset}")
 
     def kept() -> str:
-        return f"interrupted; what is done is kept in {folder}: continue with --resume"
+        return f"interrupted; finished work is kept in {folder}: continue with --resume"
 
-    with running(output, folder, kept=kept) as run:
+    with running(output, folder, kept=kept, lock="results.lock") as run:
         from attnscope.commands.reproduce.record import CHARTS, PAGE, RESULTS
         from attnscope.papers.checkpoints import FOLDER as CHECKPOINT
         from attnscope.papers.run import reproduce as twin
 
         if not resume and (folder / CHECKPOINT / "plan.json").exists():
-            say(f"the interrupted run in {folder} is replaced; --resume would continue it.")
-        found = twin(name, preset, seeds=seeds, out=folder, resume=resume, progress=run.progress)
+            say(f"the interrupted run in {folder} will be replaced; --resume would continue it.")
+        reproduction = twin(name, preset, seeds=seeds, out=folder, resume=resume, progress=run.progress)
         run.files = {"Page": folder / PAGE, "Record": folder / RESULTS, "Charts": folder / CHARTS}
-    run.tell(found, printed=lambda _: found.to_json())
+    run.tell(reproduction, printed=lambda _: reproduction.to_json())
 
 
 def _list(papers: Iterable[ExperimentCard], output: Output) -> None:

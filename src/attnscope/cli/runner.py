@@ -1,4 +1,4 @@
-"""What every command that finds something does around its twin: folder, progress, Ctrl-C, files, and what it prints.
+"""What every command with a record does around its twin: folder, progress, Ctrl-C, files and output.
 
 with running(output, folder, "the view") as run:
     found = view(model, text, progress=run.progress)
@@ -19,6 +19,7 @@ import typer
 from attnscope.cli.output import output_folder, print_json, say
 from attnscope.cli.progress import showing
 from attnscope.core.errors import RefusalError
+from attnscope.core.locks import FolderLock
 from attnscope.core.progress import Listener, silent, uninterrupted
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Output:
 
 @contextmanager
 def interruptible(kept: Callable[[], str]) -> Iterator[None]:
-    """After Ctrl-C or SIGTERM, say what was kept and exit."""
+    """On Ctrl-C or SIGTERM, say what was kept and exit."""
     try:
         yield
     except KeyboardInterrupt:  # the progress bar is closed by now
@@ -68,12 +69,12 @@ class Run:
     files: dict[str, Path | None] = field(default_factory=dict)
 
     def enter(self, folder: Path) -> Path:
-        """Make the output folder; if it is still empty at the end, it is removed again."""
+        """Create the output folder. Remove it at the end if it is still empty."""
         self.folder = self.stack.enter_context(output_folder(folder))
         return self.folder
 
     def keep(self, record: Record, data: str, page: str, label: str = "Record", **options: Any) -> None:
-        """Save the record, then draw its page: a drawing can fail, and can be made again."""
+        """Save the record before drawing its page: if drawing fails, the page can be made from the record."""
         with uninterrupted():
             saved = record.save(self.folder / data)
             self.files = {"Page": None, label: saved}
@@ -88,10 +89,11 @@ class Run:
         chart: Mapping[str, Any] | None = None,
         **shown: Any,
     ) -> None:
-        """Save the copy and the chart, then print what was found and where it is.
+        """Save the copy and the chart, then print the record and the paths of its files.
 
-        `printed` makes the JSON from the names of the files, `chart` are options of the chart, and `shown` of the
-        screen. A chart that is refused is refused after the answer was printed.
+            `printed` makes the JSON from the names of the files, `chart` are options of the chart, and `shown` of the
+            screen. If the
+        chart is refused, the record is printed first.
         """
         output, refusal = self.output, None
         if output.save is not None:
@@ -131,11 +133,13 @@ def running(
     *,
     counted: str = "",
     kept: Callable[[], str] | None = None,
+    lock: str | None = None,
 ) -> Iterator[Run]:
     """Open the output folder and show progress; after Ctrl-C say what was kept, and exit with code 130.
 
     `doing` names what was not done when a run was interrupted early, `counted` what progress counts. `kept` makes the
-    sentence after Ctrl-C where a command keeps more than its record.
+    sentence after Ctrl-C where a command keeps more than its record. `lock` names a lock file: a second command that
+    would write the same files is refused.
     """
     run = Run(output, ExitStack())
 
@@ -148,6 +152,8 @@ def running(
     with interruptible(kept or written), run.stack:
         if folder is not None:
             run.enter(folder)
+            if lock is not None:
+                run.stack.callback(FolderLock(folder, lock).release)
         run.progress = run.stack.enter_context(showing(counted))
-        run.progress("loading", 0, 0)  # importing torch and transformers takes seconds: say so first
+        run.progress("loading", 0, 0)  # shown while torch and transformers are imported, which takes seconds
         yield run

@@ -25,6 +25,7 @@ from attnscope.cli.output import print_json, say
 from attnscope.cli.runner import Output, Run, running
 from attnscope.core.errors import RefusalError
 from attnscope.core.finding import Severity
+from attnscope.core.locks import refuse_in_use
 from attnscope.core.words import clean
 from attnscope.engine.crew import Workers
 from attnscope.hf.loading.options import Loading, Sampling, ScanOptions
@@ -35,18 +36,21 @@ if TYPE_CHECKING:
     from attnscope.core.finding import Finding
 
 PARTIAL, SHARDS = "survey.partial.json", "survey.partial.shards"
+LOCK = "survey.lock"  # held by whatever writes survey.json
 Gate = Annotated[
-    Severity | None, typer.Option(help="Exit with code 1 when a finding is this severe or worse (for CI gates).")
+    Severity | None, typer.Option(help="Exit with code 1 if a finding has at least this severity (for CI).")
 ]
 
 
 @with_requests(
     ScanOptions,
-    max_tokens=max_tokens_option("256, or what the model takes"),
+    max_tokens=max_tokens_option("256, or the model's maximum length if that is shorter"),
     seed=seed_option("random weights and for drawing sequences"),
-    workers=typer.Option(help="Processes that share the work, each with the model; or tasks of --engine ray."),
+    workers=typer.Option(
+        help="Processes that share the work, each with its own copy of the model; or tasks of --engine ray."
+    ),
     engine=typer.Option(help="local, or ray for a cluster."),
-    address=typer.Option(help="Of the Ray cluster. Default: a new one here."),
+    address=typer.Option(help="Address of the Ray cluster. Default: start one here."),
     gpus_per_worker=typer.Option(help="GPUs of each Ray task, such as 0.5."),
     out=out_option("survey.json and report.html", "MODEL"),
     as_json=json_option("the findings"),
@@ -62,7 +66,9 @@ def scan(
     keep_text: KeepText = True,
     view: Annotated[
         bool,
-        typer.Option("--view", help="Also write the attention of the sequences behind findings; the report links it."),
+        typer.Option(
+            "--view", help="Also write a view of each sequence that a finding refers to; the report links to it."
+        ),
     ] = False,
     threshold: Threshold = None,
     fail_on: Gate = None,
@@ -71,16 +77,22 @@ def scan(
     store: Annotated[
         str | None,
         typer.Option(
-            help="Folder or address where finished shards gather; those there are not done again.", metavar="S"
+            help="Folder or URL for finished shards; shards that are already there are not computed again.",
+            metavar="FOLDER|URL",
         ),
     ] = None,
     shard: Annotated[
         str | None,
-        typer.Option(help="Do part i of n (3/64, or env: from the environment) into --store.", metavar="I/N"),
+        typer.Option(
+            help="Compute only part I of N (3/64 is the third of 64) into --store; env takes I and N from the "
+            "environment variables of a batch system.",
+            metavar="I/N|env",
+        ),
     ] = None,
     output: Output = Output(),
 ) -> None:
-    """Look at every head of MODEL as it reads CORPUS, and say what is wrong; write a survey and its page."""
+    """Measure every block and head of MODEL while it reads CORPUS; write the numbers to a survey and what is wrong to a
+    page."""
     from attnscope.cli.files import model_folder
     from attnscope.cli.options import check_corpus, check_measures, check_model
     from attnscope.commands.scan.diagnose import Thresholds
@@ -97,16 +109,19 @@ def scan(
     if shard is not None:
         _refuse_what_parts_lack(store, view, fail_on, output.out)
         folder = Path()
+    else:
+        refuse_in_use(folder, LOCK)
     earlier = None if resume else _unfinished(folder)
     if resume and _unfinished(folder) is None and store is None:
-        say(f"there is no interrupted scan in {folder}: this one begins at the beginning.")
-    if earlier is not None:  # removed when the new scan has its model and its corpus, not for a typo
+        say(f"there is no interrupted scan in {folder}: starting a new one.")
+    # removed once the new scan has loaded its model and corpus, so that a typo does not lose it
+    if earlier is not None:
         say(f"the interrupted scan in {folder} will be replaced; --resume would continue it.")
 
     def kept() -> str:
         return f"interrupted; {_what_is_kept(_unfinished(folder), earlier, store)}"
 
-    with running(output, folder, counted="sequences", kept=kept) as run:
+    with running(output, folder, counted="sequences", kept=kept, lock=LOCK if shard is None else None) as run:
         from attnscope.commands.scan.run import scan as twin
 
         survey = twin(
@@ -139,7 +154,7 @@ def scan(
 
 
 def _unfinished(folder: Path) -> tuple[int, ...] | None:
-    """Return inodes and times of an unfinished scan, or None."""
+    """Return the inode and mtime of an unfinished scan, or None."""
     from attnscope.commands.scan.survey.shards import PLAN
 
     stats: list[int] = []
@@ -155,13 +170,13 @@ def _what_is_kept(now: tuple[int, ...] | None, earlier: tuple[int, ...] | None, 
     if now is None:
         return "nothing was done yet"
     if now == earlier:
-        return "nothing was done yet, and the scan that was interrupted before is still there"
-    return "what is done is kept: run the same command with --resume"
+        return "nothing was done yet, and the earlier interrupted scan is kept"
+    return "finished shards are kept: run the same command with --resume"
 
 
 def _refuse_what_parts_lack(store: str | None, view: bool, fail_on: Severity | None, out: Path | None) -> None:
     if store is None:
-        raise RefusalError("The parts of a job array meet in a store: name its folder with --store.")
+        raise RefusalError("The parts of a job array are collected in a store: name its folder with --store.")
     if view or fail_on or out is not None:
         raise RefusalError(
             "A part of a job array writes shards into --store and nothing else: leave --out, --view and --fail-on to "
@@ -172,7 +187,7 @@ def _refuse_what_parts_lack(store: str | None, view: bool, fail_on: Severity | N
 def _tell_part(survey: Survey, shard: str, store: str, as_json: bool) -> None:
     from attnscope.engine.crew import part
 
-    read, which = survey.provenance["corpus"], str(part(shard))  # what `env` stood for
+    read, which = survey.provenance["corpus"], str(part(shard))  # the part that `env` means
     if as_json:
         print_json({"store": store, "shard": which, "sequences": read["sequences"], "tokens": read["tokens"]})
     else:
@@ -183,7 +198,7 @@ def _tell_part(survey: Survey, shard: str, store: str, as_json: bool) -> None:
 
 
 def _views(run: Run, model: str, survey: Survey, thresholds: Thresholds, loading: Loading) -> tuple[int, ...]:
-    """Write a page for each sequence that findings point at; say which cannot be viewed."""
+    """Write a view of each sequence that findings refer to; say which cannot be viewed."""
     from attnscope.commands.scan.diagnose import diagnose
     from attnscope.commands.scan.survey.provenance import samples_behind, view_name
     from attnscope.commands.view.run import view
@@ -205,7 +220,7 @@ def _views(run: Run, model: str, survey: Survey, thresholds: Thresholds, loading
 
 
 def write_report(run: Run, survey: Survey, thresholds: Thresholds, views: tuple[int, ...] = ()) -> tuple[Finding, ...]:
-    """Draw the page of a survey that is saved in the folder of the run; return its findings."""
+    """Draw the page of the survey saved in the run's folder; return its findings."""
     from attnscope.commands.scan.diagnose import diagnose
 
     run.progress("drawing the report", 0, 0)

@@ -16,7 +16,6 @@ from attnscope.cli.options import (
     chart_option,
     json_option,
     max_tokens_option,
-    out_option,
     resume_option,
     seed_option,
     with_requests,
@@ -24,20 +23,26 @@ from attnscope.cli.options import (
 from attnscope.cli.output import say
 from attnscope.cli.runner import Output, running
 from attnscope.core.errors import RefusalError
+from attnscope.core.locks import refuse_in_use
 from attnscope.core.words import clean
 from attnscope.hf.loading.options import Loading, Sampling, SeededCorpusOptions
 
 PARTIAL = "treatment.partial"
 WEIGHTS = "model"
+LOCK = "treatment.lock"
 
 
 @with_requests(
     SeededCorpusOptions,
-    samples=typer.Option(help="Sequences of held-out text to measure on, at most.", min=4),
-    max_tokens=max_tokens_option("128, or what the model takes"),
-    batch_size=typer.Option(help="Sequences in a step of training.", min=1),
-    seed=seed_option("the order of batches, chance in training, and random weights"),
-    out=out_option("treatment.json and treatment.html, and with --out the treated model", "MODEL"),
+    samples=typer.Option(help="Maximum number of held-out sequences to measure on.", min=4),
+    max_tokens=max_tokens_option("128, or the model's maximum length if that is shorter"),
+    batch_size=typer.Option(help="Sequences in a training step.", min=1),
+    seed=seed_option("the order of batches, randomness in training, and random weights"),
+    out=typer.Option(
+        help="Folder for treatment.json, treatment.html and the treated model. Default: attnscope-MODEL, without the "
+        "treated model.",
+        metavar="FOLDER",
+    ),
     chart=chart_option("what the remedy was meant to change"),
     as_json=json_option("everything but the surveys"),
 )
@@ -47,32 +52,34 @@ def treat(
     remedy: Annotated[
         str,
         typer.Option(
-            help="A variant, prune, bos, or auto: what the findings ask for (`attnscope variants --remedies`).",
+            help="A variant, prune, bos, or auto: the remedy for the findings (see `attnscope variants --remedies`).",
             metavar="NAME",
         ),
     ] = "auto",
     steps: Annotated[
         int | None,
-        typer.Option(help="Steps of training, of the control and of the treated model. Default: 200.", min=1),
+        typer.Option(help="Training steps of the control and of the treated model. Default: 200.", min=1),
     ] = None,
     rate: Annotated[
         float | None, typer.Option(help="Learning rate at its peak (AdamW, warm-up, cosine). Default: 1e-4.")
     ] = None,
     no_training: Annotated[
-        bool, typer.Option("--no-training", help="Train nothing: a remedy that needs none, or one as it begins.")
+        bool, typer.Option("--no-training", help="Do not train: measure the remedy at its start.")
     ] = False,
     train: Annotated[
         Literal["added", "all"] | None,
         typer.Option(
-            help="Train what the remedy adds and the projections of its blocks, or all parameters. Default: added."
+            help="Train what the remedy adds and the projections of its blocks (added), or all parameters (all). "
+            "Default: added."
         ),
     ] = None,
     blocks: Annotated[
         str | None, typer.Option(help="Blocks to change: 3, 0-5, or 2,4,6. Default: all.", metavar="BLOCKS")
     ] = None,
-    heads: Annotated[int | None, typer.Option(help="prune: how many heads to take out.", min=1)] = None,
+    heads: Annotated[int | None, typer.Option(help="prune: how many heads to remove.", min=1)] = None,
     keep_loss: Annotated[
-        float | None, typer.Option(help="prune: as many heads as cost at most this, in nats per token.", min=0)
+        float | None,
+        typer.Option(help="prune: remove heads while the loss rises by at most this, in nats per token.", min=0),
     ] = None,
     setting: Annotated[
         list[str] | None,
@@ -84,7 +91,7 @@ def treat(
     resume: Annotated[bool, resume_option("interrupted training in --out")] = False,
     output: Output = Output(),
 ) -> None:
-    """Try a remedy on MODEL: diagnosed, changed, trained beside a control, and measured again on held-out text."""
+    """Try a remedy on MODEL: diagnose it, change it, train it beside a control, and measure both on held-out text."""
     from attnscope.cli.files import model_folder
     from attnscope.cli.options import check_corpus, check_model
     from attnscope.commands.scan.diagnose import Thresholds
@@ -95,17 +102,18 @@ def treat(
     check_corpus(corpus)
     check_model(model, loading)
     folder = output.out or model_folder(model, loading.random_init)
+    refuse_in_use(folder, LOCK)
     begun = _begun(folder)
     if resume and not begun:
-        say(f"there is no interrupted training in {folder}: this one begins at the beginning.")
+        say(f"there is no interrupted training in {folder}: starting a new one.")
     if begun and not resume:
         say(f"the interrupted training in {folder} will be replaced; --resume would continue it.")
 
     def kept() -> str:
-        done = "what is trained is kept: run the same command with --resume"
+        done = "finished training is kept: run the same command with --resume"
         return f"interrupted; {done if _begun(folder) else 'nothing was trained yet'}"
 
-    with running(output, folder, counted="steps", kept=kept) as run:
+    with running(output, folder, counted="steps", kept=kept, lock=LOCK) as run:
         from attnscope.commands.treat.run import treat as twin
 
         found = twin(
@@ -158,7 +166,7 @@ def _settings(words: list[str]) -> dict[str, Any]:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name.strip():
-            raise RefusalError(f"'{clean(word)}' is no setting: write --set NAME=VALUE.")
+            raise RefusalError(f"'{clean(word)}' is not a setting: write --set NAME=VALUE.")
         try:
             settings[name.strip()] = json.loads(value)
         except ValueError:

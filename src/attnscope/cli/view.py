@@ -1,20 +1,29 @@
-"""`attnscope view`: the attention of one text, every head, as one page."""
+"""`attnscope view`: the attention of every head on one text, as one page."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnscope.cli.options import Model, chart_option, json_option, out_option, seed_option, with_requests
 from attnscope.cli.runner import Output, running
+from attnscope.commands.view.settings import ViewSettings
 from attnscope.core.errors import RefusalError
 from attnscope.hf.loading.options import Loading, Sampling, TextOptions
+
+if TYPE_CHECKING:
+    from attnscope.commands.scan.survey.survey import Survey
+
+OPENS = "{} at which the page opens. If several are given (0-3,7), only these are written."
 
 
 @with_requests(
     TextOptions,
+    block=Annotated[str | None, typer.Option(help=OPENS.format("Block"), metavar="BLOCKS")],
+    head=Annotated[str | None, typer.Option(help=OPENS.format("Head"), metavar="HEADS")],
+    max_mb=Annotated[float, typer.Option(help="Refuse a page larger than this, in megabytes.", min=0, metavar="MB")],
     seed=seed_option("random weights"),
     out=out_option("view.json and view.html", "MODEL"),
     chart=chart_option("the head at which the page opens"),
@@ -25,47 +34,41 @@ def view(
     text: Annotated[
         str | None,
         typer.Argument(
-            help="What the model reads: a text, a file of one, - for standard input, a picture (photo.png) or a sound "
+            help="What the model reads: a text, a text file, - for standard input, a picture (photo.png) or a sound "
             "(speech.wav); or see --from."
         ),
     ] = None,
     beside: Annotated[
         str | None,
         typer.Argument(
-            help="A second input: the text beside a picture, what is said in a sound, or the target of an "
-            "encoder-decoder, which writes it itself where it is left out."
+            help="A second input: the text that goes with a picture, the transcript of a sound, or the target of an "
+            "encoder-decoder. Default for the target: what the model generates.",
+            metavar="SECOND_INPUT",
         ),
     ] = None,
-    block: Annotated[
-        str | None,
-        typer.Option(help="Where the page opens; several (0-3,7) are all that is written.", metavar="BLOCKS"),
-    ] = None,
-    head: Annotated[
-        str | None,
-        typer.Option(help="Where the page opens; several (0-3,7) are all that is written.", metavar="HEADS"),
-    ] = None,
+    settings: ViewSettings = ViewSettings(),
     survey: Annotated[
         Path | None,
         typer.Option(
             "--from",
-            help="Instead of a text, a sequence that a finding of this survey points at, token for token.",
+            help="Instead of a text, view a sequence that a finding of this survey refers to.",
             metavar="SURVEY",
         ),
     ] = None,
     sample: Annotated[
-        int | None, typer.Option(help="Which sequence of --from; the report names it.", metavar="N", min=0)
+        int | None,
+        typer.Option(help="With --from: the number of the sequence, which the report names.", metavar="N", min=0),
     ] = None,
-    max_mb: Annotated[float, typer.Option(help="Refuse a page above so many megabytes.", min=0, metavar="MB")] = 64.0,
     loading: Loading = Loading(),
     sampling: Sampling = Sampling(),
     output: Output = Output(),
 ) -> None:
-    """Which head of MODEL looks where in TEXT? Every map on one page, as lines or grids, in 8 bits a weight."""
+    """Where does each head of MODEL attend in TEXT? Writes one page with all maps, 8 bits per weight."""
     from attnscope.cli.files import model_folder, text_or_medium
     from attnscope.cli.options import check_model
 
     read = tuple(text_or_medium(side) for side in (text, beside) if side is not None)
-    _check_survey(text, survey, sample)
+    kept = _survey_of(text, survey, sample)
     check_model(model, loading)
     with running(output, output.out or model_folder(model, loading.random_init), "the view") as run:
         from attnscope.commands.view.run import view as twin
@@ -73,11 +76,9 @@ def view(
         found = twin(
             model,
             (read[0], read[1]) if len(read) > 1 else next(iter(read), None),
-            block=block,
-            head=head,
-            survey=survey,
+            settings=settings,
+            survey=kept,
             sample=sample,
-            max_mb=max_mb,
             loading=loading,
             sampling=sampling,
             progress=run.progress,
@@ -86,14 +87,14 @@ def view(
     run.tell(found)
 
 
-def _check_survey(text: str | None, survey: Path | None, sample: int | None) -> None:
-    """Refuse what cannot be viewed before torch is imported."""
+def _survey_of(text: str | None, survey: Path | None, sample: int | None) -> Survey | None:
+    """Read the survey, if there is one; refuse what cannot be viewed before torch is imported."""
     if survey is None:
         if text is None or sample is not None:
             raise RefusalError("Give a TEXT to view, or --from SURVEY --sample N for a sequence that a survey keeps.")
-        return
+        return None
     if text is not None:
-        raise RefusalError("A TEXT and --from are two things to view: give one of them.")
+        raise RefusalError("Both a TEXT and --from are given: leave one of them out.")
     from attnscope.commands.scan.survey.survey import Survey
 
-    Survey.load(survey)
+    return Survey.load(survey)

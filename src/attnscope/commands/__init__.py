@@ -1,1 +1,1 @@
-"""One folder a command: `run.py` is its Python twin, `record.py` what it found, `words.py` what a person reads."""
+"""One folder per command: `run.py` is its Python function, `record.py` its result, `words.py` describes the result."""

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from attnscope.core.decoding import plain
-from attnscope.core.errors import RefusalError, meant
+from attnscope.core.errors import RefusalError, did_you_mean
 from attnscope.core.files import named_path, read_document, write_atomically
 from attnscope.reports.page import page
 from attnscope.reports.record import HEADS, Kind, Record, kind_of, read_record
@@ -22,15 +22,14 @@ from attnscope.reports.words import Verdict
 if TYPE_CHECKING:
     import pandas
 
-# load(path) -> Record: whatever a command wrote, read back as what it was.
+# load(path) -> Record: read any record that a command wrote.
 #
 #     attnscope.load("out/survey.json"), attnscope.load("out")       a survey, a collapse, paths, ...
 #     attnscope.load("head.safetensors")                             a compiled head
 #
-# The kind stands in the file (`"format": "attnscope-collapse"`), never in its name. A folder is read where it holds one
-# record.
+# The kind is read from the file (`"format": "attnscope-collapse"`), not from its name. A folder must hold one record.
 
-# kind -> where its class is
+# kind -> module and class
 KINDS = MappingProxyType(
     {
         "survey": "attnscope.commands.scan.survey.survey:Survey",
@@ -85,27 +84,27 @@ def load(path: Path | str) -> Record:
     return read_record(class_of(kind), data, file)
 
 
-def opened(thing: object, kind: type[Kind]) -> Kind:
-    """Return a record as it is, or read it where a path says."""
-    if isinstance(thing, kind):
-        return thing
-    if isinstance(thing, str | Path):
-        return kind.load(thing)
-    raise RefusalError(f"A {kind.KIND} or the path of one is needed, not {type(thing).__name__}.")
+def opened(record: object, kind: type[Kind]) -> Kind:
+    """Return a record unchanged, or read it from a path."""
+    if isinstance(record, kind):
+        return record
+    if isinstance(record, str | Path):
+        return kind.load(record)
+    raise RefusalError(f"A {kind.KIND} or the path of one is needed, not {type(record).__name__}.")
 
 
 def class_of(kind: str) -> type[Record]:
     module, _, name = KINDS[kind].partition(":")
-    found: type[Record] = getattr(import_module(module), name)
-    return found
+    record: type[Record] = getattr(import_module(module), name)
+    return record
 
 
 def file_of(path: Path) -> Path:
     """Return the file itself, or the only record in a folder."""
-    there = files_of(path)
-    if len(there) > 1:
-        raise RefusalError(f"{path} holds {' and '.join(file.name for file in there)}: name the file itself.")
-    return there[0]
+    files = files_of(path)
+    if len(files) > 1:
+        raise RefusalError(f"{path} holds {' and '.join(file.name for file in files)}: name the file itself.")
+    return files[0]
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
@@ -113,10 +112,10 @@ def files_of(path: Path) -> tuple[Path, ...]:
     if not path.is_dir():
         return (path,)
     names = _file_names()
-    there = tuple(path / name for name in (*names, *(f"{name}.gz" for name in names)) if (path / name).is_file())
-    if not there:
+    files = tuple(path / name for name in (*names, *(f"{name}.gz" for name in names)) if (path / name).is_file())
+    if not files:
         raise RefusalError(f"{path} holds no record: give a folder with {' or '.join(names)}.")
-    return there
+    return files
 
 
 def _file_names() -> list[str]:
@@ -127,13 +126,13 @@ def _wanted() -> str:
     return f"a file that attnscope wrote, such as {', '.join(_file_names())}"
 
 
-# export(record, out) -> Path: the table of any record as a file for other programs.
+# export(record, out) -> Path: write the table of a record for other programs.
 #
 #     attnscope.export("out/survey.json", "survey.parquet")
 #     attnscope.export(survey, "survey.csv")
 #
-# Rows are those of `record.table()`. Columns that hold mappings (where a peak was, the usual token) are JSON text in
-# all formats. Parquet keeps types; in CSV and JSON what is not a number is an empty cell and null.
+# The rows come from `record.table()`. Columns of mappings (location of a peak, usual token) are JSON text in every
+# format. Parquet keeps types; NaN is an empty cell in CSV, and null in JSON.
 
 FORMATS = ("parquet", "csv", "json")
 
@@ -146,9 +145,9 @@ def export(record: Record | str | Path, out: str | Path | None = None, *, format
     record : Record, str or Path
         A record, or the file or folder that holds one.
     out : str or Path, optional
-        The file to write. Default: beside the record.
+        The file to write. Default: a file beside the record.
     format : str, optional
-        "parquet", "csv" or "json". Default: the ending of `out`, or parquet.
+        "parquet", "csv" or "json". Default: the suffix of `out`, or parquet.
 
     Returns
     -------
@@ -164,8 +163,8 @@ def export(record: Record | str | Path, out: str | Path | None = None, *, format
     --------
     >>> path = attnscope.export(attnscope.scan("pocket", samples=4), "survey.csv")
     """
-    place = None if out is None else named_path(out, "file")
-    chosen = format_of(place, format)
+    path = None if out is None else named_path(out, "file")
+    chosen = format_of(path, format)
     if chosen == "parquet" and find_spec("pyarrow") is None:
         raise RefusalError(
             "Writing parquet needs pyarrow: pip install 'attnscope[parquet]', or choose the format csv or json."
@@ -175,20 +174,22 @@ def export(record: Record | str | Path, out: str | Path | None = None, *, format
     else:
         beside = file_of(named_path(record, "file"))
         read = load(beside)
-    target = beside.with_name(f"{beside.name.partition('.')[0]}.{chosen}") if place is None else place
+    target = beside.with_name(f"{beside.name.partition('.')[0]}.{chosen}") if path is None else path
     write_atomically(target, _bytes(_flat(read), chosen))
     return target
 
 
 def format_of(out: Path | None, format: str | None) -> str:
-    """The format that is asked for, or that a name ends in."""
+    """Return the requested format, or the format that the suffix of the file names."""
     ending = "" if out is None else out.suffix.lower().removeprefix(".")
     chosen = format or (ending if out is not None else FORMATS[0])
     if chosen not in FORMATS:
-        what = f"There is no format '{chosen}'" if format else f"The name '{out}' does not say the format"
-        raise RefusalError(f"{what}: choose one of {', '.join(FORMATS)}.{meant(chosen, FORMATS)}")
+        what = f"There is no format '{chosen}'" if format else f"The suffix of '{out}' is not a known format"
+        raise RefusalError(f"{what}: choose one of {', '.join(FORMATS)}.{did_you_mean(chosen, FORMATS)}")
     if ending in FORMATS and ending != chosen:
-        raise RefusalError(f"The file '{out}' would hold {chosen}: let its name end in .{chosen}, or change `format=`.")
+        raise RefusalError(
+            f"The file '{out}' would contain {chosen}: let its name end in .{chosen}, or change `format=`."
+        )
     return chosen
 
 
@@ -250,14 +251,14 @@ def report(record: Record | str | Path, path: Path | str, **options: Any) -> Pat
     return record.write_page(path, **options)
 
 
-# One page that links others: of each record its question, its verdict and the command that made it.
+# An index page: for each record its question, its verdict, the command that made it, and a link to its page.
 #
 # page = index("pocket", [Linked("Is it healthy?", "scan pocket", "pocket/report.html", verdict(survey)), ...])
 
 
 @dataclass(frozen=True)
 class Linked:
-    """A page: what it answers, what made it, where it lies beside the index, and what it concludes."""
+    """A page in an index: its question, the command that made it, its relative path, and its verdict."""
 
     question: str
     command: str
@@ -266,7 +267,7 @@ class Linked:
 
 
 def index(subject: str, linked: Sequence[Linked]) -> str:
-    """The page as text, under the verdict of the first that it links to."""
+    """Return the HTML of an index page; its headline is the verdict of the first linked page."""
     return page(
         "index.html", verdict=linked[0].verdict, styles=("index.css",), subject=subject, linked=linked, provenance=()
     )

@@ -2,9 +2,9 @@
 
 A frame serves every pattern and pays for it in width. For one pattern the keys can be placed so that the few keys of
 each query lie on the outside of the cloud. Descent on the leak of all rows (`solvers.descent`) does that. During the
-descent ratios are only penalised. Every look makes them exact: with the queries alone if they have free directions, or
-with queries and keys together (`TwoSides`) if rows have more keys than the head has dimensions. For one key per row
-the answer is known: all points of a circle are corners, so width 2 is enough.
+descent ratios are only penalised. Every LOOK_EVERY steps they are made exact: with the queries alone if they have free
+directions, or with queries and keys together (`TwoSides`) if rows have more keys than the head has dimensions. For one
+key per row the answer is known: all points of a circle are corners, so width 2 is enough.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from attnscope.heads.solvers.descent import Adam, Target, TwoSides, onto_ratios,
 RATE = 0.3
 STIFFNESS = 0.1  # at 256 x 4, width 8, from random keys: 0.1 took 400 steps, 1 took 700
 URGENT_BELOW = 0.1  # share of failing rows below which failing rows get more weight
-MORE, LESS, MOST_URGENT = 1.1, 0.98, 10.0  # at each look: factor for failing rows, decay for the others, the limit
+MORE, LESS, MOST_URGENT = 1.1, 0.98, 10.0  # at each check: factor for failing rows, decay for the others, the limit
 FORGIVEN = 0.4  # share of the allowed leak below which a row has no gradient
 START_SCALE = 3.0  # length of the first queries and keys: logits of about 9 on the support
 LOOK_EVERY = 20
-HELD, HELD_OF_BOTH = 0.8, 0.5  # share of the steps at the full rate, where the last failing rows are fixed
+HELD, HELD_OF_BOTH = 0.8, 0.5  # share of the steps that are made at the full rate, which repairs the last failing rows
 MOST_STEPS, FEWEST_STEPS = 4000, 300
-MOST_STEPS_OF_BOTH = 2000  # for rows with more keys than the width: their looks cost as much as the steps between
-WORK = 2**34  # pairs of query and key in one attempt, within the limits on steps
+MOST_STEPS_OF_BOTH = 2000  # for rows with more keys than the width, whose checks cost as much as the steps between them
+WORK = 2**34  # pairs of query and key computed in one attempt, within the limits on steps
 NOISES = (0.1, 0.5)  # one attempt each: noise on the first keys, as a share of their length
 DENSE_BELOW = 512  # keys or queries up to which all singular vectors are computed
-HOPELESS = 0.35  # give a width up if this share of rows fails after a quarter of the steps
-WORTH_ANOTHER = 0.05  # start a second time if at most this share of rows fails
-WHOLE = ("float32", "float64")  # precisions fine enough to reach exact ratios by moving keys
-GLANCE, STARE = {"rounds": 1, "iterations": 10}, {"rounds": 3, "iterations": 40}  # of both sides onto the ratios
+GIVE_UP_ABOVE = 0.35  # abandon a width if more than this share of rows fails after a quarter of the steps
+RESTART_BELOW = 0.05  # start a second time if at most this share of rows fails
+FINE_DTYPES = ("float32", "float64")  # precisions fine enough to reach exact ratios by moving keys
+QUICK_SOLVE, THOROUGH_SOLVE = {"rounds": 1, "iterations": 10}, {"rounds": 3, "iterations": 40}  # of `TwoSides`
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ def joint(
     as_found = _fuller(pattern, width, accuracy)
     starts = NOISES[:1] if as_found else NOISES
     # If many rows fail, another start would not help.
-    while len(attempts) < len(starts) and all(0 < a.failing <= pattern.n * WORTH_ANOTHER for a in attempts):
+    while len(attempts) < len(starts) and all(0 < a.failing <= pattern.n * RESTART_BELOW for a in attempts):
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         attempts.append(_descend(pattern, width, accuracy, starts[len(attempts)], generator, advance))
     best = min(attempts, key=lambda attempt: attempt.failing)
@@ -91,17 +91,17 @@ def joint(
 
 
 def _fuller(pattern: Pattern, width: int, accuracy: Accuracy) -> bool:
-    """Return whether exact ratios need the keys too: a query with more keys than the width has no free direction left.
+    """Return whether the keys must move too: a query with more keys than the width has no free direction left.
 
     Half precision cannot place keys that finely, so such widths are out of reach.
     """
-    return pattern.k > width and accuracy.dtype in WHOLE
+    return pattern.k > width and accuracy.dtype in FINE_DTYPES
 
 
 def _descend(
     pattern: Pattern, width: int, accuracy: Accuracy, noise: float, generator: torch.Generator, advance: Advance
 ) -> _Attempt:
-    """Descend from one start until a look reaches the accuracy or the steps are used up."""
+    """Descend from one start until a check finds the accuracy reached, or the steps are used up."""
     precision: torch.dtype = getattr(torch, accuracy.dtype)
     target = Target.of(pattern)
     sides = TwoSides(target, width) if _fuller(pattern, width, accuracy) else None
@@ -114,30 +114,30 @@ def _descend(
     best = _Attempt(queries.clone(), keys.clone(), pattern.n + 1, 0)
     for step in range(1, steps + 1):
         # The leak is measured with rounded keys, the step is made on the unrounded ones.
-        felt = keys.to(precision).float()
+        rounded_keys = keys.to(precision).float()
         looking = step % LOOK_EVERY == 0 or step == steps
         if looking and sides:
-            new_queries, felt = sides.onto_ratios(queries, felt, **GLANCE)
+            new_queries, rounded_keys = sides.onto_ratios(queries, rounded_keys, **QUICK_SOLVE)
             queries.copy_(new_queries)
-            keys.copy_(felt)
+            keys.copy_(rounded_keys)
         elif looking:
-            queries.copy_(onto_ratios(queries, felt, target))
-        slope = slopes(queries, felt, target, urgency, forgiven=FORGIVEN * accuracy.leak, stiffness=STIFFNESS)
+            queries.copy_(onto_ratios(queries, rounded_keys, target))
+        slope = slopes(queries, rounded_keys, target, urgency, forgiven=FORGIVEN * accuracy.leak, stiffness=STIFFNESS)
         if looking:
             advance(f"joint, width {width}", step, steps)
             fails = ~(slope.leaks <= accuracy.leak)
             leaking = failing = int(fails.sum())
             if leaking == 0:
                 if sides:
-                    new_queries, felt = sides.onto_ratios(queries, felt, **STARE)
+                    new_queries, rounded_keys = sides.onto_ratios(queries, rounded_keys, **THOROUGH_SOLVE)
                     queries.copy_(new_queries)
-                    keys.copy_(felt)
-                failing = _certified_failing(queries, felt, pattern, accuracy, sides is not None)
+                    keys.copy_(rounded_keys)
+                failing = _certified_failing(queries, rounded_keys, pattern, accuracy, sides is not None)
             if failing < best.failing:
-                best = _Attempt(queries.clone(), felt.clone(), failing, step)
+                best = _Attempt(queries.clone(), rounded_keys.clone(), failing, step)
             if failing == 0:
                 return best
-            if step >= steps // 4 and leaking > HOPELESS * pattern.n:
+            if step >= steps // 4 and leaking > GIVE_UP_ABOVE * pattern.n:
                 break
             if failing < URGENT_BELOW * pattern.n:
                 urgency = torch.where(fails, (MORE * urgency).clamp(max=MOST_URGENT), 1 + LESS * (urgency - 1))
@@ -146,7 +146,7 @@ def _descend(
         on_keys.step(slope.keys, rate)
     queries, keys = best.queries, best.keys
     if sides:
-        queries, keys = sides.onto_ratios(queries, keys, **STARE)
+        queries, keys = sides.onto_ratios(queries, keys, **THOROUGH_SOLVE)
     return _Attempt(queries, keys, best.failing, step)
 
 
@@ -160,7 +160,7 @@ def _certified_failing(
 def _start(
     pattern: Pattern, target: Target, width: int, noise: float, generator: torch.Generator
 ) -> tuple[QueryTensor, KeyTensor]:
-    """Return noisy keys, similar if they share queries, and each query in the middle of its support."""
+    """Return noisy keys, similar for keys that share queries, and queries that point to the middle of their keys."""
     spectral = torch.from_numpy(_spectral(pattern, width, generator)).float()
     keys = normalize(spectral + noise * width**-0.5 * torch.randn(spectral.shape, generator=generator))
     middle = torch.zeros(pattern.n, width)
@@ -170,13 +170,13 @@ def _start(
 
 
 def _spectral(pattern: Pattern, width: int, generator: torch.Generator) -> KeyArray:
-    """Return coordinates of keys from the bipartite graph of the pattern, of mean square length 1.
+    """Return keys of mean square length 1, computed from the bipartite graph of the pattern.
 
     Let B be 1 where the pattern is not zero, and R, C its row and column sums. The right singular vectors of R^-1/2 B
     C^-1/2, divided by C^1/2, are the directions in which keys of one query differ least. The constant direction, C^1/2
     itself, does not tell keys apart and is projected out. (Dropping the first vector is not enough: in a graph of
-    several components the constant one is mixed with others.) A window or a cycle comes out in order on a closed curve.
-    Random keys needed more steps.
+    several components the constant vector is mixed with others.) The keys of a window or a cycle lie in order on a
+    closed curve. Random keys needed more steps.
     """
     from scipy.sparse.linalg import svds
 
@@ -191,9 +191,9 @@ def _spectral(pattern: Pattern, width: int, generator: torch.Generator) -> KeyAr
         _, values, right = svds(entries, k=width + 1, v0=first, return_singular_vectors="vh")
     constant = np.sqrt(in_column / in_column.sum())
     telling = values[:, None] * (right - np.outer(right @ constant, constant))
-    found = np.linalg.svd(telling, full_matrices=False)[2][:width].T / np.sqrt(in_column)[:, None]
+    directions = np.linalg.svd(telling, full_matrices=False)[2][:width].T / np.sqrt(in_column)[:, None]
     coordinates = np.zeros((pattern.n_keys, width))
-    coordinates[:, : found.shape[1]] = found
+    coordinates[:, : directions.shape[1]] = directions
     coordinates *= np.sqrt(pattern.n_keys) / max(float(np.linalg.norm(coordinates)), 1e-12)
     return coordinates
 
@@ -205,8 +205,8 @@ def _circle(pattern: Pattern, width: int, accuracy: Accuracy) -> Factors:
     Each query points at its key. With queries of length t the two nearest wrong keys lie t (1 - cos(2 pi / m)) lower,
     and the others fall off with the square of their distance; unused keys lie t lower. A gap of ln(4 / leak) bounds the
     first kind by half of the leak with room to spare, ln(2 n / leak) the second. Rounding (`heads.certificate`) can
-    bring two logits together by 2 t times its bound for products that sum to 1: that much of 1 - cos is lost. Half a
-    unit of gap pays for storing the numbers in half precision.
+    bring two logits closer by 2 t times its bound for products that sum to 1, so that much is subtracted from 1 - cos.
+    Half a unit of gap covers storing the numbers in half precision.
     """
     used = np.unique(pattern.columns)
     step = 2 * np.pi / max(3, len(used))

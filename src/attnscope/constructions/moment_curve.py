@@ -6,11 +6,11 @@ degree g without constant term, and row constants do not matter to softmax. For 
 
     P(t) = -prod_i 2 sin((t - z_i) / 2),
 
-which is such a polynomial: an even number of factors makes it periodic with period 2 pi and degree g. It vanishes on
-S and is negative on every other key that the query sees, if each run of neighbouring support keys carries an even
-number of zeros: all its keys once, and the middle one twice where the run is odd. (Gale's evenness condition: between
-two runs an even number of signs has changed.) A run of r keys costs ceil(r / 2) degrees, so 2k is the worst case,
-isolated keys; keys a causal mask hides are no neighbours, and a row's first and last visible key are. For k = 1, P =
+which is such a polynomial: an even number of factors makes it periodic with period 2 pi and degree g. It vanishes on S
+and is negative on every other key that the query sees, if each run of neighbouring support keys carries an even number
+of zeros: all its keys once, and the middle one twice where the run is odd. (Gale's evenness condition: between two runs
+an even number of signs has changed.) A run of r keys costs ceil(r / 2) degrees, so 2k is the worst case, isolated keys;
+keys hidden by a causal mask are not neighbours, but the first and the last visible key of a row are. For k = 1, P =
 cos(t - t_j) - 1.
 
 All support keys now share the largest logit. R is the smallest query with R . c(t_j) = ln A_ij + const on S; then
@@ -19,15 +19,16 @@ exponentials sum to 1 on S, b solves
 
     f(b) = ln sum over visible j not in S of exp(R_j - b |P_j|)  =  ln(leak / (1 - leak)).
 
-f is convex and falls, so Newton's method rises to b from any point below it; the largest (R_j - wanted) / |P_j|, where
-a single zero alone has the whole leak, is such a point. QED
+f is convex and decreasing, so Newton's method rises to b from any point below it. The largest (R_j - wanted) / |P_j|,
+at which one zero alone has the whole leak, is such a point. QED
 
-Rounding grows with b as |P| does: at b = 1 it can bring the support and key j together by (1) of `heads.certificate`
-for both, so that much is subtracted from |P_j| before b is sought. (If nothing is left there is no solution.)
+Rounding grows with b, as b |P| does: at b = 1 it can bring the support and key j closer by the bounds (1) of
+`heads.certificate` for both, which are subtracted from |P_j| before solving for b. (If nothing is left there is no
+solution.)
 
-The price: |P| is (2 pi / m)^2 next to an isolated key and smaller by the squared distance to each further support
-key, so b grows like m^2 (k = 1) to m^(2k) (clustered supports); precision p bears logits up to about 2^p. `largest_n`
-measures it. The keys depend on their number and the width alone.
+The price: |P| is (2 pi / m)^2 next to an isolated key and smaller by the squared distance to each further support key,
+so b grows like m^2 (k = 1) to m^(2k) (clustered supports); precision p can hold logits up to about 2^p. `largest_n`
+measures the limit. The keys depend only on their number and the width.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def _row_slices(pattern: Pattern) -> Iterator[tuple[int, int, int]]:
 def moment_curve(
     pattern: Pattern, width: int, accuracy: Accuracy, rng: np.random.Generator, advance: Advance = silent
 ) -> Factors:
-    """Return the polynomial head of the derivation. Nothing is random. A larger width only changes the keys."""
+    """Return the head that the derivation constructs. Nothing is random. A larger width only changes the keys."""
     needed = needed_width(pattern)
     if width < needed:
         raise RefusalError(
@@ -150,7 +151,7 @@ def _first_zero(pattern: Pattern, row: int) -> int:
 def _sharpness(
     pattern: Pattern, rows: slice, smallest: RowsByKeys, leak: float, rounding: RowsByKeys
 ) -> Float[np.ndarray, " some_rows"]:
-    """Return b of the derivation for some rows.
+    """Return the factor b of the derivation for some rows.
 
     |P| is computed as a product, because its coefficients cancel near zeros. `rounding`, the bound for each logit at b
     = 1, is subtracted from |P|.
@@ -160,11 +161,11 @@ def _sharpness(
     factor = 2 * np.abs(np.sin(np.pi * steps / n_keys))
     depth = np.ones_like(smallest)
     on = np.zeros_like(smallest, dtype=bool)
-    for place, row in enumerate(range(rows.start, rows.stop)):
+    for index, row in enumerate(range(rows.start, rows.stop)):
         support = pattern.columns[pattern.starts[row] : pattern.starts[row + 1]]
-        on[place, support] = True
+        on[index, support] = True
         for zero in zeros_of(support, int(pattern.visible[row])):
-            depth[place] *= factor[n_keys - zero : 2 * n_keys - zero]
+            depth[index] *= factor[n_keys - zero : 2 * n_keys - zero]
     hidden = np.arange(n_keys) >= pattern.visible[rows, None]
     left = depth - rounding - np.where(on, rounding, 0.0).max(axis=1, keepdims=True)
     depth = np.where(left > LEAST_LEFT * depth, left, depth)  # if rounding exceeds it, no b helps

@@ -1,6 +1,6 @@
 """Keys in the plane, lifted to a paraboloid: width 3 for chains of keys of any length, with logits of the order n.
 
-Derivation. Let key j lie at x_j in the plane and be (x_j, |x_j|^2), and let a query be b (2c, -1). Its logits are
+Derivation. Let key j be (x_j, |x_j|^2) for a point x_j of the plane, and let a query be b (2c, -1). Its logits are
 
     b (2 c . x_j - |x_j|^2)  =  -b |x_j - c|^2 + b |c|^2:
 
@@ -10,22 +10,22 @@ grid, with a and b neighbours, that is at least 1 for every other point: 1 for t
 the two that continue it. So *every* layout of the keys on different grid points works in which the two keys of each row
 are neighbours; for a row of one key, c is that key and every other is farther by 1.
 
-Where no key has more than two partners the keys are paths and cycles (`chains`), and these can be laid out. A
+If no key has more than two partners, the keys form paths and cycles (`chains`), which can be laid out on the grid. A
 closed walk on the grid has an even length. A long one is a comb: t teeth of two columns each over a bottom row of 2 t
 points, along which the walk returns; its length is 2 t + 2 (h_1 + .. + h_t) with teeth of any heights h_i >= 1, so
-every even length from 4 is had. An odd one is the even one before it and one point more, one below the middle of the
-first edge of its bottom row: (x - a) . (x - b) is 3/4 or 1/2 in that triangle, for three rows, and 3/4 for an
-edge just below it; the row of grid points that it lies in is left free. Paths are combs that end where they end. Combs
-no higher than about sqrt(n) fill a square of area n, so |x|^2 <= n / 2 and logits are of the order n. QED
+every even length from 4 on is possible. An odd closed walk is the even walk that is one shorter, plus a point one below
+the middle of the first edge of its bottom row: (x - a) . (x - b) is 3/4 or 1/2 in that triangle, for three rows, and
+3/4 for an edge just below it; the row of grid points that it lies in is left free. A path is a comb that is not closed.
+Combs no higher than about sqrt(n) fill a square of area n, so |x|^2 <= n / 2 and logits are of the order n. QED
 
 The queries. With w = ln(A_a / A_b), moving c by (a - b) w / (2 b |a - b|^2) gives the two keys their proportion, for
-every b. b is then the smallest, row by row, at which the row leaks half of what is asked, by Newton's method on a
-convex function, over the keys less than REACH away: from there on a key weighs less than
-exp(-30) for b >= 4. Keys are halves and quarters of whole numbers, and b sqrt(width), which queries carry, is made a
-multiple of a half: only the tilt towards the stronger key is no short number, and `heads.rounding` makes it one where
-logits are so large that sums would round (n = 16,384 in float32).
+every b. b is then, for each row, the smallest value at which the row leaks half of the limit. It is found by Newton's
+method on a convex function over the keys less than REACH away: a key farther away weighs less than exp(-30) for b >= 4.
+Keys are halves and quarters of whole numbers, and b sqrt(width), which queries carry, is made a multiple of a half:
+only the tilt towards the stronger key is not a short number, and `heads.rounding` shortens it where logits are so large
+that sums would round (n = 16,384 in float32).
 
-Why no width 2: heads/bounds.py.
+Width 2 is not enough: see heads/bounds.py.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Point = tuple[float, float]
 def paraboloid(
     pattern: Pattern, width: int, accuracy: Accuracy, rng: np.random.Generator, advance: Advance = silent
 ) -> Factors:
-    """Return the head of the derivation. Nothing is random. Coordinates beyond the third stay 0."""
+    """Return the head that the derivation constructs. Nothing is random. Coordinates beyond the third stay 0."""
     if width < WIDTH:
         raise RefusalError(f"The paraboloid has width {WIDTH}, not {width}: ask for {WIDTH}, or use joint.")
     parts = chains(pattern)
@@ -69,7 +69,7 @@ def paraboloid(
         raise RefusalError(
             "The paraboloid takes rows of one or two keys in which no key has more than two partners: use joint."
         )
-    places = laid(parts, pattern.n_keys)
+    places = layout(parts, pattern.n_keys)
     advance("keys are laid", 1, 2)
     # Centre the keys for small logits. Move by whole steps, so that the numbers stay short.
     places -= np.round((places.max(axis=0) + places.min(axis=0)) / 2)
@@ -81,7 +81,7 @@ def paraboloid(
     return Factors(answer, keys, {"chains": len(parts), "sharpness": float(sharpness.max())})
 
 
-def laid(parts: Sequence[Chain], n_keys: int) -> Float[np.ndarray, "key 2"]:
+def layout(parts: Sequence[Chain], n_keys: int) -> Float[np.ndarray, "key 2"]:
     """Return a point in the plane for every key: chains lie in stacked strips of two columns, long chains as combs."""
     height = max(2, math.isqrt(n_keys))
     places = np.zeros((n_keys, 2))
@@ -128,7 +128,7 @@ def _comb(length: int, teeth: int) -> Iterator[Point]:
 def _queries(
     pattern: Pattern, places: Float[np.ndarray, "key 2"], accuracy: Accuracy, carried: float
 ) -> tuple[Float[np.ndarray, "row 3"], Float[np.ndarray, " row"]]:
-    """Return b (2c, -1) of the derivation and b, row by row."""
+    """Return the queries b (2c, -1) of the derivation, and b of every row."""
     from scipy.spatial import cKDTree
 
     support, weights, _ = pattern.padded()
@@ -143,7 +143,7 @@ def _queries(
     keys = np.concatenate([np.asarray(keys, dtype=np.int64) for keys in near])
     off = (keys != support[rows, 0]) & (keys != support[rows, -1])
     rows, keys = rows[off], keys[off]
-    # Distance of a key below the pair at b = 1, and the share of the tilt, relative to the pair's mass.
+    # How far the logit of a key is below the pair at b = 1, and its change by the tilt, relative to the pair's mass.
     depth = ((places[keys] - middle[rows]) ** 2).sum(axis=1) - ((first - middle) ** 2).sum(axis=1)[rows]
     on = np.stack([(tilt * (end - middle)).sum(axis=1) for end in (first, last)], axis=1)
     mass = np.logaddexp(on[:, 0], np.where(two, on[:, 1], -np.inf))

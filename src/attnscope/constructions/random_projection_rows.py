@@ -1,4 +1,4 @@
-"""The row-sparse variant of `random_projection`: keys are random, and each query is a sum of the keys it looks for.
+"""The row-sparse variant of `random_projection`: keys are random, and each query is a weighted sum of its keys.
 
 Derivation (the same argument as arXiv:2106.03764, Theorem 1, with the trivial split B = B I): keys K = G and queries
 Q = B G have logits <B_i G, e_j G>, whose expectation is B_ij. Their factors have |B_i| <= sqrt(k) beta and |e_j| = 1,

@@ -1,1 +1,1 @@
-"""What a measure, a card, a finding and an error are. No torch here."""
+"""The types that all rooms share: measures, cards, findings, errors, files and progress. Does not import torch."""

@@ -1,8 +1,8 @@
 """Check whether matrix products in bfloat16 or float16 crash on this processor, without importing torch.
 
-Some virtual machines announce AMX but describe no tiles. oneDNN (3.12, in torch 2.13) believes the announcement, and
-the first product in bfloat16 kills the program with an illegal instruction: no exception, no record. So a child process
-tries one first. torch reads the environment variable `LIMIT` at its first product: it must be set before.
+Some virtual machines report AMX support but no AMX tiles. oneDNN 3.12 (in torch 2.13) trusts the report, and the first
+product in bfloat16 kills the process with an illegal instruction that Python cannot catch. So a child process tries a
+product first. torch reads the environment variable `LIMIT` at its first product, so it must be set before that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PRODUCT = (
 
 
 def half_precision_crashes() -> bool:
-    """Return whether a product crashes. No child is started without AMX, or if the limit is already set."""
+    """Return whether a product crashes. Without AMX, or if `LIMIT` is already set, return False and start no child."""
     return LIMIT not in os.environ and announces_amx() and _child_crashes()
 
 
@@ -36,6 +36,6 @@ def announces_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 @cache
 def _child_crashes() -> bool:
-    """Try it once per program: the child imports torch, which takes seconds."""
+    """Run the product in a child process. Cached, because the child imports torch, which takes seconds."""
     child = subprocess.run([sys.executable, "-c", _PRODUCT], stderr=subprocess.DEVNULL, check=False)
     return child.returncode == -signal.SIGILL

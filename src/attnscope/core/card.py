@@ -1,7 +1,7 @@
-"""Cards of measures, and what all leaf rooms (folders in which each file defines one leaf) have in common.
+"""Cards of measures, and helpers for leaf rooms (folders in which each file defines one leaf).
 
-A card says what a number means: its unit, its range, where it comes from, when to worry. Cards are part of every survey
-file, so that a survey explains itself on a machine that has neither torch nor the model.
+A card says what a number means: its unit, its range, where it comes from, and when it raises an alarm. Cards are part
+of every survey file, so that a survey explains itself on a machine that has neither torch nor the model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar
+
+from attnscope.core.ranges import INFINITE, AtLeast, Finite, slack
 
 Scope = Literal["stream", "attention", "weights", "training"]
 Group = Literal["default", "deep", "training"]
@@ -31,7 +33,7 @@ def names(room: str) -> tuple[str, ...]:
 
 
 def digest(room: str, name: str) -> str | None:
-    """Return the hash of a leaf file, which shows whether a stored card is out of date; None if it cannot be read."""
+    """Return the hash of a leaf file, or None if it cannot be read. A stored card with another hash is out of date."""
     spec = find_spec(f"{room}.{name}")
     try:
         return hashlib.sha256(Path(str(spec.origin)).read_bytes()).hexdigest() if spec else None
@@ -54,16 +56,16 @@ def leaf_decorator(
 
 
 def undefined(*args: Any, **kwargs: Any) -> Any:
-    """Stand for the function of a leaf until it is registered."""
+    """Placeholder for the function of a leaf until the leaf is registered."""
     raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """A value that deserves a look: `value <relation> threshold`."""
+    """The rule by which a value raises an alarm: `value <relation> threshold`."""
 
     relation: Literal[">", "<"]
-    threshold: float
+    threshold: Finite
     meaning: str
 
     def rings(self, value: float) -> bool:
@@ -73,18 +75,19 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Card:
-    """What is known about a measure before any model is seen.
+    """Description of a measure, independent of any model.
 
-    `low` and `high` bound what the measure can return. `sites` says where along a block it is taken: `stream` enters a
-    block, `middle` follows the attention write, `self` and `cross` are attention calls.
+    `low` and `high` bound what the measure can return. `sites` lists where it is measured: `stream` is the residual
+    stream that enters a block, `middle` the stream after attention has written to it, `self` and `cross` are attention
+    calls.
     """
 
     name: str
     title: str
     summary: str
     unit: str
-    low: float = 0.0
-    high: float = math.inf
+    low: Annotated[Finite, INFINITE] = 0.0
+    high: Annotated[Finite, INFINITE, AtLeast("low")] = math.inf
     citation: str = field(kw_only=True)
     scope: Scope = field(kw_only=True)
     group: Group = "default"
@@ -92,8 +95,18 @@ class Card:
     parts: tuple[str, ...] = ("value",)
     alarm: Alarm | None = None
     log: bool = False  # draw it on a logarithmic axis
-    of_block: bool = False  # compares the stream behind block N with that before it, and stands where it leaves block N
-    bound: Bound | None = None  # what bounds it for a sequence of n tokens, where `high` bounds it for any
+    of_block: bool = False  # compares the stream after block N with the stream before it; stored at position N + 1
+    bound: Bound | None = None  # which quantity bounds it for a sequence of n tokens; `high` holds for any length
+
+    def limits(self, tokens: int | None = None) -> tuple[float, float]:
+        """Return the range that values in files may have: `low` to `high`, widened by the largest rounding error.
+
+        For a measure with a `bound`, `high` holds up to 131072 keys. In a corpus of more `tokens`, a value may be
+        larger.
+        """
+        most = 0.0 if self.bound is None or not tokens else math.log(tokens) if self.bound == "entropy" else tokens
+        low, high = self.low, max(self.high, float(most))
+        return low - slack(low), high + slack(high)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

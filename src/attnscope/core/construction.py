@@ -1,10 +1,10 @@
-"""A construction builds a head for a pattern: queries and keys whose scaled products, through softmax, give it.
+"""A construction builds a head for a pattern: queries and keys whose scaled products give the pattern after softmax.
 
     @construction(title="Moment curve", summary=..., citation=..., universal=True, fixed_width=lambda p: 2 * p.k)
     def moment_curve(pattern, width, accuracy, rng, advance) -> Factors:
 
-It is called with one width and returns the best factors it can find there, in float64. The certificate decides whether
-they are good enough, and the search decides which width to try.
+It is called with one width and returns the best factors it finds at that width, in float64. The certificate decides
+whether they are good enough, and the search decides which width to try.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, Literal
 from attnscope.core.card import leaf_decorator, undefined
 
 Auto = Literal["one pattern", "any pattern", "ceiling"]
-"""The purpose for which `compile --method auto` takes a construction: to fit queries and keys to one pattern, to give
-keys that serve any pattern, or as a cheap head of known width that tells the search where to end. There may be several
-ceilings, but only one of each other kind."""
+"""What `compile --method auto` uses a construction for: to fit queries and keys to "one pattern", to provide keys that
+serve "any pattern", or as a "ceiling": a cheap head of known width that bounds the search from above. Several
+constructions may be ceilings, but each other purpose has only one."""
 
 
 def _twice_k(pattern: Any) -> int:
@@ -30,9 +30,9 @@ def _twice_k(pattern: Any) -> int:
 class Construction:
     """A registered construction.
 
-    `universal`: its keys depend on the size and the seed alone, never on the pattern. `first_width(pattern)` is where a
-    search over widths begins. `fixed_width(pattern)` belongs to a construction with one width only. `takes(pattern)`
-    says whether it accepts a pattern.
+    `universal`: its keys depend only on the size and the seed, never on the pattern. `first_width(pattern)` is the
+    width at which a search begins. `fixed_width(pattern)` is set for a construction that has only one width.
+    `takes(pattern)` says whether it accepts a pattern.
     """
 
     name: str

@@ -1,7 +1,10 @@
-"""Convert typed values to JSON and back. A wrong type, a missing and an unknown field raise `FieldError` by name.
+"""Convert typed values to JSON and back. A wrong, missing or unknown field raises a `FieldError` that names it.
 
 JSON has neither NaN nor infinities, so NaN is written as null and infinities as "inf" and "-inf"; all three are read
-back where a number is expected. Nothing else is converted: not text to numbers, numbers to booleans, or text to lists.
+back where a number is expected. Nothing else is converted: text never becomes a number, a number never a boolean, and
+text never a list.
+
+The ranges of numbers are part of their types (`core.ranges`), and a number outside raises `FieldError` too.
 """
 
 from __future__ import annotations
@@ -12,15 +15,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Any, NewType, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import cattrs
 import numpy as np
+from cattrs import override
 from cattrs.errors import ClassValidationError, IterableValidationError
+from cattrs.gen import make_dict_structure_fn
+
+from attnscope.core.ranges import COUNTED, FACTS, HUGE, INFINITE, NAN, NEEDED, RELATIONS, SEEDS, Within
 
 
 def plain(value: Any) -> Any:
-    """Return any value as JSON: tuples become lists, numpy scalars numbers, NaN and infinity None, others text."""
+    """Return any value as JSON: tuples become lists, numpy scalars numbers, NaN and infinity None, the rest text."""
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, np.generic | np.ndarray):
@@ -36,10 +43,6 @@ def plain(value: Any) -> Any:
 
 _INFINITE = MappingProxyType({"inf": math.inf, "-inf": -math.inf})
 _LARGEST = 2**63
-
-Count = NewType("Count", int)
-"""A count of any size that a float can hold: thirty blocks of nine heads have 1e30 paths. Other integers in files are
-below 2^63."""
 
 
 class FieldError(ValueError):
@@ -72,8 +75,10 @@ def decode(kind: Any, data: Any) -> Any:
 @cache
 def _converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True)
-    for kind, hook in ((float, _float), (int, _int), (Count, _count), (str, _str), (bool, _bool)):
+    for kind, hook in ((float, _float), (int, _int), (str, _str), (bool, _bool)):
         converter.register_structure_hook(kind, hook)
+    converter.register_structure_hook_factory(lambda kind: isinstance(kind, type) and is_dataclass(kind), _object_hook)
+    converter.register_structure_hook_factory(_is_annotated, _annotated_hook)
     converter.register_structure_hook_func(lambda kind: kind == float | int | str, _axis_position)
     converter.register_structure_hook_factory(_is_sequence, _sequence_hook)
     converter.register_structure_hook_factory(_is_mapping, _mapping_hook)
@@ -96,10 +101,82 @@ def _int(value: Any, _: Any) -> int:
     return value
 
 
-def _count(value: Any, _: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 10**308:
-        raise FieldError(f"a count is needed, not {_named(value)}")
-    return value
+def _is_annotated(kind: Any) -> bool:
+    return get_origin(kind) is Annotated
+
+
+def _annotated_hook(kind: Any, converter: cattrs.Converter) -> Callable[[Any, Any], Any]:
+    plain_kind, *marks = get_args(kind)
+    within = next((mark for mark in marks if isinstance(mark, Within)), None)
+    if within is not None:
+        return lambda value, _: _in_range(value, plain_kind, within, NAN in marks, INFINITE in marks)
+
+    def structure(value: Any, _: Any) -> Any:
+        if FACTS in marks:
+            check_facts(value, "")
+        return converter.structure(value, plain_kind)
+
+    return structure
+
+
+def _in_range(value: Any, kind: type, within: Within, nan: bool, infinite: bool) -> float | int:
+    if kind is int and (isinstance(value, bool) or not isinstance(value, int)):
+        raise FieldError(f"a whole number is needed, not {_named(value)}")
+    number: float = value if kind is int else _float(value, float)
+    endless = number in (math.inf, -math.inf)
+    if not ((nan and value is None) or (infinite and endless) or within.low <= number <= within.high):
+        raise FieldError(f"{within.words} is needed, not {'infinity' if endless else _named(value)}")
+    return number
+
+
+def check_facts(value: Any, name: str) -> None:
+    """Raise `FieldError` for a number that provenance cannot hold."""
+    if isinstance(value, Mapping):
+        for inner, entry in value.items():
+            try:
+                check_facts(entry, str(inner))
+            except FieldError as error:
+                raise FieldError(_first(error, f"['{inner}']")) from error
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            check_facts(entry, name)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        if name in (*COUNTED, *SEEDS) and not isinstance(value, int):
+            raise FieldError(f"a whole number is needed, not {_named(value)}")
+        if name not in SEEDS and not 0 <= value <= HUGE:
+            raise FieldError(f"a finite number of 0 or more is needed, not {_named(value)}")
+
+
+def _typed_hook(hint: Any, converter: cattrs.Converter) -> Any:
+    return override(struct_hook=lambda value, _: converter.structure(value, hint))
+
+
+def _object_hook(kind: Any, converter: cattrs.Converter) -> Callable[[Any, Any], Any]:
+    """Return the default hook of a dataclass, followed by the checks of fields against each other."""
+    hints = get_type_hints(kind, include_extras=True)  # cattrs alone would drop the annotations
+    hooks: dict[str, Any] = {
+        name: _typed_hook(hints[name], converter) for name in (field.name for field in fields(kind))
+    }
+    structure = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True, **hooks)
+    relations = [
+        (field.name, mark)
+        for field in fields(kind)
+        if get_origin(hints[field.name]) is Annotated
+        for mark in get_args(hints[field.name])[1:]
+        if type(mark) in RELATIONS
+    ]
+    if not relations:
+        return structure
+
+    def checked(value: Any, _: Any) -> Any:
+        read = structure(value, kind)
+        for name, mark in relations:
+            mine, other = getattr(read, name), getattr(read, mark.other)
+            if mine is not None and other is not None and not RELATIONS[type(mark)](mine, other):
+                raise FieldError(f".{name}: {NEEDED[type(mark)].format(mark.other)}")
+        return read
+
+    return checked
 
 
 def _str(value: Any, _: Any) -> str:
@@ -167,7 +244,7 @@ def _at(path: str, converter: cattrs.Converter, value: Any, kind: Any) -> Any:
 
 
 def _first(error: BaseException, path: str) -> str:
-    """Return the first problem and the path to it. Groups of cattrs know the field, our own errors the rest."""
+    """Return the first problem and the path of its field, from nested cattrs errors and our own `FieldError`."""
     while isinstance(error, ClassValidationError | IterableValidationError):
         inner = error.exceptions[0]
         note = next((note for note in getattr(inner, "__notes__", []) if hasattr(note, "name")), None)

@@ -13,9 +13,9 @@ from importlib.util import find_spec
 
 
 class RefusalError(Exception):
-    """Bad input or an impossible request. The command line prints its one sentence and exits with code 2.
+    """Raised for bad input or an impossible request. The command line prints its one sentence and exits with code 2.
 
-    `parameter` names the parameter that was refused, where there is one.
+    `parameter` names the parameter that was refused, if there is one.
     """
 
     def __init__(self, sentence: str, parameter: str | None = None) -> None:
@@ -32,7 +32,7 @@ def one_of(value: object, known: Iterable[str], parameter: str) -> None:
     names = tuple(known)
     if value not in names:
         listed = ", ".join(names)
-        near = meant(str(value), names)
+        near = did_you_mean(str(value), names)
         raise RefusalError(f"`{parameter}=` cannot be '{value}': choose one of {listed}.{near}", parameter)
 
 
@@ -42,25 +42,25 @@ def at_least(value: int | float, low: int | float, parameter: str) -> None:
         raise RefusalError(f"`{parameter}=` cannot be {value:g}: give {low:g} or more.", parameter)
 
 
-def meant(word: str, known: Iterable[str]) -> str:
-    """Return the tail of a refusal: ` Did you mean 'pocket'?`, or nothing."""
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ` Did you mean 'pocket'?` to append to a refusal, or "" if nothing is close."""
     close = get_close_matches(word, sorted(set(known)), n=1, cutoff=0.6)
     return f" Did you mean '{close[0]}'?" if close else ""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the tail of a refusal: ` Did you mean 'entropy'?`, or the whole list if nothing is close."""
+    """Return ` Did you mean 'entropy'?` to append to a refusal, or the list of all names if nothing is close."""
     names = sorted(known)
     close = get_close_matches(word, names, n=1, cutoff=0.5)
     return f" Did you mean '{close[0]}'?" if close else f" Known: {', '.join(names)}."
 
 
-# torch is an extra. Records are drawn, compared, merged and exported without it; whatever runs a model needs it.
+# torch is an optional dependency. Drawing, comparing, merging and exporting records works without it; running a
+# model needs it.
 #
 #     pip install attnscope             report, compare, merge, timeline, export, cite, measures, variants
 #     pip install 'attnscope[torch]'    everything: brings torch and transformers
-#
-# There is no list of what needs torch: where its import fails, one sentence says how to install it.
+# There is no list of the commands that need torch: if its import fails, one sentence says how to install it.
 
 EXTRA = "torch"
 BROUGHT = ("torch", "transformers")
@@ -68,7 +68,7 @@ INSTALL = f"pip install 'attnscope[{EXTRA}]'"
 
 
 @contextmanager
-def asking_for_torch() -> Iterator[None]:
+def refuse_missing_torch() -> Iterator[None]:
     """Turn a failed import of torch or transformers into a refusal; let other import errors pass."""
     try:
         yield
@@ -80,13 +80,13 @@ def asking_for_torch() -> Iterator[None]:
 
 
 def refuse_without_torch() -> None:
-    """Refuse early, before a command announces long work."""
+    """Refuse if torch or transformers is not installed, before a command announces long work."""
     for name in BROUGHT:
         if find_spec(name) is None:
             raise _refusal(name)
 
 
-def torch_is_there() -> bool:
+def torch_is_installed() -> bool:
     """Return whether torch and transformers are installed, without importing them."""
     return all(find_spec(name) is not None for name in BROUGHT)
 

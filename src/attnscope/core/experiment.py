@@ -1,4 +1,4 @@
-"""Experiments re-run the claims of a paper. Each claim has a rule that measured numbers can break.
+"""Experiments test the claims of a paper. Each claim has a rule that measured numbers can break.
 
     CLAIMS = claims("2103.03404", '''
         sort_learned: An attention-only model with skips learns to sort.
@@ -12,8 +12,8 @@
     def dong2021(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
 
 Verdicts are computed, never typed. Each quantity is measured once per seed, and a bound must hold for the median over
-seeds. `given` bounds state the conditions of a comparison (a baseline that learned): if they are not met, the claim is
-not judged. This module does not import torch, so results can be read, judged and drawn on a machine without it.
+seeds. `given` bounds state the conditions of a comparison (that the baseline learned): if they are not met, the claim
+is not judged. This module does not import torch, so results can be read, judged and drawn on a machine without it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Annotated, Any, Literal, NotRequired, Protocol, TypedDict, Unpack, get_args, runtime_checkable
+
+from attnscope.core.ranges import AtLeast
 
 Relation = Literal["<", "<=", ">=", ">"]
 Verdict = Literal["reproduced", "not reproduced", "contradicted", "not run"]
@@ -48,7 +50,7 @@ _COMPARE: Mapping[Relation, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True)
 class Bound:
-    """`median over seeds of quantity <relation> limit`. NaN breaks every bound."""
+    """The condition `median over seeds of quantity <relation> limit`. NaN breaks every bound."""
 
     quantity: str
     relation: Relation
@@ -71,7 +73,7 @@ class Bound:
 
 
 def median(values: Sequence[Number]) -> float:
-    """Return NaN if any value is missing: a broken seed must not hide behind the others."""
+    """Return the median, or NaN if any value is missing: a broken seed must not hide behind the others."""
     numbers = [math.nan if value is None else float(value) for value in values]
     return math.nan if not numbers or any(map(math.isnan, numbers)) else statistics.median(numbers)
 
@@ -99,7 +101,7 @@ class Claim:
         return tuple(dict.fromkeys(bound.quantity for bound in (*self.holds, *self.fails, *self.given)))
 
     def judged(self, measured: Measured) -> Claim:
-        """Return the claim with its numbers."""
+        """Return the claim with the measured numbers of its quantities."""
         return replace(self, measured={name: tuple(measured[name]) for name in self.quantities if name in measured})
 
     @property
@@ -155,14 +157,14 @@ def claims(paper: str, *texts: str) -> tuple[Claim, ...]:
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a figure: x is a place on an axis or the name of a bar. NaN is a missing number."""
+    """One point of a figure: x is a position on an axis or the name of a bar. NaN is a missing number."""
 
     x: float | int | str
     y: float
     series: str
     panel: str = ""
-    low: float = math.nan  # the band around y; without one, y itself
-    high: float = math.nan
+    low: float = math.nan  # the band around y runs from low to high; NaN if there is no band
+    high: Annotated[float, AtLeast("low")] = math.nan
     dashed: bool = False  # a reference for comparison
 
     @classmethod
@@ -179,9 +181,9 @@ class Point:
 class Figure:
     """A chart as plain data.
 
-    `curves` are lines with a band from low to high. `bars` stand beside each other. `tracks` join points in the order
-    of their rows. A `table` has a row for every x and a column for every series. A logarithmic figure draws y <= 0 at
-    its floor.
+    `curves` are lines with a band from low to high. `bars` are side by side. `tracks` join points in the order
+    of their rows. A `table` has a row for every x and a column for every series. A logarithmic figure draws
+    y <= 0 below its smallest positive y.
     """
 
     name: str
@@ -197,7 +199,8 @@ class Figure:
 
 @dataclass(frozen=True)
 class Result:
-    """What an experiment returns: `measured` feeds the claims, `records` holds every number behind them."""
+    """The result of an experiment. Claims are judged by `measured`; `records` holds the numbers it was computed
+    from."""
 
     measured: Measured
     records: tuple[Mapping[str, Any], ...] = ()
@@ -207,12 +210,12 @@ class Result:
 
 @runtime_checkable
 class Session(Protocol):
-    """A run of an experiment: it reports progress and keeps finished parts."""
+    """A run of an experiment: it reports progress and saves finished parts."""
 
     def advance(self, stage: str, done: int, total: int) -> None: ...
 
     def part(self, name: str, work: Callable[[], Any]) -> Any:
-        """Return the plain data of `work`. If an earlier run saved this part, return that instead."""
+        """Return the plain data that `work` returns, or the data that an earlier run saved for this part."""
 
     def state_path(self, name: str) -> Path | None:
         """Return where unfinished work may save its state, or None if nothing is saved."""
@@ -233,7 +236,7 @@ class UnsavedSession:
 
 @dataclass(frozen=True)
 class ExperimentCard:
-    """What is known about an experiment without importing it."""
+    """Description of an experiment, readable without importing it."""
 
     name: str
     title: str
@@ -253,7 +256,7 @@ class Experiment:
     """A registered experiment.
 
     For each preset, `takes` says how long a run takes on one core, and `seeds` the default number of seeds. `advice`
-    says what follows from the recorded verdicts for people who train or change models.
+    says what people who train or change models should conclude from the recorded verdicts.
     """
 
     name: str
@@ -279,22 +282,26 @@ class Experiment:
         return tuple(claim.judged(result.measured) for claim in self.claims)
 
 
-def experiment(
-    *,
-    title: str,
-    paper: str,
-    summary: str,
-    presets: Mapping[str, Any],
-    takes: Mapping[str, str],
-    claims: tuple[Claim, ...],
-    seeds: Mapping[str, int],
-    advice: str = "",
-) -> Callable[[Function], Experiment]:
+class ExperimentFields(TypedDict):
+    """The fields of an `Experiment` that its file declares."""
+
+    title: str
+    paper: str
+    summary: str
+    presets: Mapping[str, Any]
+    takes: Mapping[str, str]
+    claims: tuple[Claim, ...]
+    seeds: Mapping[str, int]
+    advice: NotRequired[str]
+
+
+def experiment(**declared: Unpack[ExperimentFields]) -> Callable[[Function], Experiment]:
     """Turn a function into an experiment. The names of the function, the experiment and the file are the same."""
 
     def register(function: Function) -> Experiment:
-        if any(tuple(by_preset) != PRESETS for by_preset in (presets, takes, seeds)):
-            raise TypeError(f"{function.__name__} must give presets, takes and seeds for {PRESETS}")
-        return Experiment(function.__name__, title, paper, summary, presets, takes, claims, seeds, function, advice)
+        made = Experiment(name=function.__name__, function=function, **declared)
+        if any(tuple(by_preset) != PRESETS for by_preset in (made.presets, made.takes, made.seeds)):
+            raise TypeError(f"{made.name} must give presets, takes and seeds for {PRESETS}")
+        return made
 
     return register

@@ -1,28 +1,30 @@
-"""An explanation says how much every token of the input did for one number a model gave: a function with a card.
+"""An explanation is a function with a card that scores how much each input token contributed to one output number.
 
     @explanation(title="Gradient x input", summary=..., citation="arXiv:1605.01713", formula=..., signed=True,
                  cost="one backward pass")
     def gradient_input(embedding: Tokens, embedding_gradient: Tokens) -> Scores:
 
-Its parameter names say what it reads of a run, as those of a measure do:
+As for a measure, its parameter names say which parts of a run it reads:
 
-    calls               every attention call in the order in which they happened: queries, keys, values, the rule that
-                        makes logits of them, and the gradient of the number at its output (`matrix.attention_call`)
-    start               by stack, from which tokens the number is read: weights that add up to 1
-    embedding           by stack, the vectors of the tokens, `[token, width]`
-    embedding_gradient  the gradient of the number at them
-    baseline            by stack, the vectors of an input without content
+    calls               all attention calls in execution order: queries, keys, values, the rule that
+                        computes logits from them, and the gradient of the number with respect to the call's
+                        output (`matrix.attention_call`)
+    start               per stack, the weight with which the number is read from each token; weights add up to 1
+    embedding           per stack, the embedding vectors of the tokens, `[token, width]`
+    embedding_gradient  per stack, the gradient of the number with respect to these vectors
+    baseline            per stack, the embedding vectors of an input without content
     ask                 `ask(embedding)` returns the number for other vectors, `[batch, token, width]` to `[batch]`
-    gradient_under      `gradient_under(context)` runs model and gradient again inside a context, and returns the
-                        gradient at the embedding
-    zeroed              `zeroed(stack)` returns for every block how far the state of each token moves when the value of
-                        another token is zero, `[block, token, token]`
-    contributions       `contributions()` returns what each token sends through the frozen network, `[token, width]`
-    made_of             `made_of()` returns what each token puts, through all blocks of the frozen network, into the
-                        states from which the number is read, along these states, `[token, width]`
-    seed                for random draws
+    gradient_under      `gradient_under(context)` runs the model and its backward pass again inside a context manager,
+                        and returns the gradient with respect to the embedding
+    zeroed              `zeroed(stack)` returns, for every block, how far the state of each token moves when the value
+                        of another token is set to zero, `[block, token, token]`
+    contributions       `contributions()` returns each token's contribution to the number through the frozen network,
+                        `[token, width]`
+    made_of             `made_of()` returns each token's part in the states from which the number is read, through all
+                        blocks of the frozen network and projected onto these states, `[token, width]`
+    seed                the seed for random draws
 
-It returns numbers by stack, one for each token. A stack that an explanation cannot explain is left out.
+It returns one number per token, in a mapping by stack. A stack that an explanation cannot explain is left out.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from attnscope.core.card import leaf_decorator
 Group = Literal["default", "slow", "floor"]
 """`default`: computed unless others are named; `slow`: one run of the model per token; `floor`: a trivial baseline."""
 
-LONGEST_CONTINUATION = 256  # tokens of a continuation that are explained: each needs a pass of its own
+LONGEST_CONTINUATION = 256  # at most this many tokens of a continuation are explained: each needs its own pass
 READABLE = (
     *("calls", "start", "embedding", "embedding_gradient", "baseline", "ask", "gradient_under", "zeroed"),
     *("contributions", "made_of", "seed"),
@@ -46,7 +48,7 @@ READABLE = (
 
 @dataclass(frozen=True)
 class ExplanationCard:
-    """What is known about an explanation before any model is seen."""
+    """Description of an explanation, independent of any model."""
 
     name: str
     title: str
@@ -54,8 +56,8 @@ class ExplanationCard:
     citation: str
     formula: str
     cost: str  # in words: "one backward pass"
-    signed: bool  # whether a token can speak against the answer
-    adds_up: str | None = None  # the sum over all tokens, in words; None: nothing in particular
+    signed: bool  # whether scores can be negative, for tokens that lower the number
+    adds_up: str | None = None  # the sum of all scores, in words; None if it has no meaning
     group: Group = "default"
     stacks: Literal["all", "one"] = "all"  # "one": only for models with a single stack of tokens
 
@@ -65,7 +67,7 @@ class ExplanationCard:
 
 @dataclass(frozen=True)
 class Method:
-    """A registered explanation: call it with what `reads` names."""
+    """A registered explanation: call it with the fields that `reads` names."""
 
     card: ExplanationCard
     function: Callable[..., Any]

@@ -3,9 +3,9 @@
     @finding(order=60, reads=("sink_mass",), summary="Heads in which ...", citation="arXiv:2410.10781")
     def sink(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
 
-A kind of finding is a function that reads a survey and yields findings, one for each stack and site. `TABLE` says which
-remedies answer which kind (`attnscope variants --remedies` prints it): the name of a variant, `prune`, which takes
-heads out, or `bos`, which starts sequences with the BOS token.
+A kind of finding is a function that reads a survey and yields findings, one for each stack and site. `TABLE` lists the
+remedies for each kind (`attnscope variants --remedies` prints it). A remedy is the name of a variant, `prune`, which
+removes heads, or `bos`, which starts sequences with the BOS token.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class FindingKind:
     """A registered kind of finding; its name is the `kind` of the findings it yields.
 
     `order` sorts findings of one severity. A measure that no kind `reads` is reported by the alarm on its own card. A
-    `neutral` kind says what heads do: more of them is a change, and not worse.
+    `neutral` kind only describes what heads do: if it yields more findings than before, that is a change, not a
+    regression.
     """
 
     name: str
@@ -80,7 +81,7 @@ BOS = "bos"
 
 @dataclass(frozen=True)
 class Prescription:
-    """The remedies for a kind of finding, the first to try first."""
+    """The remedies for a kind of finding, in the order in which to try them."""
 
     finding: str
     remedies: tuple[str, ...]
@@ -91,53 +92,54 @@ TABLE: tuple[Prescription, ...] = (
     Prescription(
         "missing_bos",
         (BOS,),
-        "The model was trained with BOS in front: give it back before anything is changed.",
+        "The model was trained with BOS in front: add BOS before you change anything else.",
     ),
     Prescription(
         "entropy_collapse",
         ("sigma_reparam", "qk_clip"),
-        "One-hot attention comes from large logits: hold the norms of the projections, or the largest logit.",
+        "One-hot attention comes from large logits: bound the norms of the projections, or the largest logit.",
     ),
     Prescription(
         "massive_activation",
         ("sandwich_norm", "qk_norm"),
-        "One entry of the stream grows because nothing limits what a block adds to it: norm what blocks write.",
+        "One entry of the stream grows because nothing limits what a block adds to it: normalise what each block adds.",
     ),
     Prescription(
         "past_float16",
         ("sandwich_norm", "qk_norm"),
-        "Entries past float16 grow because nothing limits what a block adds: norm what blocks write.",
+        "Activations overflow float16 because nothing limits what a block adds: normalise what each block adds.",
     ),
     Prescription(
         "sink",
         ("gated_output", "learned_sink", "softmax_plus_one"),
-        "Heads rest on the first token because softmax must put its weight somewhere: give them another way to rest.",
+        "Heads attend to the first token because softmax must put its weight somewhere: let them attend to nothing.",
     ),
     Prescription(
         "collapse",
         ("fusion", "minus_uniform"),
-        "Tokens become alike because every block averages: bring earlier blocks back, or take the average out.",
+        "Tokens become alike because every block averages: add back the output of earlier blocks, or subtract the "
+        "average.",
     ),
     Prescription(
         "smoothing",
         ("fusion", "minus_uniform"),
-        "Tokens point the same way because every block averages: bring earlier blocks back, or take the average out.",
+        "Tokens point the same way because every block averages: add back earlier blocks, or subtract the average.",
     ),
     Prescription(
         "uniform_heads",
         ("temperature", PRUNE),
-        "A head that looks everywhere chooses nothing: sharpen it, or take it out.",
+        "A head that attends to all tokens alike selects nothing: sharpen it, or remove it.",
     ),
     Prescription(
         "duplicate_heads",
         (PRUNE,),
-        "Of two heads with one pattern one may do: take heads out by what they are worth, and see what it costs.",
+        "Of two heads with the same pattern, one may suffice: remove the heads of least value, and measure the cost.",
     ),
 )
 
 
 def candidates(found: Sequence[Finding]) -> list[tuple[Prescription, str]]:
-    """Return (row, remedy) for every remedy of the findings that were made, the most severe finding first."""
+    """Return (prescription, remedy) for every remedy of these findings, the most severe finding first."""
     severity: dict[str, int] = {}
     for finding in found:
         severity[finding.kind] = max(severity.get(finding.kind, 0), SEVERITIES.index(finding.severity))

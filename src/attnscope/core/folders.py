@@ -37,11 +37,13 @@ class Folder(Protocol):
 
 
 def open_folder(where: str | Path) -> Folder:
+    if not str(where).strip():
+        raise RefusalError("The name of the folder is empty: name a new folder.")
     if not is_address(where):
         return _LocalFolder(named_path(where, "folder"))
     address = str(where).rstrip("/")
     system, path = filesystem(address)
-    if "file" in system.protocol:  # a local folder after all: write files atomically
+    if "file" in system.protocol:  # file:// is a local folder, where files are written atomically
         return _LocalFolder(named_path(path, "folder"))
     return _RemoteFolder(address, system, path)
 
@@ -74,7 +76,7 @@ class _LocalFolder:
         except FileNotFoundError:
             return ()
         except OSError as error:
-            raise RefusalError(f"The folder '{self.path}' cannot be read ({error.strerror}): name another.") from None
+            raise RefusalError(f"The folder '{self.path}' cannot be read ({error.strerror}): give another.") from None
 
     def holds(self, name: str) -> bool:
         return (self.path / name).is_file()

@@ -4,10 +4,10 @@
     def entropy(row_entropy: Float[Tensor, "batch head query"], query_mask: ...) -> Float[Tensor, "batch head"]:
 
 One call sees one block of one batch and returns one number per sequence: `[batch]` for stream measures,
-`[batch, head]` for attention, `[head]` for weights, `[]` for training (one step of it). Several numbers come back as a
+`[batch, head]` for attention, `[head]` for weights, `[]` for one training step. Several numbers come back as a
 mapping from part to tensor. A number with a location (a token, a channel, a key) comes back as `Located`.
 
-Measures import torch, and a list of them must not. So `cards.json` in the room holds every card with the hash of its
+Measures import torch, but listing them must not. So `cards.json` in the room holds every card with the hash of its
 file (`tools/measures_table.py` writes it, `make tables`). A file that is new or changed is imported instead.
 """
 
@@ -37,7 +37,7 @@ _UNBOUNDED = {"low": -math.inf, "high": math.inf}  # left out of cards.json, bec
 
 @dataclass(frozen=True)
 class Located:
-    """A value per sequence (and head) together with where it was found: `Located(v, {"token": t})`.
+    """A value per sequence (and head) and its location: `Located(v, {"token": t})`.
 
     `counted`, `[batch]`, is False for sequences without such a value (no token occurs twice, for example).
     """

@@ -1,7 +1,7 @@
-"""Progress of long work, and its interruption by Ctrl-C and SIGTERM.
+"""Report the progress of long work, and interrupt it on Ctrl-C and SIGTERM.
 
-Work reports `advance(stage, done, total)`; a total of 0 is unknown. Work that reads text adds the number of tokens,
-from which a listener can compute the speed. `silent` and the bar of the command line accept both.
+Work reports `advance(stage, done, total)`; a total of 0 means that it is unknown. Work that reads text also passes the
+number of tokens, from which a listener can compute the speed. `silent` and the bar of the command line accept both.
 
 SIGTERM stops a process that has no keyboard (a batch system, a container, a background job of a shell, which ignores
 Ctrl-C). `Terminated` is a KeyboardInterrupt, so both are handled alike, and only the exit code differs.
@@ -11,7 +11,7 @@ Ctrl-C). `Terminated` is a KeyboardInterrupt, so both are handled alike, and onl
     Stepwise          around long work: a signal waits for the next step, a later one stops at once
 
 Only signals that Python handles are touched: a signal that was ignored stays ignored, and handlers of a library's
-caller are restored when a context is left. After `leave_in_peace`, signals are ignored until the process ends.
+caller are restored when a context is left. After `ignore_signals`, signals are ignored until the process ends.
 Importing this module changes nothing.
 """
 
@@ -29,7 +29,7 @@ Advance = Callable[[str, int, int], None]
 """`advance(stage, done, total)`"""
 
 AdvanceReading = Callable[[str, int, int, int], None]
-"""`advance(stage, done, total, tokens)`, of work that reads text"""
+"""`advance(stage, done, total, tokens)`, for work that reads text"""
 
 
 @runtime_checkable
@@ -45,17 +45,17 @@ def silent(stage: str, done: int, total: int, tokens: int | None = None) -> None
 
 Handler = Callable[[int, FrameType | None], object]
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# A second signal within this time is impatience, or one stop delivered twice (to the process and to its group). It must
-# not destroy what the first one is about to save.
+# A second signal within this time comes from an impatient user, or is the first delivered twice (to process and group).
+# It must not interrupt the saving that the first one started.
 SAME_STOP_SECONDS = 1.0
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM arrived."""
+    """Raised when SIGTERM arrives."""
 
 
 class _Arrivals:
-    """Signals since a command began."""
+    """The signals that have arrived since a command began."""
 
     first: int | None = None
     at: float = 0.0
@@ -83,8 +83,8 @@ def exit_code() -> int:
     return 128 + (_arrivals.first or signal.SIGINT)
 
 
-def leave_in_peace() -> None:
-    """Ignore signals until the process ends: another one would only change the exit code."""
+def ignore_signals() -> None:
+    """Ignore signals until the process ends: another signal would only change the exit code."""
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
@@ -92,7 +92,7 @@ def leave_in_peace() -> None:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM raise once. Wraps a whole command."""
+    """Raise an exception at the first Ctrl-C or SIGTERM and ignore repetitions. Wraps a whole command."""
     global _arrivals  # noqa: PLW0603  # signals belong to the process
     _arrivals = _Arrivals()
 
@@ -112,14 +112,14 @@ def uninterrupted() -> Iterator[None]:
     try:
         with _handling(lambda number, frame: held.append((number, frame))) as before:
             yield
-    finally:  # also after an error inside
+    finally:  # also if the block raised
         if held:
             number, frame = held[0]
             before[number](number, frame)
 
 
 class Stepwise:
-    """The first signal waits for `check`, which the work calls between steps. A later one raises at once."""
+    """Delay the first signal until the work calls `check` between two steps. A later signal raises at once."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell = tell
@@ -146,7 +146,7 @@ class Stepwise:
 
 @contextmanager
 def _handling(handler: Handler, *, also_by_default: bool = False) -> Iterator[dict[int, Handler]]:
-    """Install a handler for both signals and yield the earlier ones. Does nothing outside the main thread.
+    """Install a handler for both signals and yield the previous handlers. Does nothing outside the main thread.
 
     `also_by_default` also replaces the default action, which for SIGTERM ends the process at once.
     """
@@ -162,5 +162,5 @@ def _handling(handler: Handler, *, also_by_default: bool = False) -> Iterator[di
         yield before
     finally:
         for number in taken:
-            if signal.getsignal(number) is handler:  # else it was replaced inside, on purpose
+            if signal.getsignal(number) is handler:  # otherwise the block replaced it on purpose
                 signal.signal(number, before.get(number, signal.SIG_DFL))

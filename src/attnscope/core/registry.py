@@ -1,4 +1,4 @@
-"""The registries of leaf rooms. A registry is a directory listing, so adding a file is the whole registration."""
+"""The registries of leaf rooms. A registry is a directory listing: to register a leaf, add its file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar, overload
 
 from attnscope.core.card import names
 from attnscope.core.construction import Auto, Construction
-from attnscope.core.errors import RefusalError, asking_for_torch, nearest
+from attnscope.core.errors import RefusalError, nearest, refuse_missing_torch
 from attnscope.core.experiment import Experiment
 from attnscope.core.explanation import Method
 from attnscope.core.finding import FindingKind
@@ -25,7 +25,7 @@ def leaves(room: str, kind: type[Leaf]) -> dict[str, Leaf]:
     """Import the files of a leaf room and return their leaves by name: x.py must define a `kind` called x."""
     found: dict[str, Leaf] = {}
     for name in names(room):
-        with asking_for_torch():
+        with refuse_missing_torch():
             leaf = getattr(importlib.import_module(f"{room}.{name}"), name, None)
         if not isinstance(leaf, kind):
             raise TypeError(f"{room}.{name} must define a {kind.__name__.lower()} called {name}")
@@ -62,7 +62,7 @@ def constructions() -> dict[str, Construction]:
 
 
 def for_auto(purpose: Auto) -> Construction | None:
-    """Return the construction that `compile --method auto` takes for a purpose, or None."""
+    """Return the construction that `compile --method auto` uses for a purpose, or None."""
     return next((known for known in constructions().values() if known.auto == purpose), None)
 
 
@@ -130,7 +130,7 @@ def findings() -> dict[str, FindingKind]:
 
 
 def _refuse_unknown(words: Iterable[str], noun: str, known: tuple[str, ...]) -> None:
-    """Compare with file names alone: nothing is imported."""
+    """Refuse names that are not files of a leaf room. Imports nothing."""
     for word in words:
         if word not in known:
             raise RefusalError(f"There is no {noun} called '{word}'.{nearest(word, known)}")
@@ -152,7 +152,7 @@ def method_names(given: str | Iterable[str]) -> list[str]:
     """Return names of explanations or sets from a list or a comma-separated string."""
     words = given.split(",") if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
     if not all(isinstance(word, str) for word in words):
-        raise RefusalError(f"Methods are names, such as 'relevance,rollout', not {given!r}: name some, or 'default'.")
+        raise RefusalError(f"Methods are names, such as 'relevance,rollout', not {given!r}: give some, or 'default'.")
     return [word.strip() for word in words if word.strip()]
 
 
@@ -171,7 +171,7 @@ def chosen_methods(words: Iterable[str]) -> tuple[Method, ...]:
 def choose(words: Iterable[str], *, training: bool = False) -> tuple[Measure, ...]:
     """Return the measures for names and sets (`default`, `deep`, `all`), in catalog order.
 
-    Measures of gradients and updates are refused unless `training`.
+    Measures of gradients and updates are refused unless `training` is true.
     """
     wanted, known = list(words), measures()
     refuse_unknown_measures(wanted)
@@ -180,7 +180,7 @@ def choose(words: Iterable[str], *, training: bool = False) -> tuple[Measure, ..
         if word in SETS:
             chosen |= {n for n, m in known.items() if word in (m.card.group, "all") and m.card.scope != "training"}
         elif known[word].card.scope == "training" and not training:
-            raise RefusalError(f"{word} is a number of a model in training: ask for it with attnscope.watch.")
+            raise RefusalError(f"{word} is measured during training: ask for it with attnscope.watch.")
         else:
             chosen.add(word)
     if not chosen:

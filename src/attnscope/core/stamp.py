@@ -1,11 +1,12 @@
-"""Seeds, and the stamp at the end of every provenance: versions and time."""
+"""Seeds, and the stamp of versions and time in every record."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from typing import Any
 
 import attnscope
 from attnscope.core.errors import RefusalError
@@ -16,7 +17,7 @@ MOST_SEEDS = 1000
 
 
 def refuse_unusable_seed(seed: int, lowest: int = LOWEST_OF_TORCH) -> None:
-    """Refuse a value that is not a usable seed. `lowest` is 0 for numpy, which takes no negative seeds."""
+    """Refuse a value that is not a usable seed. `lowest` is 0 for numpy, which accepts no negative seeds."""
     if isinstance(seed, bool) or not hasattr(seed, "__index__"):  # numpy's integers are allowed
         raise RefusalError(f"A seed is a whole number, not {seed!r}: choose 0 or more.")
     if seed < lowest:
@@ -26,7 +27,7 @@ def refuse_unusable_seed(seed: int, lowest: int = LOWEST_OF_TORCH) -> None:
 
 
 def numbered_seeds(seeds: int | Sequence[int], each: str) -> Sequence[int]:
-    """Return the seeds for a count or a list of seeds; `each` says what one seed costs, for the refusal."""
+    """Return the seeds for a count or a list of seeds. `each` names what one seed costs, for the refusal."""
     count = seeds if isinstance(seeds, int) else len(seeds)
     if count > MOST_SEEDS:
         raise RefusalError(
@@ -36,12 +37,12 @@ def numbered_seeds(seeds: int | Sequence[int], each: str) -> Sequence[int]:
     return range(seeds) if isinstance(seeds, int) else seeds
 
 
-_LIBRARIES = ("torch", "transformers", "numpy")  # those whose versions can change numbers
+_LIBRARIES = ("torch", "transformers", "numpy")  # libraries whose versions can change numbers
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """Versions of the libraries that computed, of attnscope, and the time (UTC, to the second)."""
+    """Versions of attnscope and of the libraries it computed with, and the time (UTC, to the second)."""
 
     versions: dict[str, str]
     attnscope: str
@@ -57,3 +58,8 @@ class Stamp:
 
     def to_json(self) -> dict[str, str | dict[str, str]]:
         return {"versions": dict(self.versions), "attnscope": self.attnscope, "created": self.created}
+
+
+def stamped(model: Mapping[str, Any], **notes: Any) -> dict[str, Any]:
+    """Return the provenance of a record: its model entry, `notes`, versions and the time."""
+    return {"model": dict(model), **notes, **Stamp.now().to_json()}

@@ -1,25 +1,26 @@
-"""A variant is an attention that was published and can be exchanged: a plain tensor function with a card.
+"""A variant is a published form of attention that can replace another: a plain tensor function with a card.
 
     @variant(kind="pattern", title="Local window", citation="arXiv:2004.05150", formula=..., cost="n w", ...)
-    def local(query, key, value, *, visible, causal, scale, window=64) -> Float[Tensor, "batch head query dim"]:
+    def local(inputs: AttentionInputs, *, window: int = 64) -> Mixed:
 
-The names of its positional parameters say what it reads, and its kind says where that is in a model:
+The names of its positional parameters say what it reads, and its kind says where in a model it acts:
 
-    pattern   (query, key, value) as `[batch, head, token, dim]`: other weights than softmax's. `visible` (True where a
-    logits    key is seen, one row for all queries or one for each), `causal` and `scale` are the call's; keys and
-              values may have fewer heads than queries, which then share them. `logits`: what happens before softmax
+    pattern   (inputs,): queries, keys and values as `[batch, head, token, dim]`, `visible` (True where a key is seen,
+    logits    one row for all queries or one for each), `causal` and `scale` (`matrix.visibility.AttentionInputs`); keys
+              and values may have fewer heads than queries, which then share them. `pattern` replaces the
+              softmax weights. `logits` changes the input of softmax: `plain_attention(replace(inputs, query=...))`
     output    (mixed, stream) or (value, stream) as `[batch, token, head, dim]` and `[batch, token, width]`: changes
               the output of heads, or the values before they are mixed
-    block     (write,), (write, stream), (normed,), (stream,) as `[batch, token, width]`, (streams,) with a layer in
-              front: norms and residual. `write` is what attention or the MLP is about to add to the stream, `normed`
-              the output of a norm, `stream` its input
+    block     (write,), (write, stream), (normed,), (stream,) as `[batch, token, width]`, or (streams,) with an
+              axis for blocks in front: changes norms or the residual. `write` is what attention or the MLP is about to
+              add to the stream, `normed` the output of a norm, `stream` its input
     weights   (weights,): projections by name (`query_weight`, `key_bias`, ...) as `[out, in]` and `[out]`; returns
               the changed mapping
 
-Keyword parameters are trained tensors (`parameters` of the card), tensors that are drawn and not trained (`drawn`), or
-plain settings; a setting with the name of a field of `Size` is filled from there.
+Keyword parameters are trained tensors (`parameters` of the card), random tensors that are not trained (`drawn`), or
+plain settings; a setting named like a field of `Size` gets the value of that field.
 
-Variants import torch, and a list of them must not. So `cards.json` in the room holds every card with the hash of its
+Variants import torch, but listing them must not. So `cards.json` in the room holds every card with the hash of its
 file (`tools/variant_cards.py` writes it, `make tables`). A file that is new or changed is imported instead.
 """
 
@@ -37,10 +38,13 @@ from attnscope.core.card import digest, names
 
 Kind = Literal["pattern", "logits", "output", "block", "weights"]
 Memory = Literal["n", "n^2"]
-"""Memory to mix n tokens, beside the inputs: "n" for a fused kernel, "n^2" for a dense pattern."""
+"""Memory needed to mix n tokens, besides the inputs: "n" for a fused kernel, "n^2" for a dense pattern."""
 ROOM = "attnscope.variants"
 FILE = "cards.json"
-CALL = ("visible", "causal", "scale")
+MASK = ("visible", "causal")
+"""Keywords that a variant of kind block may have, filled with the mask of the attention beside it."""
+ATTENTION = ("query", "key", "value")
+"""The names that a card lists in `takes` for a function of `inputs`."""
 
 ANY_PATTERN = ("row_mass", "row_sum_squares", "head_overlap")
 OF_TOKENS = ("first_key_mass", "self_mass", "previous_mass", "received")
@@ -48,13 +52,13 @@ OF_DISTRIBUTIONS = ("row_peak", "row_entropy")
 OF_DISTANCES = ("mean_distance",)
 STATISTICS = (*ANY_PATTERN, *OF_TOKENS, *OF_DISTRIBUTIONS, *OF_DISTANCES)
 
-_COSTS = {"none": "no more mixing of tokens than there was"}
+_COSTS = {"none": "no more than before"}
 _SIGNS = {True: "no weight is negative", False: "weights may be negative"}
 
 
 @dataclass(frozen=True)
 class Size:
-    """The size of the attention that a variant replaces; `layer`, the block, is counted from 1."""
+    """The size of the attention that a variant replaces. `layer` is the block's number plus one: 1 for block 0."""
 
     heads: int
     dim: int
@@ -70,7 +74,7 @@ class Size:
 
 @dataclass(frozen=True)
 class VariantCard:
-    """What is known about a variant before any model is seen. Exactly one of `keeps` and `changes` is given."""
+    """Description of a variant, independent of any model. Exactly one of `keeps` and `changes` is given."""
 
     name: str
     title: str
@@ -81,21 +85,21 @@ class VariantCard:
     takes: tuple[str, ...]
     cost: str  # time to mix n tokens: "n^2", "n", "n w"; "none": no more mixing than before
     memory: Memory = "n"
-    causal: bool = True  # whether it can hide the future
-    cross: bool = True  # whether queries may come from another sequence than keys
+    causal: bool = True  # whether it can hide later tokens
+    cross: bool = True  # whether queries and keys may come from different sequences
     rows_sum_to_one: bool = True
     nonnegative: bool = True
     keys_are_tokens: bool = True  # False if columns of the pattern stand for several tokens
     trains: bool = True  # False: it works without training
-    parameters: Mapping[str, str] = field(default_factory=dict)  # trained: name and shape in words
-    drawn: Mapping[str, str] = field(default_factory=dict)  # made by `start` and not trained
+    parameters: Mapping[str, str] = field(default_factory=dict)  # trained tensors: the shape of each, in words
+    drawn: Mapping[str, str] = field(default_factory=dict)  # tensors that `start` draws and that are not trained
     settings: Mapping[str, str] = field(default_factory=dict)
-    keeps: str | None = None  # the start at which the model computes the same as before
-    changes: str | None = None  # why there is no such start
+    keeps: str | None = None  # the initial values with which the model computes the same as before
+    changes: str | None = None  # why there are no such initial values
 
     @property
     def statistics(self) -> tuple[str, ...]:
-        """Return the statistics of a pattern (`matrix.statistics`) that keep the meaning they have for softmax."""
+        """Return the statistics of a pattern (`matrix.statistics`) that mean the same as for softmax."""
         held = list(ANY_PATTERN)
         if self.nonnegative and self.keys_are_tokens:
             held += OF_TOKENS
@@ -105,7 +109,7 @@ class VariantCard:
         return tuple(held)
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return the card as pairs of label and words, for a terminal and a page."""
+        """Return the card as (label, text) pairs, for a terminal and a page."""
         yes_no = {True: "yes", False: "no"}
         facts = [
             ("formula", self.formula),
@@ -158,11 +162,11 @@ class VariantFields(TypedDict):
 
 @dataclass(frozen=True)
 class Variant:
-    """A registered variant: call it with what `card.takes` names.
+    """A registered variant: call it with the arguments of the function in its file.
 
-    `pattern(query, key, *, visible, causal, scale, ...)` returns the dense weights, if there are any, and
-    `slow(query, key, value, ...)` the output made of them: references for tests. `start(size, **settings)` returns the
-    initial tensors in float32 (kind `weights`: `start(weights)`).
+    `pattern(inputs, ...)` returns the dense weights, if the variant has any, and `slow(inputs, ...)` the output
+    computed from them; tests compare the variant with both. `start(size, **settings)` returns the initial tensors in
+    float32 (kind `weights`: `start(weights)`).
     """
 
     card: VariantCard
@@ -176,7 +180,7 @@ class Variant:
 
 
 def nothing_to_start(_: Size) -> dict[str, Any]:
-    """Return the start of a variant without tensors of its own."""
+    """Return no initial tensors, for variants that have none."""
     return {}
 
 
@@ -195,8 +199,10 @@ def variant(
 
     def register(function: Callable[..., Any]) -> Variant:
         parameters = inspect.signature(function).parameters
-        known = {**inspect.signature(start).parameters, **parameters}  # `start` may have settings of its own
+        # `start` may have more settings than the function
+        known = {**inspect.signature(start).parameters, **parameters}
         takes = tuple(n for n, p in parameters.items() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        takes = ATTENTION if takes == ("inputs",) else takes
         card = VariantCard(name=function.__name__, takes=takes, **declared)
         settings = {name: words + _default_words(known[name].default) for name, words in card.settings.items()}
         return Variant(replace(card, settings=settings), function, start, pattern, slow)

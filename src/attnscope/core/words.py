@@ -1,9 +1,9 @@
-"""Words for sentences: rounded numbers, blocks as ranges, heads by name; and text that is safe to draw.
+"""Format numbers, ranges of blocks and names of heads for sentences, and make text safe to draw.
 
-Position N of the stream enters block N. The last position leaves the last block.
+Position N of the stream is the input of block N. The last position is the output of the last block.
 
-Names and texts come from files and from strangers, so characters that cannot be drawn are replaced. A terminal obeys
-escapes. The chart renderer writes XML, which has no control characters, and crashes on one.
+Names and texts come from untrusted files, so characters that cannot be drawn are replaced: a terminal would obey escape
+sequences, and the chart renderer writes XML and crashes on a control character.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-TINY = 1e-3  # smaller numbers are written with powers of ten
+TINY = 1e-3  # smaller numbers are written as powers of ten
 REPLACEMENT = "\ufffd"
-# What XML 1.0 cannot hold: control characters, halves of surrogate pairs, U+FFFE and U+FFFF. It can hold line ends, but
-# Vega-Lite puts titles into expressions as they are, and there a line end is a syntax error.
+# Characters that XML 1.0 cannot hold: control characters, halves of surrogate pairs, U+FFFE and U+FFFF. XML can
+# hold line ends, but Vega-Lite puts titles into expressions as they are, and there a line end is a syntax error.
 _NOT_DRAWN = re.compile("[\x00-\x1f\x7f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
 _HALVES = re.compile("[\ud800-\udfff]")
 
@@ -46,7 +46,7 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() else REPLACEMENT for c in text)
 
 
-def whole(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Replace lone surrogates, which come from bytes that are not UTF-8: tokenizers and files refuse them."""
     return _HALVES.sub(REPLACEMENT, text)
 
@@ -54,11 +54,11 @@ def whole(text: str) -> str:
 def parsed(text: str) -> Any:
     """Parse JSON and replace lone surrogates: "\\ud800" alone is valid JSON, but half a character."""
     document = json.loads(text)
-    return _each(document, whole) if "\\ud" in text or "\\uD" in text else document
+    return _each(document, replace_surrogates) if "\\ud" in text or "\\uD" in text else document
 
 
 def drawable(document: Any) -> Any:
-    """Return plain data with all strings, keys included, safe to draw: U+000C becomes ␌."""
+    """Return plain data with every string, including keys, made safe to draw: U+000C becomes ␌."""
     return _each(document, lambda text: _NOT_DRAWN.sub(_symbol, text))
 
 
@@ -76,12 +76,12 @@ def _each(document: Any, change: Callable[[str], str]) -> Any:
 def _symbol(match: re.Match[str]) -> str:
     code = ord(match[0])
     if code < 0x20:
-        return chr(0x2400 + code)  # the pictures of control characters
+        return chr(0x2400 + code)  # Unicode has a visible symbol for each control character
     return "␡" if code == 0x7F else REPLACEMENT
 
 
 def number(value: float) -> str:
-    """Return three figures, as sentences have them."""
+    """Return a number with three significant figures, for sentences."""
     return numeral(value, 3)
 
 

@@ -1,1 +1,2 @@
-"""What models read: corpora, pictures and sounds, token sequences, batches, shards; the embedded book and `pocket`."""
+"""Model inputs (corpora, pictures, sounds, token sequences, batches, shards), the embedded book, and the model
+`pocket`."""

@@ -1,8 +1,8 @@
-"""From token sequences to batches that a model takes, and back to which sequence was which.
+"""Turn token sequences into batches for a model, and keep track of which sequence is which.
 
-Sequences are sorted by length, so that a batch holds little padding, and those of full length never share a batch with
-shorter ones: a batch without padding carries no attention mask, and the model keeps its fused causal kernel. Every
-batch knows the numbers of its sequences, so no result depends on the order.
+Sequences are sorted by length, so that a batch holds little padding. Sequences of full length never share a batch with
+shorter ones: a batch without padding has no attention mask, and the model keeps its fused causal kernel. Every batch
+stores the numbers of its sequences, so no result depends on the order.
 
     prepared = batches(windows(read("corpus.txt"), tokenizer), batch_size=8)
     prepared = Batches.of([{"pixel_values": images}, {"pixel_values": more_images}])
@@ -29,8 +29,8 @@ TOKENS = ("input_ids", "inputs_embeds", "vectors")  # inputs with one row per to
 class Batch:
     """Keyword arguments for one forward pass, and the numbers of the sequences in it.
 
-    `mask` is True at real positions of the input, `decoder_mask` at real positions of a decoder's own input; None: all
-    are real. `tokens` counts the real ones (for images or sound: the samples).
+    `mask` is True where the input is not padding, `decoder_mask` where the decoder's own input is not; None means no
+    padding. `tokens` counts the positions that are not padding (for images or sound: the samples).
     """
 
     inputs: dict[str, Tensor]
@@ -43,7 +43,7 @@ class Batch:
         return len(self.samples)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Batch:
-        """Return the batch on a device, its floating numbers in `dtype` if given."""
+        """Return the batch on a device, with floating-point tensors cast to `dtype` if given."""
         inputs = {name: t.to(device, dtype if t.is_floating_point() else None) for name, t in self.inputs.items()}
         mask, decoder_mask = self._masks(lambda mask: mask.to(device))
         return replace(self, inputs=inputs, mask=mask, decoder_mask=decoder_mask)
@@ -54,7 +54,8 @@ class Batch:
 
     @property
     def undivided(self) -> tuple[str, ...]:
-        """Inputs with neither one row per sequence nor one for all: patches of several images, for example."""
+        """Names of inputs that have neither one row per sequence nor a single shared row, such as patches of several
+        images."""
         return tuple(name for name, tensor in self.inputs.items() if tensor.shape[0] not in (1, len(self)))
 
     def halves(self) -> tuple[Batch, Batch]:
@@ -73,13 +74,13 @@ class Batch:
         return self.rows(range(middle)), self.rows(range(middle, len(self)))
 
     def shortened(self, tokens: int) -> Batch:
-        """Return the first `tokens` positions of a text batch; any other batch unchanged."""
+        """Return the first `tokens` positions of a text batch; return any other batch unchanged."""
         if "input_ids" not in self.inputs:
             return self
         length = self.inputs["input_ids"].shape[1]
         written = self.inputs.get("decoder_input_ids", self.inputs["input_ids"]).shape[1]
         lengths = {name: written if name.startswith("decoder_") else length for name in self.inputs}
-        # An input that depends on the number of tokens without having one row each: pictures among the words.
+        # Some inputs depend on the number of tokens without having one row per token, such as pictures among the words.
         bound = any(
             tensor.shape[1:2] != (length,) and not name.startswith(("decoder", "labels"))
             for name, tensor in self.inputs.items()
@@ -92,22 +93,22 @@ class Batch:
         return Batch(inputs, mask, self.samples, count, decoder_mask)
 
     def rows(self, places: Sequence[int]) -> Batch:
-        """Return the sequences at these places of the batch, at the same padded length."""
+        """Return the sequences at these indices of the batch, at the same padded length."""
         chosen = list(places)
         mask, decoder_mask = self._masks(lambda mask: mask[chosen])
         samples = tuple(self.samples[place] for place in chosen)
         tokens = self.tokens * len(samples) // len(self) if mask is None else int(mask.sum())
-        # An input of shape [1, ...] serves every sequence.
+        # An input of shape [1, ...] is shared by all sequences.
         inputs = {name: t[chosen] if t.shape[0] == len(self) else t for name, t in self.inputs.items()}
         return Batch(inputs, mask, samples, tokens, decoder_mask)
 
 
 @dataclass(frozen=True)
 class Batches:
-    """All batches of a scan; may be iterated again and again.
+    """All batches of a scan; can be iterated repeatedly.
 
-    `beginning` says whether sequences of text begin with BOS; `notes` tell a reader how they were made; `documents`
-    are the numbers of the texts that sequences were cut from, if they were.
+    `beginning` says whether sequences of text begin with BOS; `notes` say how the sequences were made; `documents` are
+    the numbers of the texts that the sequences were cut from, if known.
     """
 
     name: str
@@ -132,12 +133,12 @@ class Batches:
         return sum(batch.tokens for batch in self.batches)
 
     def fingerprint(self) -> str:
-        """Return a hash of what the model is fed: text, tokenizer, cutting and order together."""
+        """Return a hash of the model's input, which depends on text, tokenizer, cutting and order."""
         return _digest(batch.inputs for batch in self.batches)
 
     @classmethod
     def of(cls, ready: Iterable[Mapping[str, Tensor]], name: str = "batches given in Python") -> Batches:
-        """Return batches made elsewhere: each maps forward's arguments to tensors, sequences first."""
+        """Return batches from mappings of forward's arguments to tensors, whose first dimension is the sequence."""
         made: list[Batch] = []
         for number, inputs in enumerate(ready):
             made.append(_ready_batch(number, inputs, sum(map(len, made))))
@@ -158,11 +159,11 @@ def batches(
 
     `pad` is the tokenizer's padding token (0 if it has none: the mask hides it). With `decoder_start` the model is an
     encoder-decoder, whose decoder reads the target of each sequence (or the sequence again, if there is none), shifted
-    right behind that token. `accepts` names the arguments of the model's forward; token types are passed only if it
-    takes them.
+    right by one, with that token in front. `accepts` names the arguments of the model's forward; token types are passed
+    only if it takes them.
     """
     if batch_size < 1:
-        raise RefusalError(f"A batch of {batch_size} sequences is empty: pass `batch_size=1` or more.")
+        raise RefusalError(f"`batch_size=` cannot be {batch_size}: pass 1 or more.")
     windows = sequences.sequences
     written = sequences.targets or tuple(window.ids for window in windows)
     shifted = None if decoder_start is None else [(decoder_start, *ids[:-1]) for ids in written]
@@ -176,9 +177,10 @@ def batches(
 
 
 def _groups(lengths: Sequence[int], batch_size: int, padding: bool) -> Iterator[list[int]]:
-    """Yield the numbers of each batch, longest sequences first: if memory runs out, it does so at once.
+    """Yield the sequence numbers of each batch, longest sequences first: if memory runs out, it does so at once.
 
-    A model that takes no mask cannot ignore `padding`, so its batches hold sequences of one length.
+    `padding` is false for a model that takes no mask and so cannot ignore padding: each of its batches holds sequences
+    of one length.
     """
     longest = max(lengths)
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
@@ -235,9 +237,11 @@ def _ready_batch(number: int, inputs: Mapping[str, Tensor], counted: int) -> Bat
     samples = tuple(range(counted, counted + rows))
     if not samples:
         raise RefusalError(f"Batch {number} holds no sequence: leave it out.")
+    if any(name.endswith("input_ids") and not tensor.numel() for name, tensor in inputs.items()):
+        raise RefusalError(f"Batch {number} holds sequences without tokens: leave it out.")
     mask, decoder_mask = _mask(inputs, "attention_mask"), _mask(inputs, "decoder_attention_mask")
     if mask is not None and not bool(mask.any(dim=1).all()):
-        raise RefusalError(f"Batch {number} has a sequence without a single real token: leave it out.")
+        raise RefusalError(f"Batch {number} has a sequence that is only padding: leave it out.")
     tokens = next((inputs[name].shape[:2].numel() for name in TOKENS if name in inputs), len(samples))
     tokens = tokens if mask is None else int(mask.sum())
     return Batch(dict(inputs), mask, samples, tokens, decoder_mask)

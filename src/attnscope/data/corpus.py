@@ -1,11 +1,11 @@
 """A corpus: named documents and a hash of their text, independent of the file format; and its training split.
 
-Split. Whole documents are held out, one in five and from all over the corpus, so that the two halves share no document:
-a name of one article is no news in the other half if both halves hold parts of the article. A file of articles under
-headings as in WikiText (` = Title = `) is as many documents as it has articles. A held-out document whose text also
-stands in the training half is dropped: a model would only have to remember it. Fewer than four documents cannot be
-shared out so. They are cut into stretches at the end of a line or word, every fifth stretch is held out, and a note
-says so: intervals over stretches are about more text from these documents.
+Split. Whole documents are held out, one in five and from all over the corpus, so that the two halves share no document.
+If both halves held parts of one article, a model could learn its names in one half and recall them in the other. A file
+of articles under headings as in WikiText (` = Title = `) counts as one document per article. A held-out document whose
+text is also in the training half is dropped, since a model could simply remember it. A corpus of fewer than four
+documents is cut into stretches at the end of a line or word instead, and every fifth stretch is held out. A note says
+so, because intervals over stretches hold for more text from these documents, not for other documents.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.words import count
 
 Document = str | tuple[str, str]
-"""A text, or a source and its target: what an encoder reads, and what a decoder should write."""
+"""A text, or a pair: the source that an encoder reads, and the target that a decoder should write."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents in order. `files` were read; `skipped` are files of a `folder` that are not text. In a corpus of pairs,
-    documents are the sources, and `targets` has one for each. A `drawn` corpus has no documents: its sequences are
-    drawn from a model's own vocabulary."""
+    """Documents in order. `files` are those that were read; `skipped` are files of a `folder` that are not text. In a
+    corpus of pairs, documents are the sources, and `targets` has one target for each. A `drawn` corpus has no
+    documents: its sequences are drawn from a model's own vocabulary."""
 
     name: str
     documents: tuple[str, ...]
@@ -47,8 +47,7 @@ class Corpus:
         skipped: tuple[str, ...] = (),
         folder: bool = False,
     ) -> Corpus:
-        """Build a corpus. Skip documents without a visible character, and pairs with such a side; refuse an empty
-        corpus."""
+        """Build a corpus. Skip blank documents and pairs with a blank side; refuse an empty corpus."""
         texts = list(documents)
         pairs = [document for document in texts if isinstance(document, tuple)]
         if pairs and len(pairs) < len(texts):
@@ -68,7 +67,7 @@ class Corpus:
 
 
 def _digest(documents: Iterable[str]) -> str:
-    """Hash each document with its length, so that moving the boundary between two changes the hash."""
+    """Hash each document with its length, so that moving text from one document to the next changes the hash."""
     digest = hashlib.sha256()
     for document in documents:
         data = document.encode("utf-8", "surrogatepass")
@@ -77,24 +76,25 @@ def _digest(documents: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-EVERY = 5  # one document in so many is held out
+EVERY = 5  # one in EVERY documents is held out
 ENOUGH = 4  # documents; with fewer, one half would be a single document
-LONGEST = 8_000  # characters in a stretch: a few windows of text that belongs together
+LONGEST = 8_000  # characters in a stretch: enough for a few windows
 SHORTEST = 80
-STRETCHES = 4 * EVERY  # in a short corpus, so that each half has some
+STRETCHES = 4 * EVERY  # a short corpus is cut into about this many stretches, so that each half has some
 
-_TITLE = re.compile(r"^ ?= [^=\n][^\n]* = ?$", re.MULTILINE)  # of an article; headings of sections have more signs
+# the heading of an article; headings of sections have more equals signs
+_TITLE = re.compile(r"^ ?= [^=\n][^\n]* = ?$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Split:
     training: Corpus
     held_out: Corpus
-    note: str = ""  # how the corpus was cut, if a reader must know
+    note: str = ""  # how the corpus was cut, if readers of the results must know
 
 
 def split(corpus: Corpus) -> Split:
-    """Return the same two halves whenever the corpus is the same; pairs stay pairs, and each counts as a document."""
+    """Split a corpus into training and held-out text, always in the same way. A pair counts as one document."""
     texts, note = _documents(corpus), ""
     if len(texts) < ENOUGH and corpus.targets is None:
         note = (
@@ -107,6 +107,11 @@ def split(corpus: Corpus) -> Split:
     known = {_words(text) for text in training}
     kept = [texts[number] for number in sorted(held_out) if _words(texts[number]) not in known]
     if not kept or not training:
+        if len(texts) >= EVERY:
+            raise RefusalError(
+                f"The corpus {corpus.name} repeats itself: each of its {len(texts)} pieces that would be held out is "
+                "also among those to train on. Give text that does not repeat."
+            )
         raise RefusalError(
             f"The corpus {corpus.name} is too small to hold text out of training: it is {len(texts)} "
             f"piece{'s' if len(texts) != 1 else ''} of different text, and {EVERY} are needed. Give more text."
@@ -117,7 +122,8 @@ def split(corpus: Corpus) -> Split:
 def held_out_places(documents: int) -> frozenset[int]:
     """Return the indices of held-out documents: one in five.
 
-    A small corpus holds out up to four, but never more than half: an interval over one or two documents says little.
+    Of a small corpus up to four are held out, but never more than half: an interval over one or two documents says
+    little.
     """
     wanted = max(documents // EVERY, min(ENOUGH, documents // 2))
     return frozenset((number + 1) * documents // wanted - 1 for number in range(wanted))
@@ -148,7 +154,7 @@ def _stretches(documents: Sequence[str]) -> Iterator[str]:
 
 
 def cut_text(text: str, length: int) -> Iterator[str]:
-    """Yield pieces of up to `length` characters, each up to the end of a line or word if it can."""
+    """Yield pieces of up to `length` characters, cut at the end of a line or word if possible."""
     start = 0
     while len(text) - start > length:
         end = start + length
@@ -159,5 +165,5 @@ def cut_text(text: str, length: int) -> Iterator[str]:
 
 
 def _words(piece: Document) -> str:
-    """Return the words of a text: equal for copies that are spaced differently."""
+    """Return the words of a text joined by single spaces, to compare texts that differ only in spacing."""
     return " ".join("\n".join([piece] if isinstance(piece, str) else piece).split())

@@ -1,8 +1,8 @@
-"""From the bytes of one file to documents: plain text, JSON lines, either of them gzipped, and parquet.
+"""Read documents from the bytes of one file: plain text or JSON lines, gzipped or not, or parquet.
 
-A text file is one document. A line of JSON is one document, and so is a row of parquet; `field` names the text in it.
-Lines without that field that have a source and a target are pairs, for encoder-decoders. Every damaged or wrong file
-is refused with one sentence that says where and what to do.
+A text file is one document. A line of JSON is one document, and so is a row of parquet; `field` names the field or
+column that holds the text. Lines that have a source and a target instead of that field are pairs, for encoder-decoders.
+A damaged or wrong file is refused with one sentence that says where the problem is and what to do.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import LARGEST, read_all, too_large, unpacked
+from attnscope.core.opening import opened
 from attnscope.data.corpus import Document
 
 JSON_LINES = (".jsonl", ".ndjson")
@@ -27,7 +28,7 @@ KNOWN = (".txt", ".md", ".gz", ".parquet", *JSON_LINES)
 
 
 def documents(data: bytes, name: str, suffixes: list[str], field: str) -> list[Document]:
-    """Return the documents in `data`; `suffixes` are those of the file name, as `Path.suffixes` gives them."""
+    """Return the documents in `data`; `suffixes` are the `Path.suffixes` of the file name."""
     kinds = [suffix.lower() for suffix in suffixes]
     if kinds[-1:] == [".gz"]:
         with whole_file(name, "gzip", EOFError, zlib.error, gzip.BadGzipFile):
@@ -91,7 +92,7 @@ def json_record(line: str, place: str, field: str) -> Document:
 
 
 def refuse_half_characters(text: str, place: str) -> None:
-    """Refuse half of a surrogate pair: no tokenizer takes it."""
+    """Refuse half of a surrogate pair: no tokenizer accepts it."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -102,7 +103,7 @@ def refuse_half_characters(text: str, place: str) -> None:
 
 
 def _pick(fields: Any) -> str:
-    names = ", ".join(map(str, fields))
+    names = f"{', '.join(map(str, fields)):.300}"
     return f"choose one of its fields with `field=`: {names}" if names else "it has no field at all"
 
 
@@ -135,7 +136,7 @@ def opened_parquet(source: Any, name: str, field: str) -> Any:
 
 @contextmanager
 def whole_file(name: str, kind: str, *damages: type[Exception]) -> Iterator[None]:
-    """Refuse a file whose reading raises one of these."""
+    """Turn errors of the types `damages` into a refusal that calls the file damaged."""
     try:
         yield
     except damages as error:
@@ -175,29 +176,29 @@ def _rows(file: Any, name: str, field: str) -> list[Document]:
     return rows
 
 
-LONGEST_TEXT = 1 << 26  # bytes: far past what any model has positions for
+LONGEST_TEXT = 1 << 26  # bytes; far more than any model has positions for
 TEXT_SUFFIXES = (".txt", ".md", ".text", ".json", ".jsonl")
 _LONGEST_NAME = 1024
 
 
 def text_of_file(path: Path) -> str:
-    """Read one text from a file, whole, whatever its name; refuse anything but UTF-8."""
+    """Return the content of a file as one text, whatever its name; refuse anything but UTF-8."""
     if path.is_dir():
-        raise RefusalError(f"'{path}' is a folder: give a text, or a file of one.")
+        raise RefusalError(f"'{path}' is a folder: give a text, or a text file.")
     try:
-        with path.open("rb") as stream:
+        with opened(path) as stream:
             return plain_text(read_all(stream, f"'{path}'", LONGEST_TEXT), f"'{path}'")
     except FileNotFoundError:
-        raise RefusalError(f"There is no file '{path}': give a text, or the name of a file that is there.") from None
+        raise RefusalError(f"There is no file '{path}': give a text, or the name of an existing file.") from None
     except OSError as error:
         raise RefusalError(f"'{path}' cannot be read ({error.strerror}): give the text itself.") from None
 
 
 def refuse_name_of_file(text: str) -> None:
-    """Refuse a word that names a text file here. In Python a string is a text and a Path a file: the caller meant the
-    file, and would get the letters of its name explained."""
+    """Refuse a string that is the name of an existing text file. In Python a string is a text and a Path a file:
+    the caller meant the file, and its name would be explained instead."""
     if len(text) >= _LONGEST_NAME or any(c.isspace() or c == "\0" for c in text):
         return
     with suppress(OSError):
         if Path(text).suffix.lower() in TEXT_SUFFIXES and Path(text).is_file():
-            raise RefusalError(f"'{text}' is the name of a file here: give Path('{text}') to have it read.")
+            raise RefusalError(f"'{text}' is the name of a file here: give Path('{text}') to read it.")

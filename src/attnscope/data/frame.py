@@ -1,12 +1,12 @@
-"""A frame: one place of one block during one batch, as named tensors.
+"""A frame: the named tensors at one site of one block during one batch.
 
 Measures ask for fields by name. There are four kinds of frames:
 
-    StreamFrame      at site `stream`, the residual stream entering block `layer` (layer L: leaving the last block), or
+    StreamFrame      at site `stream`, the residual stream entering block `layer` (or leaving the last block), or
                      at site `middle`, after the attention write inside it
     AttentionFrame   one attention call in block `layer`, at site `self` or `cross`
     WeightsFrame     the projections of that call, once per model
-    TrainingFrame    the same projections after a training step: their gradients, and their values before it
+    TrainingFrame    the same projections after a training step, with their gradients and their values before it
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class StreamFrame:
     layer: int
     stream: Float[Tensor, "batch token width"]
     token_mask: Bool[Tensor, "batch token"]
-    stream_before: Float[Tensor, "batch token width"] | None = None  # the state one block earlier; None at layer 0
+    stream_before: Float[Tensor, "batch token width"] | None = None  # input of the block that wrote it; None at block 0
 
 
 @dataclass(frozen=True)
 class PassedOn:
-    """A V as the tensor that the model itself continues with, gradients included. `laid_out` brings a tensor of its
-    shape (a gradient of it, for example) into the layout of `AttentionFrame.mixed`."""
+    """A V (the pattern times the values) as the very tensor with which the model continues, so that gradients reach it.
+    `laid_out` brings a tensor of its shape, such as its gradient, into the layout of `AttentionFrame.mixed`."""
 
     tensor: Tensor
     laid_out: Callable[[Tensor], Float[Tensor, "batch query heads value_dim"]]
@@ -43,10 +43,11 @@ class PassedOn:
 
 @dataclass(frozen=True)
 class AttentionFrame:
-    """One attention call. `mixed` is A V before the output projection; the verifier recomputes it.
+    """One attention call. `mixed` is A V, the pattern times the values, before the output projection; the verifier
+    recomputes it.
 
-    If an exchanged attention changes A V before it is passed on (a gate), `mixed` is what is passed on, and `attended`
-    A V itself. `holds` are the statistics that mean the same as for softmax; None: all of them.
+    If a variant changes A V before it is passed on (a gate), `mixed` is what is passed on, and `attended` is A V.
+    `holds` are the statistics that mean the same as for softmax; None means all of them.
     """
 
     stack: str
@@ -63,14 +64,15 @@ class AttentionFrame:
     holds: frozenset[str] | None = None
     sums_to_one: bool = True
     passed_on: PassedOn | None = None  # if gradients are available
-    media: Bool[Tensor, "batch key"] | None = None  # tokens of pictures or sound, if they stand among words
-    gate: Float[Tensor, "batch token gated_heads gates"] | None = None  # on the heads' output or on values, if gated
+    media: Bool[Tensor, "batch key"] | None = None  # True at tokens of pictures or sound among words, if there are any
+    # gates on the heads' output or on values, if any
+    gate: Float[Tensor, "batch token gated_heads gates"] | None = None
     tokens: Int[Tensor, "batch key"] | None = None  # token numbers of queries and keys, if known
 
 
 @dataclass(frozen=True)
 class WeightsFrame:
-    """The projections of one attention module, split by head; keys and values repeated for grouped heads."""
+    """The projections of one attention module, split by head. With grouped heads, keys and values are repeated."""
 
     stack: str
     site: str
@@ -84,8 +86,8 @@ class WeightsFrame:
 
 @dataclass(frozen=True)
 class TrainingFrame:
-    """One attention module at one training step. Tensors are by projection (query, key, value, output); one that was
-    not recognised is missing. `gradient` and `weight_before` are None if unknown."""
+    """One attention module at one training step. Tensors are keyed by projection (query, key, value, output); a
+    projection that was not recognised is missing. `gradient` and `weight_before` are None if unknown."""
 
     stack: str
     site: str

@@ -1,9 +1,9 @@
-"""A picture or a sound for a model to read: from a file, or from memory.
+"""Read a picture or a sound for a model, from a file or from memory.
 
     medium("photo.png")   medium(Path("speech.wav"))   medium(PIL_image)   medium(array)   medium("a text") is None
 
-The first bytes of a file say what it is, not its name. Pictures need Pillow; sounds are WAV files, which scipy reads.
-Both are read with a bound: a few bytes of PNG can unpack to gigabytes.
+The first bytes of a file decide what it is, not its name. Pictures need Pillow; sounds are WAV files, which scipy
+reads. Both are read with a bound: a few bytes of PNG can unpack to gigabytes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from jaxtyping import Float
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import read_all
+from attnscope.core.opening import opened
 from attnscope.data.formats import refuse_name_of_file, text_of_file
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 SOUND_SUFFIXES = (".wav",)
 OTHER_SOUNDS = (".mp3", ".flac", ".ogg", ".m4a", ".aac", ".opus")
-MOST_PIXELS = 1 << 27  # 134 million: the largest cameras, and 400 MB unpacked
+MOST_PIXELS = 1 << 27  # 134 million: more than the largest cameras have; 400 MB unpacked
 MOST_BYTES = 1 << 29
 _LONGEST_NAME = 1024
 _BEGINNINGS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"RIFX", b"RF64", b"II*\0", b"MM\0*")
@@ -32,7 +33,7 @@ _BEGINNINGS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"RIFX", b"RF64", 
 
 @dataclass(frozen=True)
 class Picture:
-    image: Any  # of PIL, in RGB
+    image: Any  # a PIL image in RGB
     name: str
 
     @property
@@ -45,7 +46,7 @@ class Picture:
 @dataclass(frozen=True)
 class Sound:
     samples: Float[np.ndarray, " sample"]  # between -1 and 1, one channel
-    rate: int | None  # samples in a second; None: those that the model wants
+    rate: int | None  # samples per second; None means the model's own rate
     name: str
 
     def at_rate(self, wanted: int) -> Float[np.ndarray, " sample"]:
@@ -65,7 +66,7 @@ Medium = Picture | Sound
 
 
 def medium(source: Any) -> Medium | None:
-    """Return the picture or sound that `source` is or names; None for texts and anything else."""
+    """Return the picture or sound that `source` is, or that it names; None for texts and anything else."""
     if isinstance(source, Picture | Sound):
         return source
     if isinstance(source, Path) and (names_medium(str(source)) or _begins_as_medium(source)):
@@ -78,8 +79,8 @@ def medium(source: Any) -> Medium | None:
 
 
 def readable(source: Any) -> Any:
-    """Return an input, or a tuple of two, with the texts of files in place of their paths. Refuse empty texts, missing
-    files and unreadable pictures before a model is loaded."""
+    """Return an input, or a tuple of two, with paths of text files replaced by their content. Refuse empty texts,
+    missing files and unreadable pictures before a model is loaded."""
     if isinstance(source, tuple):
         return tuple(readable(side) for side in source)
     if isinstance(source, Path) and medium(source) is None:
@@ -104,8 +105,10 @@ def names_medium(text: str) -> bool:
 
 
 def _begins_as_medium(path: Path) -> bool:
-    """Return whether a file without such a name begins like a picture or a sound."""
+    """Return whether a file begins like a picture or a sound. Return False for a pipe, which can only be read once."""
     try:
+        if not path.is_file():
+            return False
         with path.open("rb") as stream:
             return stream.read(4).startswith(_BEGINNINGS)
     except OSError:
@@ -116,10 +119,10 @@ def _of_file(path: Path) -> Medium:
     if path.is_dir():
         raise RefusalError(f"'{path}' is a folder: give one picture or sound.")
     try:
-        with path.open("rb") as stream:
+        with opened(path) as stream:
             data = read_all(stream, str(path), MOST_BYTES)
     except FileNotFoundError:
-        raise RefusalError(f"There is no file '{path}': give the name of a picture or sound that is there.") from None
+        raise RefusalError(f"There is no file '{path}': give the name of an existing picture or sound.") from None
     except OSError as error:
         raise RefusalError(f"'{path}' cannot be read ({error.strerror or error}): check its permissions.") from None
     if data[:4] in (b"RIFF", b"RIFX", b"RF64") and data[8:12] == b"WAVE":
@@ -127,7 +130,7 @@ def _of_file(path: Path) -> Medium:
     if path.suffix.lower() in (*SOUND_SUFFIXES, *OTHER_SOUNDS):
         made = f"{path.stem}.wav" if path.suffix.lower() not in SOUND_SUFFIXES else f"{path.stem}-converted.wav"
         raise RefusalError(
-            f"'{path}' is not a WAV file, the kind of sound that is read here: convert it, for example with ffmpeg -i "
+            f"'{path}' is not a WAV file, the only sound format that is read: convert it, for example with ffmpeg -i "
             f"{path.name} {made}."
         )
     return _picture(data, path)
@@ -137,7 +140,7 @@ def _picture(data: bytes, path: Path) -> Picture:
     image_module = pillow()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of large pictures; the bound below is ours
+            warnings.simplefilter("ignore")  # Pillow warns about large pictures; the size is checked below
             opened = image_module.open(io.BytesIO(data))
             width, height = opened.size
             if width * height > MOST_PIXELS:
@@ -167,11 +170,11 @@ def pillow() -> Any:
 
 
 def _in_colour(image: Any) -> Any:
-    """Return an image in RGB, turned as the camera was held; transparent becomes white."""
+    """Return an image in RGB, rotated as its EXIF data says, with white for transparent areas."""
     from PIL import Image, ImageOps
 
     turned = ImageOps.exif_transpose(image)
-    if turned.mode.startswith(("I", "F")):  # 16 bits and more: to eight
+    if turned.mode.startswith(("I", "F")):  # scale 16 bits and more down to 8
         numbers = np.asarray(turned, dtype=np.float64)
         low, high = float(numbers.min()), float(numbers.max())
         turned = Image.fromarray(np.uint8(255 * (numbers - low) / ((high - low) or 1.0)))
@@ -184,7 +187,7 @@ def _in_colour(image: Any) -> Any:
 
 def _of_array(array: np.ndarray) -> Medium:
     if not np.issubdtype(array.dtype, np.number) or not array.size:
-        raise RefusalError(f"An array of {array.dtype} with shape {array.shape} is no picture and no sound.")
+        raise RefusalError(f"An array of {array.dtype} with shape {array.shape} is neither a picture nor a sound.")
     floating = np.issubdtype(array.dtype, np.floating)
     if floating and not np.isfinite(array).all():
         raise RefusalError("The array holds numbers that are not finite: give a picture or sound without them.")
@@ -192,13 +195,13 @@ def _of_array(array: np.ndarray) -> Medium:
         return Sound(_as_samples(array), None, "samples in memory")
     if array.ndim != 2 and not (array.ndim == 3 and array.shape[2] in (1, 3, 4)):
         raise RefusalError(
-            f"An array with shape {array.shape} is no picture (row, column, 3 colours) and no sound (samples): "
+            f"An array with shape {array.shape} is neither a picture (row, column, 3 colours) nor a sound (samples): "
             "give one."
         )
     if floating and (array.min() < 0 or array.max() > 1):
-        raise RefusalError("A picture as an array of floating numbers holds 0 to 1: scale it, or give bytes (uint8).")
+        raise RefusalError("A floating-point picture must hold values from 0 to 1: scale it, or give bytes (uint8).")
     if not floating and (array.min() < 0 or array.max() > 255):
-        raise RefusalError("A picture as an array of whole numbers holds 0 to 255: scale it.")
+        raise RefusalError("An integer picture must hold values from 0 to 255: scale it.")
     flat = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
     pixels = (np.round(255 * flat) if floating else flat).astype(np.uint8)
     return Picture(_in_colour(pillow().fromarray(pixels)), "an array in memory")
@@ -209,20 +212,20 @@ def _wav(data: bytes, path: Path) -> Sound:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # scipy warns of unknown chunks
+            warnings.simplefilter("ignore")  # scipy warns about unknown chunks
             rate, samples = wavfile.read(io.BytesIO(data))
     except Exception as error:
         raise RefusalError(f"'{path}' is not a whole WAV file ({type(error).__name__}): convert it again.") from None
     if not samples.size or rate <= 0:
-        raise RefusalError(f"'{path}' holds no sound: give one that lasts.")
+        raise RefusalError(f"'{path}' has no samples: give a longer sound.")
     if np.issubdtype(samples.dtype, np.floating) and not np.isfinite(samples).all():
-        raise RefusalError(f"'{path}' holds samples that are not finite: write it again.")
+        raise RefusalError(f"'{path}' holds samples that are not finite: save it again.")
     mono = samples if samples.ndim == 1 else samples.astype(np.float64).mean(1).astype(np.float64)
     return Sound(_as_samples(mono, samples.dtype), int(rate), str(path))
 
 
 def _as_samples(numbers: np.ndarray, stored: np.dtype[Any] | None = None) -> Float[np.ndarray, " sample"]:
-    """Scale to -1 to 1, from bytes (128 is silence) or whole numbers; floating numbers stay as they are."""
+    """Scale bytes (128 is silence) or integers to the range -1 to 1; leave floating-point samples unchanged."""
     kind = numbers.dtype if stored is None else stored
     if kind == np.uint8:
         numbers = (numbers.astype(np.float64) - 128) / 128

@@ -1,9 +1,9 @@
-"""Files of a task: prompts with the right token, or texts with their classes.
+"""Read the file of a task: prompts with the correct token, or texts with their classes.
 
     {"text": "The capital of France is", "target": " Paris", "against": " Rome"}   `against` is optional
     {"text": "A film like no other", "sentiment": "positive"}                        with labels="sentiment"
 
-Numbers of several prompts are only added up if they are of one kind: either every line has `against`, or no line.
+Either every line has `against` or none has, because a logit and a difference of logits cannot be averaged.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.files import named_path, read_all, refusal_words, unpacked
+from attnscope.core.opening import opened
 from attnscope.data.corpus import Corpus
 from attnscope.data.formats import JSON_LINES, json_line, refuse_half_characters
 from attnscope.data.read import corpus_path, read
@@ -28,7 +29,7 @@ EXAMPLE = '{"text": "The capital of France is", "target": " Paris"}'
 
 @dataclass(frozen=True)
 class Prompt:
-    """A text, the right token, and the token it is compared with; `place` says where the prompt was written."""
+    """A text, the correct token, and the token it is compared with; `place` is the prompt's file and line."""
 
     text: str
     target: str | int
@@ -38,7 +39,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Prompts:
-    """All prompts of a task; `name` is what they are called in reports."""
+    """All prompts of a task; reports call them `name`."""
 
     name: str
     every: tuple[Prompt, ...]
@@ -60,13 +61,13 @@ def prompts(source: str | Path | Prompts | Iterable[Any]) -> Prompts:
     if isinstance(source, str | Path):
         return _file(named_path(source, "file"))
     if isinstance(source, Mapping):
-        raise RefusalError("A task is several prompts: give a list of them, also where it is one.")
+        raise RefusalError("A task is a list of prompts: give a list, even for a single prompt.")
     return _of_one_kind("prompts", [_prompt(item, f"Prompt {number}") for number, item in enumerate(source, start=1)])
 
 
 def _file(path: Path) -> Prompts:
     try:
-        with path.open("rb") as stream:
+        with opened(path) as stream:
             text = read_all(stream, str(path)).decode("utf-8-sig")
     except OSError as error:
         raise RefusalError(refusal_words(error, str(path), "file of prompts")) from None
@@ -94,11 +95,13 @@ def _prompt(record: Any, place: str) -> Prompt:
             raise RefusalError(f"{place}, has no '{name}': write {EXAMPLE}.")
     text, target, against = (record.get(name) for name in FIELDS)
     if not isinstance(text, str) or not text:
-        raise RefusalError(f"{place}, has a text that is not one: write {EXAMPLE}.")
+        raise RefusalError(f"{place}, has a 'text' that is not a string: write {EXAMPLE}.")
     refuse_half_characters(text, f"{place},")
     for name, token in (("target", target), ("against", against)):
         if isinstance(token, bool) or not isinstance(token, str | int | None) or token == "":
-            raise RefusalError(f"{place}, has a {name} that is no token: give its text, or its number.")
+            raise RefusalError(f"{place}, has a {name} that is not a token: give its text, or its number.")
+        if isinstance(token, str):
+            refuse_half_characters(token, f"{place},")
     return Prompt(text, target, against, place)  # type: ignore[arg-type]  # checked above, by name
 
 
@@ -110,7 +113,7 @@ def _of_one_kind(name: str, read: Sequence[Prompt]) -> Prompts:
         which, has = ("has", "none") if other.against is not None else ("has no", "one")
         raise RefusalError(
             f"{other.place}, {which} 'against' and {read[0].place}, has {has}: a logit and a difference of two cannot "
-            "be added up, so give it to every prompt or to none."
+            "be averaged, so give it to every prompt or to none."
         )
     return Prompts(name, tuple(read))
 
@@ -121,15 +124,15 @@ Class = str | int
 def labelled(
     source: str | Path | Iterable[Any], labels: str | Sequence[Class], field: str = "text"
 ) -> tuple[Corpus, tuple[Class, ...]]:
-    """Return the texts of a .jsonl file and the class that the field `labels` of each line names; or texts in Python
-    with their classes. Refuse texts without a class.
+    """Return texts and their classes. In a .jsonl file, the field `labels` of each line names the class; texts in
+    Python come with a list of classes. Refuse texts without a class.
 
         texts, classes = labelled("reviews.jsonl", "sentiment")
         texts, classes = labelled(["a text", "another"], ["good", "bad"])
     """
     if isinstance(source, str | Path):
         if not isinstance(labels, str):
-            raise RefusalError("Classes of a file are in one of its fields: name it, such as 'label'.")
+            raise RefusalError("The classes must be in a field of the file: give its name, such as 'label'.")
         corpus = read(source, field=field)
         classes = _of_file(corpus_path(str(source)), labels)
     else:
@@ -152,9 +155,10 @@ def _of_file(path: Path, label: str) -> tuple[Class, ...]:
     if path.is_dir() or not set(written_as) & set(JSON_LINES):
         raise RefusalError(
             f"{path} has no labels: give a .jsonl file with lines such as "
-            f'{{"text": "...", "{label}": "positive"}}, or leave `labels=` out to follow what the model itself says.'
+            f'{{"text": "...", "{label}": "positive"}}, or leave `labels=` out to explain '
+            "the model's own predictions."
         )
-    with path.open("rb") as stream:
+    with opened(path) as stream:
         data = read_all(stream, str(path))
     lines = (unpacked(data, str(path)) if packed else data).decode("utf-8", "replace").split("\n")
     return tuple(

@@ -19,11 +19,12 @@ from pathlib import Path, PurePosixPath
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import LARGEST, named_path, neighbour_meant, read_all, shortened, too_large
 from attnscope.core.folders import filesystem, is_address
+from attnscope.core.opening import opened
 from attnscope.data.corpus import Corpus, Document
 from attnscope.data.formats import KNOWN, documents, refuse_half_characters
 from attnscope.data.medium import PICTURE_SUFFIXES, SOUND_SUFFIXES, names_medium
 
-REPEATED = "repeated"  # random tokens, twice over
+REPEATED = "repeated"  # the name of the corpus of repeated random tokens
 EMBEDDED = "Alice's Adventures in Wonderland (embedded)"
 
 
@@ -43,7 +44,7 @@ def read(source: str | Path | Iterable[Document] | None = None, *, field: str = 
 
 
 def repeated(source: object) -> Corpus | None:
-    """Return the corpus called `repeated`, for commands whose model draws its own text; a file of that name wins."""
+    """Return the corpus of repeated random tokens if `source` is 'repeated' and no file has that name, else None."""
     if str(source) != REPEATED or not isinstance(source, str) or Path(source).exists():
         return None
     return Corpus("random tokens, twice over", (), sha256(REPEATED.encode()).hexdigest(), drawn=True)
@@ -80,7 +81,7 @@ def corpus_path(source: str) -> Path:
 
 
 def _from_elsewhere(address: str, field: str) -> Corpus:
-    """Read one object that fsspec opens, or all below an address."""
+    """Read one object that fsspec opens, or all objects below an address."""
     system, path = filesystem(address)
     names = [path] if system.isfile(path) else sorted(system.find(path))
     if not names:
@@ -101,12 +102,13 @@ def _from_path(source: str, field: str) -> Corpus:
 
 
 def _is_text(source: str) -> bool:
-    """Return whether a string that cannot be a path reads like a text."""
+    """Return whether a string looks like text rather than a path."""
     return "\0" in source or "\n" in source or (len(source) > 255 and " " in source)
 
 
 def _from_folder(folder: Path, field: str) -> Corpus:
-    """Read every file below, by name. Skip hidden files, and files that are neither text nor of a known suffix."""
+    """Read every file below a folder, sorted by name. Skip hidden files, and files of unknown suffix that are not
+    text."""
     read: list[Document] = []
     files: list[str] = []
     skipped: list[str] = []
@@ -130,7 +132,7 @@ def _from_folder(folder: Path, field: str) -> Corpus:
 
 def _bytes(path: Path) -> bytes:
     try:
-        with path.open("rb") as stream:
+        with opened(path) as stream:
             return read_all(stream, str(path))
     except OSError as error:
         raise RefusalError(
@@ -146,7 +148,7 @@ class Gallery:
     files: tuple[Path, ...]
 
     def drawn(self, samples: int | None, seed: int) -> tuple[Path, ...]:
-        """Return at most so many of them, drawn at random, in their order."""
+        """Return at most `samples` files, drawn at random and sorted by name."""
         if samples is None or samples >= len(self.files):
             return self.files
         chosen = sorted(random.Random(seed).sample(range(len(self.files)), samples))
@@ -154,7 +156,7 @@ class Gallery:
 
 
 def gallery(source: object) -> Gallery | None:
-    """Return the pictures or sounds that a path names; None if it names something else, or nothing.
+    """Return the pictures or sounds at a path; None if there are none.
 
         gallery("photo.png")   gallery("photos/")   gallery("texts/") is None
 

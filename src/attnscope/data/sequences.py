@@ -1,11 +1,13 @@
-"""Sequences that are not cut from texts: pairs of source and target, and random tokens, twice over.
+"""Sequences that are not cut from texts: pairs of source and target, and repeated random tokens.
 
 A pair is never cut, since half a source does not belong to its target. Both sides get the special tokens that the
-tokenizer puts around them; tokenizers that write targets differently from sources (Marian, mBART) are asked for that.
+tokenizer puts around them; tokenizers that treat targets differently from sources (Marian, mBART) are told which
+texts are targets.
 
-Random tokens, twice over, can only be continued by induction: in the second half every token has stood once before, and
-what followed it then follows it now; grammar, meaning and frequency say nothing (arXiv:2209.11895). Tokens are drawn
-without replacement if there are enough, so that the first half repeats none.
+A sequence of random tokens that is repeated once can only be predicted by induction: in the second half every token has
+occurred before, and what followed it then follows it now, while grammar, meaning and frequency are of no help
+(arXiv:2209.11895). Tokens are drawn without replacement if there are enough, so that no token occurs twice in the first
+half.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ def pair_windows(
     seed: int = 0,
     beginning: Beginning | None = None,
 ) -> tuple[Windows, tuple[str, ...]]:
-    """Return the pairs of `corpus` whose sides fit into a window, and a note on the others. The choice, and which
-    `samples` are drawn, depends on the corpus, the tokenizer and the seed alone."""
+    """Return the pairs of `corpus` whose sides fit into a window, and a note on the others. The result depends only on
+    the corpus, the tokenizer, `samples` and the seed."""
     limit = window_length(max_tokens, positions)
     refuse_fewer_than_one(samples)
     order = list(range(len(corpus.documents)))
@@ -66,7 +68,7 @@ def pair_windows(
         )
     sequences, targets = (tuple(side) for side in zip(*(fitting[n] for n in sorted(fitting)), strict=True))
     refuse_unknown_tokens([*(window.ids for window in sequences), *targets], vocab_size)
-    left_out = f"{count(unfit, 'pair')} left out: a side of more than {limit} tokens, or of less than {_FEWEST}."
+    left_out = f"{count(unfit, 'pair')} left out: one side has more than {limit} tokens, or fewer than {_FEWEST}."
     return Windows(corpus.name, corpus.sha256, sequences, limit, targets), (left_out,) if unfit else ()
 
 
@@ -80,7 +82,7 @@ def _sides(
 
 
 def target_ids(tokenizer: Tokenizer, target: str) -> tuple[int, ...]:
-    """Return the tokens that a decoder should write."""
+    """Return the tokens of a target, as a decoder should write them."""
     try:
         return _ids(tokenizer(text_target=target))
     except TypeError:  # a tokenizer that treats both sides alike
@@ -100,13 +102,15 @@ def repeated_windows(
     seed: int = 0,
     first: int | None = None,
 ) -> Windows:
-    """Return `first` (a BOS token), random tokens, and the same again; as many tokens as fit into `max_tokens`."""
+    """Return sequences of `first` (a BOS token), random tokens, and the same tokens again, as long as `max_tokens`
+    allows."""
     limit = window_length(max_tokens, positions)
     opening = () if first is None else (first,)
     half = (limit - len(opening)) // 2
     if half < 2 or len(vocabulary) < 2:
         raise RefusalError(
-            f"Random tokens twice over need two tokens and two places for each, and there are {len(vocabulary)} tokens"
+            "Repeated random tokens need at least two tokens and two positions for each, but there are "
+            f"{len(vocabulary)} tokens"
             f" and {limit} places: pass `max_tokens={4 + len(opening)}` or more."
         )
     refuse_too_many_random(samples, limit)

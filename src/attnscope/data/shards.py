@@ -1,8 +1,7 @@
-"""A corpus cut into numbered shards of a few batches each: the units in which a scan is done, stored and repeated.
+"""Cut a corpus into numbered shards of a few batches each. A scan computes, stores and retries one shard at a time.
 
-Where a shard begins depends on the batches alone (a shard is full when it holds `SHARD_TOKENS` tokens, and ends with a
-batch), never on the workers. So the batches of a shard are the same on every worker, and the model gives the same
-numbers.
+A shard is complete with the first batch that brings it to `SHARD_TOKENS` tokens. So the batches of a shard do not
+depend on the number of workers, and every worker gets the same numbers for it.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from typing import Protocol, runtime_checkable
 
 from attnscope.data.batches import Batch, Batches
 
-SHARD_TOKENS = 8192  # a second of a small model on one core, and well above what writing a shard costs
+SHARD_TOKENS = 8192  # a small model needs a second for it on one core, far longer than it takes to write a shard
 MOST_SHARDS = 1 << 15  # shards of larger corpora hold more tokens, so that one process can merge their files
 
 
 @runtime_checkable
 class Cut(Protocol):
-    """`head` are batches to probe a model with: all if they are in memory, else those of the first shard. `sizes` are
-    the sequences of each shard, at most."""
+    """A corpus cut into shards. `head` holds the batches with which a model is probed: all batches if they are in
+    memory, otherwise those of the first shard. `sizes` are upper bounds on the number of sequences in each shard."""
 
     @property
     def head(self) -> Batches: ...

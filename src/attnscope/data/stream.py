@@ -1,9 +1,9 @@
-"""A corpus larger than memory: read once to count and hash it, then again a block at a time.
+"""A corpus larger than memory: read once to count and hash it, then again one block of text at a time.
 
-A block is about 64,000 characters of consecutive documents of one file; a short file is a short block, and a long
-document a long one. The index from the first reading says where each block begins (a file and a position in it) and how
-many characters there are up to its end (24 bytes a block), so that any block can be read without those before it;
-inside gzip they are unpacked on the way, and dropped. Plain text is cut at the end of a line or word.
+A block is about 64,000 characters of consecutive documents of one file; a short file is a shorter block, and a long
+document a longer one. The first reading stores 24 bytes per block: where it begins (a file and a position in it) and
+how many characters there are up to its end. So any block can be read without those before it, except inside gzip, where
+earlier blocks are unpacked and dropped. Plain text is cut at the end of a line or word.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.folders import filesystem, is_address
 from attnscope.data.formats import JSON_LINES, KNOWN, json_record, opened_parquet, plain_text, whole_file, whole_parquet
 
-LARGE = 64 << 20  # bytes, as stored; a smaller corpus is read whole
+LARGE = 64 << 20  # bytes on disk; a smaller corpus is read whole
 _PIECE = 1 << 16
 _ROWS = 64  # rows of parquet read at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Blocks of text by number. The files must not change between readings: `sha256` says which text it was."""
+    """Numbered blocks of text. The files must not change between readings; `sha256` is the hash of the text."""
 
     name: str
     sha256: str
@@ -50,7 +50,7 @@ class Stream:
         return int(self._upto[blocks - 1]) if blocks else 0
 
     def block(self, number: int) -> list[str]:
-        """The texts of one block."""
+        """Return the texts of one block."""
         file, start = int(self._file[number]), int(self._place[number])
         last = number + 1 == len(self) or self._file[number + 1] != file
         end = None if last else int(self._place[number + 1])
@@ -63,7 +63,7 @@ class Stream:
 
 
 def stored_bytes(source: str | Path) -> int:
-    """Return the stored size of a corpus: a file, all files of a folder, or an object elsewhere."""
+    """Return the size in bytes of a corpus: a file, all files of a folder, or a remote object."""
     if is_address(source):
         system, path = filesystem(str(source))
         return int(system.du(path) or 0)
@@ -72,26 +72,26 @@ def stored_bytes(source: str | Path) -> int:
 
 
 def stream(source: str | Path, name_of_field: str = "text", block: int = _PIECE) -> Stream:
-    """Read everything once, and store where its blocks of `block` characters begin."""
+    """Read a corpus once, and store where its blocks of `block` characters begin."""
     files, folder = _files(source)
     digest = hashlib.sha256()
-    numbers, places, upto = array("q"), array("q"), array("q")
+    numbers, positions, upto = array("q"), array("q"), array("q")
     characters = 0
     for number, file in enumerate(files):
-        filled, place = block, 0  # so that the first piece begins a block
+        filled, position = block, 0  # so that the first piece begins a block
         for text, after in _pieces(file, name_of_field, 0):
             if filled >= block:
                 numbers.append(number)
-                places.append(place)
+                positions.append(position)
                 upto.append(0)
                 filled = 0
             data = text.encode()
             digest.update(len(data).to_bytes(8, "big") + data)
-            filled, place, characters = filled + len(text), after, characters + len(text)
+            filled, position, characters = filled + len(text), after, characters + len(text)
             upto[-1] = characters
     if not numbers:
         raise RefusalError(f"The corpus {source} is empty: give it at least a few sentences of text.")
-    index = [np.array(column, dtype=np.int64) for column in (numbers, places, upto)]
+    index = [np.array(column, dtype=np.int64) for column in (numbers, positions, upto)]
     return Stream(str(source), digest.hexdigest(), files, name_of_field, folder, *index)
 
 
@@ -100,14 +100,14 @@ def _files(source: str | Path) -> tuple[tuple[str, ...], bool]:
         system, path = filesystem(str(source))
         if system.isfile(path):
             return (str(source),), False
-        found = [system.unstrip_protocol(name) for name in sorted(system.find(path))]
+        names = [system.unstrip_protocol(name) for name in sorted(system.find(path))]
     else:
         here = Path(source).expanduser()
         if here.is_file():
             return (str(here),), False
         inside = sorted(path for path in here.rglob("*") if path.is_file())
-        found = [str(path) for path in inside if not any(p.startswith(".") for p in path.relative_to(here).parts)]
-    known = tuple(name for name in found if PurePosixPath(name).suffix.lower() in KNOWN)
+        names = [str(path) for path in inside if not any(p.startswith(".") for p in path.relative_to(here).parts)]
+    known = tuple(name for name in names if PurePosixPath(name).suffix.lower() in KNOWN)
     if not known:
         raise RefusalError(f"The folder {source} holds no text file: put .txt, .jsonl or .parquet files in it.")
     return known, True
@@ -121,13 +121,14 @@ def _kind(file: str) -> tuple[str, bool]:
 
 
 def _is_plain_text(file: str) -> bool:
-    """Return whether pieces of the file are parts of one text, rather than texts of their own."""
+    """Return whether the file is one text, rather than a list of texts."""
     return _kind(file)[0] not in (".parquet", *JSON_LINES)
 
 
 def _pieces(file: str, name_of_field: str, start: int, end: int | None = None) -> Iterator[tuple[str, int]]:
-    """Yield texts from a place on, each with the place after it; skip blank ones. Plain text stops at `end`: where its
-    pieces end depends on where they begin, so pieces of a block differ from those of the first reading."""
+    """Yield texts from a position on, each with the position after it; skip blank texts. Plain text stops at `end`:
+    where its pieces end depends on where they begin, so pieces of a block may differ from those of the first
+    reading."""
     kind, packed = _kind(file)
     with _open(file) as raw, whole_file(file, "gzip", EOFError, zlib.error, gzip.BadGzipFile):
         if kind == ".parquet":
@@ -162,7 +163,7 @@ def _json_lines(lines: Any, file: str, name_of_field: str) -> Iterator[tuple[str
 
 
 def _text(lines: Any, file: str, last: int | None) -> Iterator[tuple[str, int]]:
-    """Yield pieces of a text up to a place, each to the end of a line or a word; no character is cut in two."""
+    """Yield pieces of a text up to a position, each cut at the end of a line or word and never inside a character."""
     after, rest = lines.tell(), b""
     while data := lines.read(_PIECE if last is None else min(_PIECE, last - after - len(rest))):
         rest += data
@@ -177,7 +178,7 @@ def _text(lines: Any, file: str, last: int | None) -> Iterator[tuple[str, int]]:
 
 
 def _whole_characters(data: bytes) -> int:
-    """Return the end of the last whole UTF-8 character."""
+    """Return the position after the last complete UTF-8 character."""
     end = len(data) - 1
     while end and data[end] & 0xC0 == 0x80:
         end -= 1
@@ -185,7 +186,8 @@ def _whole_characters(data: bytes) -> int:
 
 
 def _rows(raw: Any, file: str, name_of_field: str, start: int) -> Iterator[tuple[str, int]]:
-    """Yield rows with their number; skip row groups before `start` unread."""
+    """Yield the text of each row after `start` with the row's number, counted from 1. Do not read earlier row
+    groups."""
     parquet = opened_parquet(raw, file, name_of_field)
     before = 0
     for group in range(parquet.num_row_groups):

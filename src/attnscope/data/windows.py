@@ -1,13 +1,13 @@
-"""From a corpus to token sequences: how long documents are cut, and which sequences are taken.
+"""Turn a corpus into token sequences: cut long documents into windows, and draw a sample of them.
 
 A document longer than `max_tokens` is cut in consecutive windows, and each window gets the special tokens that the
 tokenizer puts around one text (BOS, [CLS] ... [SEP], </s>); a shorter document stays one sequence. A window with fewer
 than two tokens of text is dropped: there is nothing to attend to.
 
-`samples` takes that many windows from all over the corpus, not from its beginning. So that a large corpus need not be
-tokenized for a few windows, very long documents are read in stretches of text, cut at the end of a line or word;
-stretches are drawn in random order until there are several times as many windows as wanted, and the windows are drawn
-from those. The choice depends on the corpus, the tokenizer and the seed alone.
+`samples` windows are drawn from all over the corpus. A large corpus is not tokenized as a whole for a few windows: very
+long documents are cut into stretches at the end of a line or word, stretches are tokenized in random order until there
+are several times as many windows as wanted, and the windows are drawn from those. The result depends only on the
+corpus, the tokenizer and the seed.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from attnscope.data.corpus import Corpus, cut_text
 
 @dataclass(frozen=True)
 class Beginning:
-    """How sequences begin: whether their first token is `token` (BOS), and `why`, the rest of a sentence in brackets.
+    """Whether sequences begin with `token` (BOS), and `why`, a reason that reports print in brackets.
 
-    Models trained with BOS put their attention sinks and massive activations on it, and behave differently without it:
-    a reader of their numbers must know which was used.
+    Models trained with BOS put their attention sinks and massive activations on it and behave differently without it,
+    so reports must say whether it was used.
     """
 
     begins: bool
     token: int | None  # None: the vocabulary has no BOS
     why: str
-    word: str | None = None  # the token as the vocabulary writes it
+    word: str | None = None  # the text of the token in the vocabulary
 
     def __call__(self, ids: Sequence[int]) -> tuple[int, ...]:
         """Add or remove BOS at the beginning of a sequence."""
@@ -50,17 +50,17 @@ class Beginning:
 DEFAULT_TOKENS = 256
 Tokenizer = Callable[..., Mapping[str, Any]]
 
-_STRETCH = 1 << 16  # characters tokenized at once, and more for long windows:
-_STRETCH_PER_TOKEN = 64  # about 16 windows of English in a stretch, so that few end short
-_DRAW_FROM = 4  # windows tokenized for each one taken
-_SPREAD = 8  # fewest stretches to tokenize, so that a few windows come from several places
-_MOST_RANDOM = 1 << 24  # random tokens to draw and keep
+_STRETCH = 1 << 16  # characters tokenized at once, or more for long windows:
+_STRETCH_PER_TOKEN = 64  # characters per token of a window: a stretch has about 16 windows of English, so few are short
+_DRAW_FROM = 4  # windows tokenized for each window that is drawn
+_SPREAD = 8  # least number of stretches to tokenize, so that a few windows come from several parts of the corpus
+_MOST_RANDOM = 1 << 24  # at most this many random tokens are drawn
 _FEWEST = 2  # tokens of text in a window
 
 
 @dataclass(frozen=True)
 class Window:
-    """One sequence. It began at token `start` of its stretch of `document`."""
+    """One sequence. It begins at token `start` of a stretch of text from `document`."""
 
     ids: tuple[int, ...]
     types: tuple[int, ...] | None = None
@@ -103,11 +103,11 @@ def windows(
     beginning: Beginning | None = None,
     short: bool = False,
 ) -> Windows:
-    """Return the sequences of `corpus`; all of them, or `samples` drawn with `seed`. Refuse a corpus of fewer than
-    `max_tokens` in all, unless it may be `short`.
+    """Return all sequences of `corpus`, or `samples` of them drawn with `seed`. Refuse a corpus of fewer than
+    `max_tokens` tokens in all unless `short` is true.
 
-    `positions` is the longest sequence the model takes, and `vocab_size` the number of tokens it knows. Without
-    `beginning`, windows begin as the tokenizer makes texts begin.
+    `positions` is the longest sequence the model accepts, and `vocab_size` the number of tokens it knows. Without
+    `beginning`, windows begin with the special tokens that the tokenizer adds.
     """
     limit = window_length(max_tokens, positions)
     refuse_fewer_than_one(samples)
@@ -133,7 +133,7 @@ def windows(
         made += len(_starts(cut[index], room))
         if samples is not None and made >= _DRAW_FROM * samples and len(cut) >= _SPREAD:
             break
-    # Build only the windows that are drawn: short windows are many.
+    # Build only the windows that are drawn: there can be very many short ones.
     places = [(index, start) for index in sorted(cut) for start in _starts(cut[index], room)]
     if not places:
         raise RefusalError(
@@ -161,10 +161,12 @@ def random_windows(
     seed: int = 0,
     first: int | None = None,
 ) -> Windows:
-    """Return uniformly drawn tokens, for a model without a tokenizer; `first` (a BOS token) opens each sequence."""
+    """Return sequences of uniformly drawn tokens, for a model without a tokenizer, each after `first` (a BOS token)."""
     limit = window_length(max_tokens, positions)
     if vocab_size < 1:
-        raise RefusalError("A model with no tokens cannot read random ones: give ready batches in Python.")
+        raise RefusalError(
+            "This model does not read tokens, so no random ones can be drawn: give ready batches in Python."
+        )
     refuse_too_many_random(samples, limit)
     draw = random.Random(seed)
     opening = () if first is None else (first,)
@@ -177,17 +179,20 @@ def refuse_too_many_random(samples: int, limit: int) -> None:
     refuse_fewer_than_one(samples)
     if samples * limit > _MOST_RANDOM:
         raise RefusalError(
-            f"{samples:,} sequences of {limit:,} random tokens are {samples * limit:,} to draw and keep: ask for "
+            f"{samples:,} sequences of {limit:,} random tokens are {samples * limit:,} tokens, too many to hold in "
+            "memory: ask for "
             f"`samples={max(1, _MOST_RANDOM // limit)}` or fewer, or for shorter ones with `max_tokens=`."
         )
 
 
 def window_length(max_tokens: int | None, positions: int | None) -> int:
-    """Return `max_tokens` if the model takes it; by default 256, or as many as the model takes."""
+    """Return `max_tokens` if the model accepts it; by default 256, or fewer if the model has fewer positions."""
     if max_tokens is None:
         return DEFAULT_TOKENS if positions is None else min(DEFAULT_TOKENS, positions)
     if max_tokens < _FEWEST:
-        raise RefusalError(f"A sequence of {max_tokens} tokens has no attention: pass `max_tokens={_FEWEST}` or more.")
+        raise RefusalError(
+            f"A sequence of {max_tokens} tokens is too short for attention: pass `max_tokens={_FEWEST}` or more."
+        )
     if positions is not None and max_tokens > positions:
         raise RefusalError(
             f"Sequences of {max_tokens} tokens are longer than the {positions} positions of this model: "
@@ -198,7 +203,7 @@ def window_length(max_tokens: int | None, positions: int | None) -> int:
 
 def refuse_fewer_than_one(samples: int | None) -> None:
     if samples is not None and samples < 1:
-        raise RefusalError(f"{samples} samples leave nothing to measure: pass `samples=1` or more.")
+        raise RefusalError(f"`samples=` cannot be {samples}: pass 1 or more.")
 
 
 def refuse_unknown_tokens(sequences: Sequence[tuple[int, ...]], vocab_size: int | None) -> None:
@@ -211,7 +216,7 @@ def refuse_unknown_tokens(sequences: Sequence[tuple[int, ...]], vocab_size: int 
 
 
 def _starts(ids: Sequence[int], room: int) -> range:
-    """Return where consecutive windows of at most `room` tokens begin; skip a last window of a single token."""
+    """Return where consecutive windows of at most `room` tokens begin; skip a last window of one token."""
     return range(0, len(ids) - _FEWEST + 1, room)
 
 
@@ -228,7 +233,7 @@ class _Surround:
         return len(self.before) + len(self.after)
 
     def beginning(self, beginning: Beginning) -> _Surround:
-        """Return the same sequence with or without BOS in front. BOS has the token type of its successor."""
+        """Return the same tokens with or without BOS in front. BOS gets the token type of the token after it."""
         before = beginning(self.before)
         if self.types is None or before == self.before:
             return replace(self, before=before)
@@ -245,7 +250,7 @@ class _Surround:
 
 
 def _surround(tokenizer: Tokenizer, corpus: Corpus) -> _Surround:
-    """Compare the same words with and without special tokens to see what the tokenizer adds."""
+    """Return the special tokens that the tokenizer adds, found by tokenizing a text with and without them."""
     for document in corpus.documents:
         sample = document[:200]
         bare = _token_ids(tokenizer, sample)
@@ -260,7 +265,7 @@ def _surround(tokenizer: Tokenizer, corpus: Corpus) -> _Surround:
                 split = types and (tuple(types[:before]), int(types[before]), tuple(types[end:]))
                 return _Surround(tuple(ids[:before]), tuple(ids[end:]), split or None)
         raise RefusalError(
-            "This tokenizer changes a text when it adds special tokens, so windows cannot be cut: "
+            "This tokenizer encodes a text differently with special tokens, so windows cannot be cut: "
             "give ready batches in Python."
         )
     return _Surround((), (), None)

@@ -1,1 +1,1 @@
-"""Where work runs: processes on this machine, or a Ray cluster. It knows numbered tasks, not what they are about."""
+"""Run numbered tasks in processes on this machine or on a Ray cluster."""

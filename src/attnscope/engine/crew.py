@@ -1,16 +1,17 @@
-"""A crew: workers that open a job once and then do its tasks in any order, repeating tasks of workers that died.
+"""A crew: workers that open a job once and then do its tasks in any order. Tasks of workers that died are repeated.
 
     with Processes(job, workers=4) as crew:
-        crew.hello                                the answer of the first worker that opened the job
+        crew.hello                                the greeting of the first worker that opened the job
         for task, result in crew.each(tasks):     in the order in which they finish
 
-A job is plain data that can be pickled. An opened job has `agreed`, a text that must be equal in every worker (or they
-would not do the same work), a `hello`, and does tasks. Workers keep nothing that a restart would lose: a task writes
-its results into a file before it answers, and answers are small.
+A job is plain data that can be pickled. An opened job has a greeting `hello` (any data), a method `do(task)`, and
+`agreed`: a text that describes the work and must be equal in every worker. A task writes its results into a file before
+it answers, so nothing is lost when a worker restarts, and answers are small.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import re
@@ -40,11 +41,11 @@ def receive(stream: BinaryIO) -> Any:
     data = stream.read(length := _LENGTH.unpack(head)[0])
     if len(data) < length:
         raise EOFError
-    return pickle.loads(data)  # both ends are this program
+    return pickle.loads(data)  # safe: only attnscope writes to this stream
 
 
 FROM_ENVIRONMENT = "env"
-# Variables of torchrun and SLURM: the number of this part, how many parts there are, and the first number.
+# Environment variables of torchrun and SLURM: index of this part, number of parts, and the lowest index.
 _SYSTEMS = (
     ("RANK", "WORLD_SIZE", None),
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"),
@@ -54,7 +55,7 @@ _SYSTEMS = (
 
 @dataclass(frozen=True)
 class ArrayPart:
-    """The `number`-th (from 1) of `of` parts.
+    """Part `number` (counted from 1) of `of` parts of the work.
 
     Part i of n has shards i-1, i-1+n, i-1+2n, ... The numbers of shards do not depend on n, so work that was begun in
     64 parts can be finished in 8.
@@ -73,22 +74,22 @@ class ArrayPart:
 def part(text: str, environment: Mapping[str, str] | None = None) -> ArrayPart:
     """Read `3/64`, or `env` to take the part from the batch system's environment variables."""
     if text == FROM_ENVIRONMENT:
-        return _of(os.environ if environment is None else environment)
-    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text.strip())
-    if found is None:
+        return _from_environment(os.environ if environment is None else environment)
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text.strip())
+    if match is None:
         raise RefusalError(f"'{text}' is not a part: write `shard='3/64'` for the third of 64, or `shard='env'`.")
-    return _sound(int(found[1]), int(found[2]))
+    return _checked(int(match[1]), int(match[2]))
 
 
-def _of(environment: Mapping[str, str]) -> ArrayPart:
+def _from_environment(environment: Mapping[str, str]) -> ArrayPart:
     for name, count, lowest in _SYSTEMS:
         if name in environment and count in environment:
             try:
                 first = int(environment.get(lowest, "0")) if lowest else 0
-                return _sound(int(environment[name]) - first + 1, int(environment[count]))
+                return _checked(int(environment[name]) - first + 1, int(environment[count]))
             except ValueError:
                 raise RefusalError(
-                    f"{name} and {count} are '{environment[name]}' and '{environment[count]}', which are no numbers: "
+                    f"{name} and {count} are '{environment[name]}' and '{environment[count]}', which are not numbers: "
                     "write `shard='3/64'` instead."
                 ) from None
     raise RefusalError(
@@ -97,7 +98,7 @@ def _of(environment: Mapping[str, str]) -> ArrayPart:
     )
 
 
-def _sound(number: int, of: int) -> ArrayPart:
+def _checked(number: int, of: int) -> ArrayPart:
     if not 1 <= number <= of:
         raise RefusalError(
             f"There is no part {number} of {of}: parts are counted from 1, so write `shard='1/{max(of, 1)}'` to "
@@ -142,8 +143,8 @@ def answer(crew: Crew, task: Any) -> Any:
 def refuse_disagreement(first: str, other: str) -> None:
     if first != other:
         raise RefusalError(
-            "Workers do not agree on what to do: the model, the corpus or the version of attnscope differs between "
-            "them, or changed while they started. Give all the same, and start again."
+            "Workers disagree about the work: the model, the corpus or the version of attnscope differs between "
+            "them, or changed while they started. Make these equal on all workers, and start again."
         )
 
 
@@ -154,14 +155,15 @@ def refused(called: str | None, sentence: str) -> RefusalError:
 def failed(called: str | None, reason: str) -> RefusalError:
     return RefusalError(
         f"{'A worker' if called is None else _first_upper(called)} failed ({reason}): run it in one process, without "
-        "`workers=`, to see where; what is done is kept."
+        "`workers=`, to see where; finished work is kept."
     )
 
 
 def lost(called: str, ending: str) -> RefusalError:
     return RefusalError(
-        f"{_first_upper(called)} cost {RETRIES + 1} workers their life ({ending}): look at memory, use fewer "
-        "workers or a smaller `batch_size=`, and start again; what is done is kept."
+        f"{_first_upper(called)} failed: {RETRIES + 1} workers died while they ran it ({ending}). It probably needs "
+        "more "
+        "memory than there is: use fewer workers or a smaller `batch_size=`, and start again; finished work is kept."
     )
 
 
@@ -183,11 +185,12 @@ class Workers:
 
     def __post_init__(self) -> None:
         one_of(self.engine, ENGINES, "engine")
+        if not 0 <= self.gpus_per_worker < math.inf:
+            raise RefusalError(f"`gpus_per_worker=` cannot be {self.gpus_per_worker:g}: give 0 or a larger number.")
         if self.engine == "local" and (self.address is not None or self.gpus_per_worker):
-            raise RefusalError("An address and GPUs for each worker belong to a cluster: add `engine='ray'`.")
+            raise RefusalError("`address=` and `gpus_per_worker=` need a cluster: add `engine='ray'`.")
         if self.workers is not None:
             at_least(self.workers, 1, "workers")
-        at_least(self.gpus_per_worker, 0, "gpus_per_worker")
 
     def crew(self, job: Job) -> AbstractContextManager[Crew]:
         if self.engine == "ray":

@@ -1,17 +1,19 @@
-"""A crew on a Ray cluster: tasks with retries, and nothing in a worker that a restart would lose.
+"""A crew on a Ray cluster. Ray repeats a task whose worker or node died.
 
-A worker process opens the job with its first task and keeps it open: that is a cache, and a new process fills its own.
-Results are small, since shards are files in the store, and only a few tasks are under way at a time, so the driver
-needs little memory. Ray itself repeats a task whose worker or node died.
+A worker process opens the job with its first task and keeps it open for later tasks; a restarted process opens it
+again. The driver needs little memory: shards are files in the store, so results are small, and only a few tasks run at
+a time.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import signal
 import socket
+import threading
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import Any
 
@@ -20,11 +22,11 @@ from attnscope.core.errors import RefusalError
 from attnscope.engine.crew import RETRIES, Job, failed, lost, refuse_disagreement, refused
 from attnscope.engine.processes import cores
 
-HELLO = "hello"  # the task that only opens the job
-ANSWERS_WITHIN = 10.0  # seconds that an address has to answer
-_OBJECT_STORE = 80 << 20  # bytes of a cluster that is started here: results are small
+HELLO = "hello"  # a task that opens the job and does nothing else
+ANSWERS_WITHIN = 10.0  # seconds to wait for an answer from the address
+_OBJECT_STORE = 80 << 20  # bytes of object store for a cluster started here: results are small
 
-_opened: dict[bytes, tuple[ExitStack, Any]] = {}  # in a worker: the job that is open there
+_opened: dict[bytes, tuple[ExitStack, Any]] = {}  # in a worker process: the job that is open there
 
 
 def _do(pickled: bytes, task: Any) -> tuple[str, Any, str]:
@@ -35,8 +37,8 @@ def _do(pickled: bytes, task: Any) -> tuple[str, Any, str]:
             while _opened:
                 _opened.popitem()[1][0].close()
             with ExitStack() as stack:
-                found = stack.enter_context(pickle.loads(pickled).open())
-                _opened[pickled] = (stack.pop_all(), found)
+                job = stack.enter_context(pickle.loads(pickled).open())
+                _opened[pickled] = (stack.pop_all(), job)
         opened = _opened[pickled][1]
         return "done", (opened.agreed, opened.hello if task == HELLO else opened.do(task)), version
     except RefusalError as refusal:
@@ -46,12 +48,12 @@ def _do(pickled: bytes, task: Any) -> tuple[str, Any, str]:
 
 
 class OnRay:
-    """A context manager, mutable while the work runs. A cluster that was started here is stopped on exit."""
+    """A crew on Ray, as a context manager. On exit it stops the cluster if it started one."""
 
     def __init__(self, job: Job, workers: int | None, address: str | None, gpus: float) -> None:
         self._job, self._workers, self._address, self._gpus = job, workers, address, gpus
         self._pickled = pickle.dumps(job)
-        self._told: tuple[str, Any] | None = None
+        self._hello: tuple[str, Any] | None = None
         self._begun = False
 
     def __enter__(self) -> OnRay:
@@ -64,7 +66,7 @@ class OnRay:
             if resources.get("GPU", 0) < self._gpus:
                 self.__exit__()
                 raise RefusalError(
-                    f"The cluster has {resources.get('GPU', 0):g} GPUs and each worker wants {self._gpus:g}: give "
+                    f"The cluster has {resources.get('GPU', 0):g} GPUs and each worker needs {self._gpus:g}: give "
                     "`gpus_per_worker=` less, or leave it out."
                 )
             slots = int(resources["GPU"] / self._gpus)
@@ -80,11 +82,11 @@ class OnRay:
 
     @property
     def hello(self) -> Any:
-        if self._told is None:
+        if self._hello is None:
             for _ in self.each([HELLO]):
                 pass
-        assert self._told is not None
-        return self._told[1]
+        assert self._hello is not None
+        return self._hello[1]
 
     def each(self, tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         rest = iter(tasks)
@@ -107,23 +109,24 @@ class OnRay:
         called = None if task == HELLO else self._job.called(task)
         errors = self._ray.exceptions
         try:
-            kind, said, version = self._ray.get(answer)
+            kind, outcome, version = self._ray.get(answer)
         except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError) as error:
             raise lost(called or "loading the model", type(error).__name__) from error
         except errors.RayError as error:
             raise failed(called, f"{type(error).__name__}: {_first_line(error)}") from error
         if version != attnscope.__version__:
             raise RefusalError(
-                f"A worker has attnscope {version} and this is {attnscope.__version__}: install the same on every node."
+                f"A worker has attnscope {version}, but the driver has {attnscope.__version__}: install one version "
+                "on every node."
             )
-        if kind in ("refused", "not opened"):  # no shard is to blame if the job cannot be opened
-            raise refused(called if kind == "refused" else None, said)
+        if kind in ("refused", "not opened"):  # the job could not be opened, so the task is not named
+            raise refused(called if kind == "refused" else None, outcome)
         if kind == "failed":
-            raise failed(called, said)
-        agreed, result = said
-        if self._told is None:
-            self._told = (agreed, result)
-        refuse_disagreement(self._told[0], agreed)
+            raise failed(called, outcome)
+        agreed, result = outcome
+        if self._hello is None:
+            self._hello = (agreed, result)
+        refuse_disagreement(self._hello[0], agreed)
         return result
 
     def _begin(self) -> None:
@@ -133,20 +136,44 @@ class OnRay:
         try:
             if self._address is None:
                 size = {"num_cpus": self._workers or cores(), "object_store_memory": _OBJECT_STORE}
-                self._ray.init(**quietly, **size)
+                with _keeping_sigterm(self._ray):
+                    self._ray.init(**quietly, **size)
             else:
                 _refuse_silence(self._address)
                 quietly.pop("include_dashboard")
-                self._ray.init(address=self._address, **quietly)
+                with _keeping_sigterm(self._ray):
+                    self._ray.init(address=self._address, **quietly)
         except RefusalError:
             raise
-        except Exception as error:  # Ray raises many types, a bare Exception if a node is slow to start
+        except Exception as error:  # Ray raises many types of error, and a bare Exception if a node is slow to start
             self._ray.shutdown()
             where = f" at {self._address}" if self._address else ""
             raise RefusalError(
                 f"The Ray cluster{where} cannot be used ({_first_line(error)}): check the address, and that Ray "
                 "and Python have the same version on every node."
             ) from error
+
+
+@contextmanager
+def _keeping_sigterm(ray: Any) -> Iterator[None]:
+    """Restore the handler of SIGTERM on exit: Ray installs a handler that exits with code 15 and no message.
+
+    If a SIGTERM reached Ray's handler inside this context, stop Ray and pass the signal to the earlier handler.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    except SystemExit as leaving:
+        if leaving.code != signal.SIGTERM or not callable(before):
+            raise
+        ray.shutdown()
+        before(signal.SIGTERM, None)
+    finally:
+        if before is not None:  # None means that Python did not install the handler
+            signal.signal(signal.SIGTERM, before)
 
 
 def _ray() -> Any:
@@ -161,17 +188,18 @@ def _ray() -> Any:
 
 
 def _refuse_silence(address: str) -> None:
-    """Refuse an address that does not answer: Ray itself would wait for minutes."""
+    """Refuse an address that does not answer. Ray would wait for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if address in ("auto", "local"):
         return
     if not host or not port.isdecimal():
-        raise RefusalError(f"'{address}' is no address of a Ray cluster: write host:port, or auto.")
+        raise RefusalError(f"'{address}' is not the address of a Ray cluster: write host:port, or auto.")
     try:
         socket.create_connection((host, int(port)), ANSWERS_WITHIN).close()
     except (OSError, OverflowError) as error:
         raise RefusalError(
-            f"Nobody answers at {address} within {ANSWERS_WITHIN:g} s ({error}): check the address, or start a cluster "
+            f"There was no answer from {address} within {ANSWERS_WITHIN:g} s ({error}): check the address, or start a "
+            "cluster "
             "there with `ray start --head`."
         ) from None
 

@@ -1,8 +1,8 @@
 """A crew of processes on this machine, with the cores divided among them.
 
-Each is a new Python that imports what it needs: nothing is forked, and the caller's script is not run again. The task
-of a worker that dies goes to another worker, and a new worker is started. A task that kills more workers than
-`RETRIES` is refused.
+Each worker is a new Python process that imports what it needs: nothing is forked, and the caller's script is not run
+again. When a worker dies, its task goes to another worker, and a new worker is started. A task whose workers died more
+than `RETRIES` times is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from attnscope.core.words import count
 from attnscope.engine.crew import RETRIES, Job, failed, lost, receive, refuse_disagreement, refused, send
 
 _NOTHING = object()
-_MOST_PER_CORE = 16  # more of them only take each other's memory
+_MOST_PER_CORE = 16  # more workers per core only compete for memory
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
@@ -38,7 +38,7 @@ class _Worker:
 
     @property
     def ending(self) -> str:
-        """Return how it ended, and its last line of output."""
+        """Return how the worker ended, and its last line of output."""
         code = self.process.wait()
         how = f"signal {-code}, {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         self.errors.seek(0)
@@ -47,20 +47,20 @@ class _Worker:
 
 
 class Processes:
-    """A context manager, mutable while the work runs. On exit all workers are killed."""
+    """A crew of local processes, as a context manager. On exit it kills all workers."""
 
     def __init__(self, job: Job, workers: int) -> None:
         at_least(workers, 1, "workers")
         if workers > (most := _MOST_PER_CORE * cores()):
             raise RefusalError(
-                f"{workers} workers on {count(cores(), 'core')} would only take each other's memory: pass "
+                f"{workers} workers on {count(cores(), 'core')} would only compete for memory: pass "
                 f"`workers={cores()}`, and never more than {most}."
             )
         self._job, self._workers = job, workers
         self._pickled = pickle.dumps(job)
         self._living: list[_Worker] = []
-        self._told: tuple[str, Any] | None = None
-        self._stillborn = 0  # workers that died before they could begin
+        self._hello: tuple[str, Any] | None = None
+        self._died_early = 0  # workers that died before they opened the job
         self._ended: Counter[bytes] = Counter()
         self._selector = selectors.DefaultSelector()
 
@@ -83,10 +83,10 @@ class Processes:
 
     @property
     def hello(self) -> Any:
-        while self._told is None:
+        while self._hello is None:
             for worker in self._heard():
                 self._take(worker)
-        return self._told[1]
+        return self._hello[1]
 
     @property
     def processes(self) -> tuple[int, ...]:
@@ -99,37 +99,37 @@ class Processes:
             for worker in self._living:
                 if waiting and worker.ready and worker.task is _NOTHING:
                     worker.task = waiting.popleft()
-                    with contextlib.suppress(BrokenPipeError):  # it died, which the selector reports next
+                    with contextlib.suppress(BrokenPipeError):  # the worker died, which the selector reports next
                         send(_pipe(worker.process.stdin), worker.task)
             for worker in self._heard():
                 task = worker.task
                 result = self._take(worker)
                 if result is not _NOTHING:
                     yield task, result
-                elif task is not _NOTHING:  # its worker died
+                elif task is not _NOTHING:  # the worker died
                     waiting.appendleft(task)
 
     def _heard(self) -> list[_Worker]:
         return [key.data for key, _ in self._selector.select()]
 
     def _take(self, worker: _Worker) -> Any:
-        """Return the result of a worker, or `_NOTHING` after a hello or a death."""
+        """Return the result of a worker, or `_NOTHING` if it sent a hello or died."""
         try:
-            kind, said = receive(_pipe(worker.process.stdout))
+            kind, answer = receive(_pipe(worker.process.stdout))
         except EOFError:
             self._replace(worker)
             return _NOTHING
         if kind == "hello":
-            if self._told is None:
-                self._told = said
-            refuse_disagreement(self._told[0], said[0])
+            if self._hello is None:
+                self._hello = answer
+            refuse_disagreement(self._hello[0], answer[0])
             worker.ready = True
             return _NOTHING
         if kind == "done":
             worker.task = _NOTHING
-            return said
+            return answer
         which = None if worker.task is _NOTHING else self._job.called(worker.task)
-        raise refused(which, said) if kind == "refused" else failed(which, said)
+        raise refused(which, answer) if kind == "refused" else failed(which, answer)
 
     def _replace(self, worker: _Worker) -> None:
         self._living.remove(worker)
@@ -140,8 +140,8 @@ class Processes:
             if self._ended[key] > RETRIES:
                 raise lost(self._job.called(worker.task), ending)
         elif not worker.ready:
-            self._stillborn += 1
-            if self._stillborn > RETRIES:
+            self._died_early += 1
+            if self._died_early > RETRIES:
                 raise RefusalError(
                     f"Workers die while they load the model ({ending}): {self._workers} copies of it may be more than "
                     "memory holds, so use fewer `workers=`."
@@ -149,7 +149,7 @@ class Processes:
         self._start()
 
     def _start(self) -> None:
-        errors = tempfile.TemporaryFile()  # noqa: SIM115  closed when the worker is buried
+        errors = tempfile.TemporaryFile()  # noqa: SIM115  closed when the worker is removed
         process = subprocess.Popen(
             [sys.executable, "-m", "attnscope.engine.worker"],
             stdin=subprocess.PIPE,
@@ -173,9 +173,11 @@ class Processes:
 
 
 def environment(workers: int) -> Mapping[str, str]:
-    """Return the environment of a worker: its module path, and how many threads it may use."""
-    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # OpenMP takes a list, one number a level
-    asked = int(first) if first.isdecimal() else cores()  # one limit for all: MKL's own would take precedence
+    """Return the environment variables of a worker: its module path and its number of threads."""
+    # OpenMP takes a list with one number per nesting level
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    asked = int(first) if first.isdecimal() else cores()
+    # All variables are set, because MKL's own would take precedence over OMP_NUM_THREADS.
     threads = dict.fromkeys(_THREADS, str(max(1, min(asked, cores() // workers))))
     path = os.pathsep.join(dict.fromkeys(filter(None, [*sys.path, os.environ.get("PYTHONPATH", "")])))
     return {**os.environ, **threads, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}

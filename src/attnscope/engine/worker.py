@@ -1,4 +1,4 @@
-"""`python -m attnscope.engine.worker`: one worker. It opens a job and does tasks until its driver ends.
+"""`python -m attnscope.engine.worker`: a worker process. It opens a job and does tasks until the driver exits.
 
 Messages go through standard input and output; other output is redirected to standard error. A thread listens: when the
 driver dies, the worker exits at once, since nobody waits for its result and the next driver needs its cores.

@@ -1,24 +1,24 @@
-"""Relevance conserved from layer to layer, attention included, as a gradient with modified rules.
+"""Relevance that every operation conserves, attention included, computed as a gradient with modified rules.
 
 Layer-wise relevance propagation carries the answer back through the model so that the relevance of an operation's
-outputs equals that of its inputs. arXiv:2402.05602 gives rules for transformers. All of them have the form R_x = x * g,
-where g is a gradient in which some operations have another derivative, so one backward pass does it and fused attention
-stays on:
+outputs equals the relevance of its inputs. arXiv:2402.05602 gives rules for transformers. All of them have the form R_x
+= x * g, where g is a gradient in which some operations have another derivative, so one backward pass is enough and
+fused attention can be used:
 
-    linear map          its own derivative: sum of x g = sum of y g_y, less what the bias takes
+    linear map          its own derivative: sum of x g = sum of y g_y, minus the share of the bias
     norm                denominators are constants, x / sigma is linear
     activation          phi(z) = (phi(z) / z) z with a constant ratio
     gate                a sigmoid or tanh that multiplies something is a constant
     product             of k factors that all depend on the input, each gets a share 1/k: attention A V, logits Q K^T,
                         the two halves of a gated MLP
-    softmax             its own derivative (a first-order expansion); sum of s g need not be what came in, and what is
-                        missing belongs to the expansion's constant
+    softmax             its own derivative (a first-order expansion); the difference between sum of s g and the incoming
+                        relevance belongs to the constant of the expansion
 
-A fused kernel is A V behind softmax behind Q K^T: its values get 1/2 of their gradient, queries and keys 1/2 of 1/2.
+A fused kernel computes Q K^T, softmax, and A V: its values get 1/2 of their gradient, queries and keys 1/2 of 1/2.
 
-Conservation: answer = sum over tokens <e, g> + what constants take (biases, positions, shifts of norms, softmax). Every
-rule above keeps it, so it holds for the whole model to rounding, which tests check. A custom autograd function of a
-model (Bloom's gelu) keeps its own derivative, and breaks the sum.
+Conservation: answer = sum over tokens <e, g> + the share of constants (biases, positions, shifts of norms, softmax).
+Every rule above conserves it, so it holds for the whole model up to rounding, which tests check. A custom autograd
+function of a model (Bloom's gelu) keeps its own derivative and breaks the sum.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,7 +33,7 @@ from attnscope.core.explanation import explanation
 from attnscope.matrix.relevance import TokenScores, TokenVectors
 
 Rule = Callable[[Any, str, tuple[Any, ...], dict[str, Any]], Any]
-"""`rule(func, name, args, kwargs)`: the output of an operation, with another derivative."""
+"""`rule(func, name, args, kwargs)` returns the output of an operation with another derivative."""
 
 _ACTIVATIONS = frozenset(
     ("gelu", "silu", "relu", "relu6", "leaky_relu", "elu", "selu", "celu", "mish", "hardswish", "hardtanh", "softsign")
@@ -46,12 +46,12 @@ _QUOTIENTS = frozenset(("div", "__truediv__", "true_divide", "divide"))
 _NORMS = frozenset(("layer_norm", "rms_norm"))
 _POWERS = frozenset(("pow", "__pow__", "square"))
 _KEEP_GATES = frozenset(("add", "__add__", "__radd__", "mul", "__mul__", "__rmul__", "to", "type_as", "contiguous"))
-_TINY = 1e-4  # distance from 0 at which the ratio of an entry that is exactly 0 is taken
+_TINY = 1e-4  # the ratio phi(z) / z at z = 0 is computed from +-_TINY
 
 
 @explanation(
     title="Attention-aware LRP",
-    summary="The answer handed back through every operation so that nothing is lost on the way but to constants.",
+    summary="The answer propagated back through every operation; only constants take a part of it.",
     citation="arXiv:2402.05602",
     formula="<e, g>, g a gradient whose norms, gates and activations are constants and whose products are shared",
     cost="one backward pass",
@@ -64,7 +64,7 @@ def attention_lrp(embedding: TokenVectors, gradient_under: Callable[..., dict[st
 
 
 class _Shared(torch.autograd.Function):
-    """Returns the same tensor; multiplies its gradient by a share."""
+    """Return the same tensor, but multiply its gradient by a share."""
 
     @staticmethod
     def forward(context: Any, tensor: Tensor, share: float) -> Tensor:
@@ -77,7 +77,7 @@ class _Shared(torch.autograd.Function):
 
 
 class _As(torch.autograd.Function):
-    """Returns the numbers of `value`, bit for bit, with the derivative of `linear`."""
+    """Return the numbers of `value`, bit for bit, with the derivative of `linear`."""
 
     @staticmethod
     def forward(context: Any, value: Tensor, linear: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ def _follows(argument: Any) -> bool:
 
 
 class Conserving(TorchFunctionMode):
-    """Inside, operations on tensors that depend on the input have the derivatives above. Values do not change."""
+    """A mode in which operations on tensors that depend on the input follow the rules above. Values do not change."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class Conserving(TorchFunctionMode):
         return self._gate(answer) if name in _KEEP_GATES and any(id(x) in self._gates for x in arguments) else answer
 
     def _rule(self, func: Any, name: str) -> Rule | None:
-        """Return the rule of an operation; None if it is the operation's own derivative."""
+        """Return the rule of an operation, or None if it keeps its own derivative."""
         if func is F.scaled_dot_product_attention:
             return _fused
         if name == "tanh":
@@ -153,7 +153,7 @@ def _flat(items: Iterable[Any]) -> list[Any]:
 
 
 def _with(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], by: dict[int, Tensor]) -> Any:
-    """Call the function with some of its tensors exchanged."""
+    """Call the function with some of its tensors replaced."""
     return func(*_exchanged(args, by), **{name: _exchanged(value, by) for name, value in kwargs.items()})
 
 
@@ -164,7 +164,7 @@ def _exchanged(item: Any, by: dict[int, Tensor]) -> Any:
 
 
 def _fused(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A V behind softmax behind Q K^T, each product shared among its factors that depend on the input."""
+    """Apply fused attention; both of its products are shared among the factors that depend on the input."""
     names = ("query", "key", "value")
     named = {**dict(zip(names, args[:3], strict=False)), **kwargs}
     q, k, v = (named[side] for side in names)
@@ -182,7 +182,7 @@ def _constant(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def _quotient(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Denominators are constants."""
+    """Divide with the denominator treated as a constant."""
     return func(*(x.detach() if place == 1 and _follows(x) else x for place, x in enumerate(args)), **kwargs)
 
 
@@ -198,7 +198,7 @@ def _activated(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _power(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """x^n = x^(n-1) x with the first factor a constant."""
+    """Compute x^n as x^(n-1) x, with the first factor constant."""
     value = func(*args, **kwargs)
     base = args[0]
     with torch.no_grad():
@@ -207,7 +207,7 @@ def _power(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def _normed(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """(x - mean) / sigma * weight + bias, sigma a constant."""
+    """Compute (x - mean) / sigma * weight + bias, with sigma constant."""
     names = ("input", "normalized_shape", "weight", *(("bias",) if name == "layer_norm" else ()), "eps")
     options = {**dict(zip(names, args, strict=False)), **kwargs}
     value, x = func(*args, **kwargs), options["input"]

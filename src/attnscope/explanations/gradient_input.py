@@ -6,7 +6,7 @@ from attnscope.matrix.relevance import TokenScores, TokenVectors
 
 @explanation(
     title="Gradient x input",
-    summary="How fast the answer moves with each token's vector, along that vector.",
+    summary="The derivative of the answer along each token's vector.",
     citation="arXiv:1605.01713",
     formula="<e, d answer / d e>",
     cost="one backward pass",

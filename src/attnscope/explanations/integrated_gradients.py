@@ -2,9 +2,9 @@
 
     (e - b) * integral from 0 to 1 of d answer / d e at b + t (e - b) dt
 
-The numbers of all tokens add up to answer(e) - answer(b) (completeness). The integral is taken by Gauss's rule, which
+The scores of all tokens add up to answer(e) - answer(b) (completeness). The integral is computed by Gauss's rule, which
 is exact for polynomials of degree 2 points - 1 and so needs fewer points than equal steps. If the sum is off by more
-than NEAR (norms make the line steep near an input without information), more points are taken.
+than NEAR (norms make the line steep near an input without information), more points are used.
 """
 
 from collections.abc import Callable
@@ -18,18 +18,18 @@ from attnscope.core.explanation import explanation
 from attnscope.matrix.relevance import TokenScores, TokenVectors
 
 POINTS = (32, 64)
-NEAR = 0.01  # tolerance, as a share of what the numbers should add up to
+NEAR = 0.01  # tolerance, as a share of answer(e) - answer(b)
 AT_ONCE = 8  # points that go through the model together
 
 
 @explanation(
     title="Integrated gradients",
-    summary="The gradient along the way from an input that says nothing, added up.",
+    summary="The gradient, integrated along the line from a neutral input.",
     citation="arXiv:1703.01365",
     formula="<e - b, integral of d answer / d e from b to e>",
-    cost=f"{POINTS[0]} backward passes, {POINTS[-1]} more where they do not suffice",
+    cost=f"{POINTS[0]} backward passes, {POINTS[-1]} more if these do not suffice",
     signed=True,
-    adds_up="the answer less that for an input that says nothing",
+    adds_up="the answer minus that for a neutral input",
 )
 def integrated_gradients(
     embedding: TokenVectors, baseline: TokenVectors, ask: Callable[..., Float[Tensor, " batch"]]
@@ -49,7 +49,7 @@ def integrated_gradients(
 def _mean_gradient(
     embedding: TokenVectors, baseline: TokenVectors, ask: Callable[..., Float[Tensor, " batch"]], points: int
 ) -> TokenVectors:
-    """Return the gradient, averaged over the line by Gauss's rule."""
+    """Return the mean gradient over the line, by Gauss's rule."""
     first = next(iter(embedding.values()))
     places, weights = (torch.from_numpy(side).to(first) for side in np.polynomial.legendre.leggauss(points))
     total = {stack: torch.zeros_like(own) for stack, own in embedding.items()}

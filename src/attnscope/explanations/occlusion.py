@@ -1,7 +1,7 @@
 """Occlusion: replace a token by a vector without information, and see how much of the answer is lost (arXiv:1311.2901).
 
-Slow and simple: one run of the model for every token, and no derivative. It removes one token at a time, so of two
-tokens that each suffice it credits neither.
+It is slow and simple: one run of the model for every token, and no derivative. It removes one token at a time, so if
+either of two tokens would suffice, it credits neither.
 """
 
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from torch import Tensor
 from attnscope.core.explanation import explanation
 from attnscope.matrix.relevance import TokenScores, TokenVectors
 
-AT_ONCE = 16  # runs of the model in one batch
+AT_ONCE = 16  # number of runs of the model in one batch
 
 
 @explanation(
     title="Occlusion",
-    summary="What the answer loses when a token is replaced by one that says nothing, one token at a time.",
+    summary="The loss of the answer when a token is replaced by a neutral one, one token at a time.",
     citation="arXiv:1311.2901",
     formula="answer - answer without the token",
     cost="one forward pass for every token",

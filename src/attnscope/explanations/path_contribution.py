@@ -1,12 +1,12 @@
-"""What each token sends to the answer through the frozen network: exact, and it adds up.
+"""The contribution of each token to the answer through the frozen network. It is exact and adds up.
 
 Freeze attention patterns, denominators of norms and gates of activations at this text: the network is then linear in
 the stream that enters it (arXiv:2103.03404; arXiv:2601.17958 writes it as one operator), and
 
-    answer = sum over tokens <x_i, (T^T c)_i> + what constants add,
+    answer = sum over tokens <x_i, (T^T c)_i> + the contribution of constants,
 
-where c reads the answer from the output. T^T c is one pass back through the frozen network; T is never written. The
-stream that enters the first block includes positions: what a token's position sends counts as the token's.
+where c reads the answer from the output. T^T c is one pass back through the frozen network; T is never stored. The
+stream that enters the first block includes positions, so a position counts as part of its token.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,10 @@ from attnscope.matrix.relevance import TokenScores, TokenVectors
 
 @explanation(
     title="Path contribution",
-    summary="What every token sends along all paths through the model, patterns and gates frozen.",
+    summary="The contribution of every token along all paths, with patterns and gates frozen.",
     citation="arXiv:2103.03404, arXiv:2601.17958",
     formula="<x, T^T c>, T the frozen network",
-    cost="one pass back through the frozen network; all maps of one layer at a time",
+    cost="one pass back through the frozen network; all maps of one block at a time",
     signed=True,
     adds_up="the answer, less what constants (biases, shifts of norms) add",
     stacks="one",

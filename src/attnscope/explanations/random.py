@@ -8,7 +8,7 @@ from attnscope.matrix.relevance import TokenScores, TokenVectors
 
 @explanation(
     title="Random",
-    summary="A random number for each token: what every other method must beat.",
+    summary="A random number for each token, as a floor for the other methods.",
     citation="arXiv:1911.03429",
     formula="uniform in 0 to 1",
     cost="nothing",

@@ -1,4 +1,4 @@
-"""Attention of the last block, averaged over its heads: what most people look at first.
+"""Attention of the last block, averaged over its heads.
 
 The weights of one block do not explain the answer (arXiv:1902.10186); they are here for comparison.
 """
@@ -14,9 +14,9 @@ from attnscope.matrix.relevance import AttentionCall, TokenScores
 
 @explanation(
     title="Raw attention",
-    summary="Attention of the last layer, averaged over heads; cross-attention for the other stack.",
+    summary="Attention of the last block, averaged over heads; cross-attention for the other stack.",
     citation="arXiv:1902.10186",
-    formula="mean over heads of A, last layer",
+    formula="mean over heads of A, last block",
     cost="one forward pass",
     signed=False,
     adds_up="1 in each stack, less where a learned sink takes attention",

@@ -11,19 +11,19 @@ One answer is read from one row of R (or from a few: `start`), and a row needs n
 Self-attention. After L calls R = (I + Abar_L) ... (I + Abar_1), so r = start R is a row vector carried from the last
 call to the first, r <- r + r Abar_l, each time one product (`matrix.relevance_products`).
 
-Cross-attention. What call l adds to R^de is multiplied from the left by the self-attention above it, which is the row r
-carried so far. The rest is (Rbar^dd)^T Abar Rbar^ee:
+Cross-attention. The term that call l adds to R^de is multiplied from the left by the self-attention above it, that is,
+by the row r carried so far. The rest is (Rbar^dd)^T Abar Rbar^ee:
 
     (r (Rbar^dd)^T)_i = r_i + ((R^dd - I) r)_i / s_i,   s = (R^dd - I) 1     R^dd x is x carried from the first call up
     y Rbar^ee = y + z (R^ee - I),   z_j = y_j / s_j                           a row carried down the encoder
 
-R^ee is what it is when it is read: self-attention of that stack that comes later has no part in it. Rows that begin in
-several stacks are carried one by one and added up.
+R^ee is used as it was when it was read: later self-attention of that stack does not count. Rows that begin in several
+stacks are carried one by one and added up.
 
-Two streams that read each other (co-attention) are left to `matrix.relevance_maps`, which has their equation (11) too.
-Two towers that never meet are each carried down by themselves.
+Two streams that attend to each other (co-attention) are handled by `matrix.relevance_maps`, which has equation (11)
+too. Two towers that never meet are carried separately.
 
-A row sum of 0 means R = I there: its share is 0, never 0/0. The identity that a row begins with is subtracted at the
+A row sum of 0 means R = I there: its share is 0, never 0/0. The identity at which a row begins is subtracted at the
 end.
 """
 
@@ -48,7 +48,7 @@ Row = Float[Tensor, "batch token"]
 
 @explanation(
     title="Relevance",
-    summary="Attention weighed by its gradient, where both speak for the answer, added up through all layers.",
+    summary="Attention times its gradient, where both support the answer, accumulated over all blocks.",
     citation="arXiv:2103.15679",
     formula="R <- R + mean over heads of (dA * A)^+ R, less the identity",
     cost="one backward pass",
@@ -65,12 +65,15 @@ def relevance(calls: Sequence[AttentionCall], start: TokenScores) -> TokenScores
 
 
 def _of_one_stack(calls: Sequence[AttentionCall], last: str, weights: Float[Tensor, " token"]) -> TokenScores:
-    """Return the row that begins in one stack, and what it sends to the stacks that this one reads."""
+    """Return the relevance of the tokens of stack `last`, and of every stack that it cross-attends to.
+
+    The answer is read from the tokens of `last` with these weights.
+    """
     mine = [(place, call) for place, call in enumerate(calls) if call.stack == last]
     row = weights[None]
     own = [call for _, call in mine if not call.crosses]
-    sums = _row_sums(own, row) if len(own) < len(mine) else []  # only cross-attention needs them
-    sent: dict[tuple[str, int], Row] = {}  # by stack, and by how many self-attentions it had when it was read
+    sums = _row_sums(own, row) if len(own) < len(mine) else []  # only cross-attention needs row sums
+    sent: dict[tuple[str, int], Row] = {}  # keyed by stack and by its number of self-attentions when it was read
     left = len(own)
     for place, call in reversed(mine):
         if call.crosses:
@@ -92,7 +95,7 @@ def _of_itself(calls: Sequence[AttentionCall], stack: str) -> list[AttentionCall
 
 
 def _row_sums(calls: Sequence[AttentionCall], like: Row) -> list[Row]:
-    """s = (R - I) 1 after each of the calls."""
+    """Return s = (R - I) 1 after each of the calls."""
     ones = torch.ones_like(like)
     x, found = ones, []
     for call in calls:
@@ -102,7 +105,7 @@ def _row_sums(calls: Sequence[AttentionCall], like: Row) -> list[Row]:
 
 
 def _through_own(row: Row, below: Sequence[AttentionCall], sums: Row | None) -> Row:
-    """r (Rbar^dd)^T."""
+    """Return the row r (Rbar^dd)^T of the module's docstring."""
     if sums is None:
         return row
     x = row
@@ -112,7 +115,7 @@ def _through_own(row: Row, below: Sequence[AttentionCall], sums: Row | None) -> 
 
 
 def _through_other(y: Row, calls: Sequence[AttentionCall]) -> Row:
-    """y Rbar^ee."""
+    """Return the row y Rbar^ee of the module's docstring."""
     if not calls:
         return y
     z = _shares(y, _row_sums(calls, y)[-1])

@@ -1,4 +1,4 @@
-"""Attention rollout (arXiv:2005.00928): attention multiplied through all blocks, half of every token staying.
+"""Attention rollout (arXiv:2005.00928): attention multiplied through all blocks, with the skip as an identity.
 
     r <- r rownorm(mean over heads of A + I), from the last block to the first
 
@@ -14,7 +14,7 @@ from attnscope.matrix.relevance import AttentionCall, TokenScores
 
 @explanation(
     title="Attention rollout",
-    summary="Attention of all layers multiplied, with the skip; the answer plays no part in it.",
+    summary="Attention of all blocks multiplied, with the skip; it does not depend on the answer.",
     citation="arXiv:2005.00928",
     formula="r <- r rownorm(mean over heads of A + I)",
     cost="one forward pass",

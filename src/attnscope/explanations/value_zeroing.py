@@ -1,6 +1,6 @@
 """Value zeroing (arXiv:2301.12971): how far each token's state moves in a block if another token's value is zero.
 
-    C_ij = 1 - cos(state of i after the block, the same with value j zero),   rows made to sum to 1,
+    C_ij = 1 - cos(state of i after the block, the same with value j zero),   rows divided by their sums,
     r <- r C_l, from the last block to the first
 
 Unlike attention weights this includes values, the output projection, the skip, norms and the MLP of a block. A row in
@@ -19,7 +19,7 @@ from attnscope.matrix.relevance import TokenScores
 
 @explanation(
     title="Value zeroing",
-    summary="How far states move in each layer when one token's value is zero, multiplied through all layers.",
+    summary="How far states move in each block when one token's value is zero, multiplied through all blocks.",
     citation="arXiv:2301.12971",
     formula="r <- r rownorm(C), C_ij = cosine distance of state i with and without value j",
     cost="one forward pass for every token",

@@ -1,6 +1,7 @@
 """Report the alarm on a measure's card, for measures that no other finding reads.
 
-So a new measure with an alarm needs no finding of its own. A limit of that name in `Thresholds` takes precedence.
+So a new measure with an alarm needs no finding of its own. A field of `Thresholds` with the measure's name replaces the
+limit on the card.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ def alarm(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         if card.alarm is None or name in elsewhere:
             continue
         for grid in grids(survey, name, card.parts[0]):
-            yield from _rings(card, grid, thresholds)
+            yield from _beyond_limit(card, grid, thresholds)
 
 
-def _rings(card: Card, grid: Grid, thresholds: Thresholds) -> Iterator[Finding]:
+def _beyond_limit(card: Card, grid: Grid, thresholds: Thresholds) -> Iterator[Finding]:
     assert card.alarm is not None
     named = card.name in vars(thresholds)
     limit = float(vars(thresholds)[card.name]) if named else card.alarm.threshold

@@ -1,4 +1,4 @@
-"""Collapsing layers: the tokens of the residual stream become alike, and depth stops adding anything.
+"""Rank collapse: the tokens of the residual stream become alike, so that further blocks add nothing.
 
 The relative residual ||X - 1 x^T|| / ||X|| is 0 when all tokens are equal; pure attention drives it there
 doubly exponentially with depth (Dong, Cordonnier, Loukas 2021, arXiv:2103.03404, Theorem 2.2).
@@ -54,8 +54,8 @@ def collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             threshold_name="collapse_residual" if by_size else "collapse_fall",
             citation=collapse.citation,
             advice=(
-                "Check that skip connections and MLPs are there and not scaled away: attention alone loses rank with"
-                " depth. Residual scaling, fewer layers, or attention that keeps a part of the identity help."
+                "Check that skip connections and MLPs are present and not scaled down: attention alone loses rank "
+                "with depth. Residual scaling, fewer blocks, or attention that keeps part of the identity can help."
             ),
             details={"measure": "relative_residual", "residual": [None if np.isnan(m) else float(m) for m in means]},
         )

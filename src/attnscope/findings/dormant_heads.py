@@ -1,7 +1,7 @@
 """Dormant heads: their output is small compared with the other heads of their block.
 
-Among thirteen scores for removable heads, those based on the norm of a head's output worked across model families, and
-found heads that the mass on the first token misses (arXiv:2504.03889).
+Among thirteen scores for removable heads, the ones based on the norm of a head's output worked across model families,
+and found heads that the mass on the first token misses (arXiv:2504.03889).
 """
 
 from __future__ import annotations
@@ -18,32 +18,33 @@ from attnscope.core.words import percent
 @finding(
     order=95,
     reads=("inactive_heads",),
-    summary="Heads that give little beside the others of their layer.",
+    summary="Heads whose output is small relative to the other heads of their block.",
     citation="arXiv:2504.03889",
 )
 def dormant_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for grid in grids(survey, "inactive_heads"):
-        found = grid.chosen(grid.means < thresholds.inactive_heads)
-        if not found:
+        dormant = grid.chosen(grid.means < thresholds.inactive_heads)
+        if not dormant:
             continue
-        least = min(found, key=lambda place: (grid.means[place], place))
+        least = min(dormant, key=lambda head: (grid.means[head], head))
         yield Finding(
             kind=dormant_heads.name,
             severity="note",
             stack=grid.stack,
-            layers=tuple(sorted({layer for layer, _ in found})),
-            heads=found,
+            layers=tuple(sorted({layer for layer, _ in dormant})),
+            heads=dormant,
             sentence=(
-                f"In {grid.portion(found)} the output is below {percent(thresholds.inactive_heads)} of the mean of"
-                f" their layer's heads; least in head {least[1]} of block {least[0]}: {percent(grid.means[least])}."
+                f"In {grid.portion(dormant)} the output is below {percent(thresholds.inactive_heads)} of the mean over "
+                f"the heads of their block; lowest in head {least[1]} of block {least[0]}: "
+                f"{percent(grid.means[least])}."
             ),
             value=float(grid.means[least]),
             threshold=thresholds.inactive_heads,
             threshold_name="inactive_heads",
             citation=dormant_heads.citation,
             advice=(
-                "Such heads may be left out at little loss on texts like these (`attnscope treat --remedy prune`"
-                " measures it); on other texts they may wake, so look at more than one corpus first."
+                "Such heads can often be removed at little loss on texts like these (`attnscope treat --remedy prune` "
+                "measures it). They may be active on other texts, so scan more than one corpus first."
             ),
             details={"measure": "inactive_heads", "site": grid.site},
         )

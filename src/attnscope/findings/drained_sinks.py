@@ -19,7 +19,7 @@ from attnscope.core.words import percent
 @finding(
     order=65,
     reads=("value_drain", "most_received"),
-    summary="Heads that rest on a key whose value is small.",
+    summary="Heads whose sink is a key with a small value.",
     citation="arXiv:2410.13835",
     neutral=True,
 )
@@ -30,19 +30,19 @@ def drained_sinks(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             continue
         sinks = mass.means > raised(thresholds.sink_mass, uniform_attention(survey, grid.stack, grid.site))
         mask = sinks & (grid.means < thresholds.value_drain)
-        found = grid.chosen(mask)
-        if not found:
+        drained = grid.chosen(mask)
+        if not drained:
             continue
-        least = min(found, key=lambda place: (grid.means[place], place))
+        least = min(drained, key=lambda head: (grid.means[head], head))
         yield Finding(
             kind=drained_sinks.name,
             severity="note",
             stack=grid.stack,
-            layers=tuple(sorted({layer for layer, _ in found})),
-            heads=found,
+            layers=tuple(sorted({layer for layer, _ in drained})),
+            heads=drained,
             sentence=(
-                f"{len(found):,} of {int(sinks.sum()):,} heads{grid.tail} that rest on one key rest on a small value:"
-                f" its norm is below {percent(thresholds.value_drain)} of the mean of the head, least in head"
+                f"{len(drained):,} of {int(sinks.sum()):,} heads{grid.tail} with a sink have one with a small value: "
+                f"its norm is below {percent(thresholds.value_drain)} of the head's mean, lowest in head"
                 f" {least[1]} of block {least[0]}: {percent(grid.means[least])}."
             ),
             value=float(grid.means[least]),
@@ -50,9 +50,9 @@ def drained_sinks(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             threshold_name="value_drain",
             citation=drained_sinks.citation,
             advice=(
-                "Attention that falls there writes next to nothing, so these heads are idle most of the time. Keep that"
-                " token in a cache: without it the same heads would write something. Gates let a head be idle without"
-                " a sink."
+                "Attention to such a key writes almost nothing, so these heads are idle most of the time. Never evict "
+                "that token from a cache: without it these heads would write something. With gates, heads can be idle "
+                "without a sink."
             ),
             details={"measure": "value_drain", "site": grid.site},
         )

@@ -14,29 +14,29 @@ from attnscope.core.words import number
 @finding(
     order=90,
     reads=("head_overlap",),
-    summary="Heads of one block that draw the same pattern.",
+    summary="Heads of one block with the same pattern.",
     citation="arXiv:1905.10650",
 )
 def duplicate_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for grid in grids(survey, "head_overlap"):
         mask = grid.means > thresholds.duplicate_overlap
-        found = grid.chosen(mask)
-        if not found:
+        duplicates = grid.chosen(mask)
+        if not duplicates:
             continue
         best = grid.strongest(mask)[0]
-        pairs = list(dict.fromkeys(_pair(grid, place) for place in grid.strongest(mask)))
+        pairs = list(dict.fromkeys(_pair(grid, head) for head in grid.strongest(mask)))
         layer, *alike = pairs[0]
-        share = len(found) / grid.measured
-        depths = sorted({layer for layer, _ in found})
+        share = len(duplicates) / grid.measured
+        depths = sorted({layer for layer, _ in duplicates})
         named = f"head{'s' if len(alike) > 1 else ''} {' and '.join(map(str, alike))}"
         yield Finding(
             kind=duplicate_heads.name,
             severity="warning" if share > thresholds.most_heads else "note",
             stack=grid.stack,
             layers=tuple(depths),
-            heads=found,
+            heads=duplicates,
             sentence=(
-                f"In {grid.portion(found)} the pattern is nearly that of another head in the block; most alike:"
+                f"In {grid.portion(duplicates)} the pattern is nearly that of another head in the block; most alike:"
                 f" {named} of block {layer} (overlap {number(grid.means[best])})."
             ),
             value=float(grid.means[best]),
@@ -44,8 +44,8 @@ def duplicate_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]
             threshold_name="duplicate_overlap",
             citation=duplicate_heads.citation,
             advice=(
-                "Equal patterns are redundant only if what the heads write is alike too. Where both rest on the first"
-                " token or both average everything, see those findings first; otherwise try pruning one of each pair."
+                "Heads with equal patterns are redundant only if they also write alike. If both attend to the first "
+                "token or both average everything, see those findings first; otherwise try pruning one of each pair."
             ),
             details={
                 "measure": "head_overlap",
@@ -57,7 +57,7 @@ def duplicate_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]
 
 
 def _pair(grid: Grid, place: tuple[int, int]) -> tuple[int, ...]:
-    """Return the block, the head and its most similar head, lower first. Leave the latter out if it is unknown."""
+    """Return the block, the head and its most similar head, in ascending order; without the latter if it is unknown."""
     layer, head = place
     twin = (grid.cells[layer].usual()[head] or {}).get("other")
     return (layer, head) if twin is None else (layer, *sorted((head, twin)))

@@ -22,20 +22,20 @@ _ADVICE = (
     "In training this comes before divergence: lower the learning rate, normalise queries and keys, or reparametrise"
     " their weights by their spectral norm (sigma-reparam)."
 )
-_AT_REST = "They rest on the first token, as many heads do in trained models: nothing needs mending. See the sinks."
+_AT_REST = "They are sinks on the first token, as in many trained models: nothing needs to be fixed."
 
 
 @finding(
     order=30,
     reads=("entropy", "sink_mass"),
-    summary="Layers in which most heads attend to one token only.",
+    summary="Blocks in which most heads attend to one token only.",
     citation="arXiv:2303.06296",
 )
 def entropy_collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for grid in grids(survey, "entropy"):
         known = uniform_attention(survey, grid.stack, grid.site)
         if known is not None and (known.length < SHORTEST or known.entropy < _ROOM * thresholds.entropy_floor):
-            continue  # sequences so short that no row can have much entropy
+            continue  # sequences are so short that no row can have much entropy
         low = grid.means < thresholds.entropy_floor
         measured = np.isfinite(grid.means).sum(axis=1)
         shares = np.where(measured, low.sum(axis=1) / np.maximum(measured, 1), 0.0)
@@ -61,7 +61,7 @@ def entropy_collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding
             sentence=(
                 f"Attention is nearly one-hot in most heads of {blocks(int(n) for n in collapsed)}{grid.tail}: entropy"
                 f" is below {number(thresholds.entropy_floor)} nats in {count(affected, 'head')}"
-                + (f", {idle} of them at rest on the first token." if idle else ".")
+                + (f", {idle} of them with a sink on the first token." if idle else ".")
             ),
             value=lowest,
             threshold=thresholds.entropy_floor,

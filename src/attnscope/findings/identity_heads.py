@@ -24,7 +24,7 @@ def identity_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         bound=("identity_mass", thresholds.identity_mass),
         habit="tokens mostly attend to themselves",
         advice=(
-            "Such a head moves nothing between tokens: its value and output projections act like a small MLP."
-            " A candidate for pruning."
+            "Such a head moves nothing between tokens: its value and output projections act like a small MLP. It is a "
+            "candidate for pruning."
         ),
     )

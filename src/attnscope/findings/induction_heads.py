@@ -1,4 +1,4 @@
-"""Induction heads: a token that occurred before attends to what followed it then, and so copies it."""
+"""Induction heads: a repeated token attends to the token that followed its earlier occurrence, and copies it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attnscope.core.finding import Finding, finding
 @finding(
     order=120,
     reads=("induction",),
-    summary="Heads in which a token that occurred before attends to the token that followed it then.",
+    summary="Heads in which a repeated token attends to the token that followed its earlier occurrence.",
     citation="arXiv:2209.11895, arXiv:2409.10559",
     neutral=True,
 )
@@ -22,9 +22,9 @@ def induction_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]
         survey,
         induction_heads,
         bound=("induction", thresholds.induction),
-        habit="a token that occurred before attends to what followed it then (induction heads)",
+        habit="a repeated token attends to what followed its earlier occurrence (induction heads)",
         advice=(
-            "They copy from the context, and what is learned from examples in a prompt rests on them: keep them when"
-            " pruning and quantising. `attnscope scan MODEL repeated` asks for nothing else."
+            "They copy from the context, and in-context learning depends on them: keep them when pruning and "
+            "quantising. `attnscope scan MODEL repeated` tests for them alone."
         ),
     )

@@ -1,4 +1,4 @@
-"""Phase of random weights: untrained attention averages all keys, chooses some, or is frozen on a few.
+"""Phase of random weights: untrained attention averages all keys, selects some, or is frozen on a few.
 
 Only for scans of random weights. r is the spread of the logits divided by sqrt(2 ln n). Above r = 1 a few of n keys
 hold all mass (`logit_phase` derives it; arXiv:2505.24333, arXiv:2510.05554). The predicted entropy is the share 1 - r^2
@@ -21,15 +21,15 @@ from attnscope.core.words import number, percent
 
 _ADVICE = {
     "uniform": (
-        "Usual at small initial weights: heads learn to choose, but until then every block averages its tokens, which"
-        " deep stacks without skips do not survive. Larger query and key weights, or queries and keys normalised with a"
-        " learned scale, start nearer to a choice."
+        "Normal for small initial weights: heads learn to select keys, but until then every block averages its "
+        "tokens, and deep stacks without skips collapse. Larger query and key weights, or queries and keys normalised "
+        "with a learned scale, make attention less uniform at the start."
     ),
     "frozen": (
-        "Each query starts with a few keys chosen by chance and passes next to no gradient on: make the initial query"
-        " and key weights smaller, or normalise queries and keys."
+        "Each query starts on a few random keys and passes on almost no gradient: make the initial query and key "
+        "weights smaller, or normalise queries and keys."
     ),
-    "healthy": "Heads start between averaging all tokens and choosing one by chance, where they can learn either.",
+    "healthy": "Heads start between averaging all tokens and attending to a random one, so they can learn either.",
 }
 
 
@@ -48,7 +48,7 @@ def initial_phase(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         predicted = grid_at(survey, "logit_phase", grid.stack, grid.site, "predicted_entropy")
         if known is None or known.length < SHORTEST or entropy is None or predicted is None:
             continue
-        shares = [float(np.nanmean(one.means)) / known.entropy for one in (predicted, entropy)]
+        shares = [float(np.nanmean(value.means)) / known.entropy for value in (predicted, entropy)]
         ratio = float(np.nanmean(grid.means))
         phase = "healthy"
         if ratio > thresholds.frozen_logits:
@@ -83,7 +83,7 @@ def initial_phase(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _squares(survey: Survey, grid: Grid, phase: str) -> str:
-    """Return the sum of squares of a frozen row, which is the mean mass on the key it attends to."""
+    """Return a phrase with the sum of squares of a frozen row (the mean mass on its key), else an empty string."""
     parts = [grid_at(survey, "logit_phase", grid.stack, grid.site, part) for part in ("predicted_squares", "squares")]
     if phase != "frozen" or None in parts:
         return ""

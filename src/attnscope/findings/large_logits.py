@@ -1,8 +1,8 @@
-"""Large logits: queries and keys have grown until softmax chooses one key and passes no gradient.
+"""Large logits: queries and keys have grown so large that softmax selects one key and passes on no gradient.
 
-In training the largest logit climbs before entropy falls and the loss diverges; MuonClip scales the query and key
-weights of a head down as soon as it passes 100 (arXiv:2507.20534). Like QK-Clip, this judges the largest logit of any
-sequence, not the mean over sequences.
+In training the largest logit rises before entropy falls and the loss diverges; MuonClip scales the query and key
+weights of a head down as soon as it passes 100 (arXiv:2507.20534). Like QK-Clip, this finding reads the largest logit
+of any sequence, not the mean over sequences.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from attnscope.core.words import number
 @finding(
     order=35,
     reads=("max_logit",),
-    summary="Heads whose largest logit is so large that training is near divergence.",
+    summary="Heads whose largest logit is so large that training may diverge.",
     citation="arXiv:2507.20534",
 )
 def large_logits(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
@@ -30,18 +30,18 @@ def large_logits(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         for layer, cell in grid.cells.items():
             largest[layer] = np.where(np.isfinite(grid.means[layer]), cell.moments.maximum, -np.inf)
         mask = largest > thresholds.max_logit
-        found = grid.chosen(mask)
-        if not found:
+        large = grid.chosen(mask)
+        if not large:
             continue
-        worst = max(found, key=lambda place: (largest[place], place))
+        worst = max(large, key=lambda head: (largest[head], head))
         yield Finding(
             kind=large_logits.name,
             severity="warning",
             stack=grid.stack,
-            layers=tuple(sorted({layer for layer, _ in found})),
-            heads=found,
+            layers=tuple(sorted({layer for layer, _ in large})),
+            heads=large,
             sentence=(
-                f"In {grid.portion(found)} logits pass {number(thresholds.max_logit)}; the largest is"
+                f"In {grid.portion(large)} logits pass {number(thresholds.max_logit)}; the largest is"
                 f" {number(float(largest[worst]))}, in head {worst[1]} of block {worst[0]}."
             ),
             value=float(largest[worst]),

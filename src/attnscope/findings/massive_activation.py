@@ -1,10 +1,9 @@
 """Massive activations: one or two channels of one token become thousands of times larger than the rest.
 
-The largest |h| is followed through the half-blocks in the order they write: the stream entering block 0,
-after its attention write, entering block 1 (after the MLP write of block 0), and so on. A step-up block
-injects the spike, a step-down block cancels it (arXiv:2603.05498); an activation above 100 counts as massive
-(Sun et al. 2024, arXiv:2402.17762). A climb may take several half-blocks: consecutive rises of at least 1.5
-times are one climb.
+The largest |h| is tracked through the half-blocks in the order they write: the stream entering block 0, after its
+attention write, entering block 1 (after the MLP write of block 0), and so on. A step-up block injects the spike, a
+step-down block cancels it (arXiv:2603.05498); an activation above 100 counts as massive (Sun et al. 2024,
+arXiv:2402.17762). A climb may take several half-blocks: consecutive rises of at least 1.5 times are one climb.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def massive_activation(survey: Survey, thresholds: Thresholds) -> Iterator[Findi
             block, half = step.writer
             writer = f"the {half} of block {block}" if halves else f"block {block}"
             kind = survey.kind_of_block(stack, block)
-            if kind is not None:  # without attention there is only one half to name
+            if kind is not None:  # a block without attention has only one half
                 writer, half = f"block {block} ({kind})", "block"
             blocks = {level.writer[0] for level in levels[start + 1 : end + 1]}
             verb = "raise" if up else "lower"
@@ -89,13 +88,13 @@ def massive_activation(survey: Survey, thresholds: Thresholds) -> Iterator[Findi
 
 _UP = (
     "Common in trained language models, on the first token or a delimiter. Keep this channel in high precision when"
-    " quantising, mind float16 (it ends at 65,504), and leave the token out of averages over the stream."
+    " quantising, avoid float16 (its largest number is 65,504), and exclude the token from averages over the stream."
 )
 _DOWN = "The counterpart of the step up: this block cancels the spike before the output. Do not prune or skip it alone."
 
 
 def _climbs(sizes: list[float]) -> Iterator[tuple[int, int]]:
-    """Return the first and last index of every run of steps that all rise, or all fall, by at least 1.5 times.
+    """Yield the first and last index of every run of steps that all rise, or all fall, by a factor of at least 1.5.
 
     A run may contain one quiet half-block between two steps, because spikes are often written by MLPs alone.
     """

@@ -21,7 +21,7 @@ from attnscope.core.words import blocks, percent
 @finding(
     order=75,
     reads=("media_attention",),
-    summary="Blocks in which words hardly look at the pictures or sounds among them.",
+    summary="Blocks in which words hardly attend to pictures or sounds.",
     citation="arXiv:2403.06764",
     neutral=True,
 )
@@ -30,30 +30,33 @@ def media_ignored(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         even = grid_at(survey, "media_attention", grid.stack, grid.site, "from_text_if_uniform")
         if even is None:
             continue
-        share, fair = (np.nansum(one.means, axis=1) / one.means.shape[1] for one in (grid, even))  # 0 without heads
-        found = tuple(int(n) for n in np.flatnonzero(share < thresholds.media_share * fair))
-        if not found:
+        share, fair = (
+            np.nansum(value.means, axis=1) / value.means.shape[1] for value in (grid, even)
+        )  # blocks without heads have 0
+        ignoring = tuple(int(n) for n in np.flatnonzero(share < thresholds.media_share * fair))
+        if not ignoring:
             continue
-        least = min(found, key=lambda layer: share[layer] / fair[layer])
+        least = min(ignoring, key=lambda layer: share[layer] / fair[layer])
         yield Finding(
             kind=media_ignored.name,
             severity="note",
             stack=grid.stack,
-            layers=found,
+            layers=ignoring,
             heads=(),
             sentence=(
-                f"In {blocks(found)}{grid.tail} words give tokens of pictures or sound less than"
-                f" {percent(thresholds.media_share)} of what attention without preference would; least in block"
-                f" {least}: {percent(share[least])} of their attention, where that would be {percent(fair[least])}."
+                f"In {blocks(ignoring)}{grid.tail} words give tokens of pictures or sound less than"
+                f" {percent(thresholds.media_share)} of what uniform attention would; lowest in block"
+                f" {least}: {percent(share[least])} of their attention, where uniform attention would give "
+                f"{percent(fair[least])}."
             ),
             value=float(share[least] / fair[least]),
             threshold=thresholds.media_share,
             threshold_name="media_share",
             citation=media_ignored.citation,
             advice=(
-                "Usual in deep blocks of vision-language models: what words need has been read before. Tokens of"
-                " pictures may often be dropped from such a block on at little loss; measure that before relying on it."
-                " In the first blocks it is a sign that the pictures are not read at all."
+                "Normal in deep blocks of vision-language models, because words have read the picture in earlier "
+                "blocks. From such a block on, picture tokens can often be dropped at little loss; measure that "
+                "before relying on it. In the first blocks it means that the pictures are not read at all."
             ),
             details={"measure": "media_attention", "site": grid.site, "block": least},
         )

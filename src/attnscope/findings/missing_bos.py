@@ -1,4 +1,4 @@
-"""Missing BOS: the model was trained with BOS and is scanned without it, judged by its loss on a few windows.
+"""Missing BOS: the loss on a few windows shows that the model was trained with BOS, but it is scanned without.
 
 Models whose training texts all began with BOS use it as a sink for attention that is not needed elsewhere
 (arXiv:2309.17453). Without it their loss is far higher, and sinks and massive activations move or vanish. The numbers
@@ -19,7 +19,7 @@ from attnscope.core.words import numeral
 @finding(
     order=15,
     reads=(),
-    summary="Sequences do not begin with BOS, and the model predicts far better where they do.",
+    summary="Sequences do not begin with BOS, although the model predicts far better if they do.",
     citation="arXiv:2309.17453",
 )
 def missing_bos(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
@@ -36,7 +36,8 @@ def missing_bos(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         layers=(),
         heads=(),
         sentence=(
-            "The model was plainly trained with BOS and is read without: on the same tokens, its mean next-token loss"
+            "The model was clearly trained with BOS but is scanned without it: on the same tokens, its mean "
+            "next-token loss"
             f" is {numeral(without)}, and {numeral(put)} with {token if isinstance(token, str) else 'BOS'} put first."
         ),
         value=without - put,
@@ -44,8 +45,8 @@ def missing_bos(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         threshold_name="bos_loss",
         citation=missing_bos.citation,
         advice=(
-            "Scan again with --bos yes (or put BOS first in ready batches): sinks and massive activations are not"
-            " where they are in use."
+            "Scan again with --bos yes (or put BOS first in ready batches): without it, sinks and massive activations "
+            "differ from those in normal use."
         ),
         details={"loss_without": without, "loss_with": put, "why": bos.get("why")},
     )

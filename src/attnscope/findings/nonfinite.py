@@ -1,4 +1,4 @@
-"""NaN or infinity: where it first appears. Nothing after that place can be trusted."""
+"""NaN or infinity: the place where it first appears. Nothing after that place can be trusted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ORDER = {"stream": 0, "self": 1, "uneven": 1, "cross": 2, "middle": 3}
 @finding(
     order=10,
     reads=(),
-    summary="NaN or infinity, where it first appears.",
+    summary="The first place with NaN or infinity.",
     citation="IEEE 754",
 )
 def nonfinite(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
@@ -47,15 +47,15 @@ def nonfinite(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             threshold_name="nonfinite",
             citation=nonfinite.citation,
             advice=(
-                "Everything after this place is lost. Look at the sequences concerned, at overflow if the weights run"
-                " in float16 (try bfloat16 or float32), and at rows of attention in which every key is masked."
+                "Nothing after this place can be trusted. Check the affected sequences, overflow if the model runs in "
+                "float16 (try bfloat16 or float32), and attention rows in which every key is masked."
             ),
             details={"measure": measures[0], "site": first.site, "measures": measures, "places": len(broken)},
         )
 
 
 def _broken_weights(survey: Survey) -> Iterator[Finding]:
-    """Report NaN or infinity in weights: a broken embedding row that no text uses shows nowhere else."""
+    """Report NaN or infinity in weights. Nothing else reveals a broken embedding row that no text uses."""
     named = (survey.provenance.get("model") or {}).get("broken_weights")
     if not named or not isinstance(named, list):
         return
@@ -70,7 +70,7 @@ def _broken_weights(survey: Survey) -> Iterator[Finding]:
         threshold=0.0,
         threshold_name="nonfinite",
         citation="IEEE 754",
-        advice="Train or convert the model again from a checkpoint in which these weights are numbers.",
+        advice="Train or convert the model again from a checkpoint in which these weights are finite.",
         details={"weights": list(named)},
     )
 

@@ -1,7 +1,7 @@
-"""Float16 overflow: an activation above 65,504, the largest number of float16, however slowly it grew.
+"""Float16 overflow: an activation above 65,504, the largest number of float16.
 
-`massive_activation` finds sudden steps. An activation that climbs in smaller steps can also pass the limit, and is then
-infinite in float16. One sequence is enough: the maximum over sequences is judged, not the mean.
+`massive_activation` finds sudden steps. An activation that grows in smaller steps can also pass the limit, and is then
+infinite in float16. One sequence is enough, so this reads the maximum over sequences, not the mean.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def past_float16(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         peak = worst.cell.peak.places()[0] or {}
         named = [f"{name} {peak[name]}" for name in ("channel", "token") if name in peak]
         spot = f" ({', '.join(named)})" if named else ""
-        since = "" if first.writer[0] == worst.writer[0] else f"; it is past that {_since(first)}"
+        since = "" if first.writer[0] == worst.writer[0] else f"; it exceeds that {_since(first)}"
         yield Finding(
             kind=past_float16.name,
             severity="warning",
@@ -42,8 +42,9 @@ def past_float16(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             layers=tuple(sorted({max(level.writer[0], 0) for level in (first, worst)})),
             heads=(),
             sentence=(
-                f"No float16: the largest entry of the residual stream is {number(worst.largest)}"
-                f" {_place(worst, halves)}{within(stack, '', len(survey.stacks) > 1)}{spot}, and float16 ends at"
+                f"Float16 would overflow: the largest entry of the residual stream is {number(worst.largest)}"
+                f" {_place(worst, halves)}{within(stack, '', len(survey.stacks) > 1)}{spot}, and the largest float16 "
+                "number is"
                 f" {number(FLOAT16)}{since}."
             ),
             value=worst.largest,
@@ -51,7 +52,8 @@ def past_float16(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             threshold_name="float16",
             citation=past_float16.citation,
             advice=(
-                "In float16 this entry is infinite, and so is what follows: run the model in bfloat16 or float32, and"
+                "In float16 this entry becomes infinite, and so do later ones: run the model in bfloat16 or float32, "
+                "and"
                 " keep this channel in high precision when quantising."
             ),
             details={

@@ -24,7 +24,7 @@ def previous_token_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Fin
         bound=("previous_mass", thresholds.previous_mass),
         habit="tokens mostly attend to the one before",
         advice=(
-            "With a later head that reads it, the first half of an induction circuit: before pruning it, see whether"
-            " copying still works."
+            "Together with a later head it can form an induction circuit: before pruning it, check that the model can "
+            "still copy from the context."
         ),
     )

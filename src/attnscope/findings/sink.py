@@ -1,8 +1,8 @@
-"""Sink heads: much of the attention goes to the first token, for any text.
+"""Sink heads: much of the attention goes to the first token, whatever the text.
 
-The mean mass on the first token against 0.3 is the sink metric of Gu et al. (2024, arXiv:2410.10781). Trained language
-models have many such heads and need them: an idle head attends there. On short sequences the threshold is raised to
-twice what uniform attention gives, because a head without preference would pass it.
+Comparing the mean mass on the first token with 0.3 is the sink metric of Gu et al. (2024, arXiv:2410.10781). Trained
+language models have many such heads and need them: an idle head attends there. On short sequences the threshold is
+raised to twice the mass that uniform attention gives, because a uniform head would pass it.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ def sink(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         uniform = uniform_attention(survey, grid.stack, grid.site)
         bar = raised(thresholds.sink_mass, uniform)
         mask = grid.means > bar
-        found = grid.chosen(mask)
-        if not found:
+        sinks = grid.chosen(mask)
+        if not sinks:
             continue
         strongest = grid.strongest(mask)[0]
-        share = len(found) / grid.measured
-        depths = sorted({layer for layer, _ in found})
+        share = len(sinks) / grid.measured
+        depths = sorted({layer for layer, _ in sinks})
         yield Finding(
             kind=sink.name,
             severity="warning" if share > thresholds.most_heads else "note",
             stack=grid.stack,
             layers=tuple(depths),
-            heads=found,
+            heads=sinks,
             sentence=(
-                f"In {grid.portion(found)} more than {percent(bar)} of attention goes to the first token; most in"
+                f"In {grid.portion(sinks)} more than {percent(bar)} of attention goes to the first token; most in"
                 f" head {strongest[1]} of block {strongest[0]}: {percent(grid.means[strongest])}."
                 f"{aside(thresholds.sink_mass, uniform)}"
             ),
@@ -49,9 +49,8 @@ def sink(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             threshold_name="sink_mass",
             citation=sink.citation,
             advice=(
-                "Normal in trained models, and useful to know: never evict the first token from a cache, keep it in"
-                " high precision when quantising, and look to attention gates or learned sinks if heads should work"
-                " instead of rest."
+                "Normal in trained models. Never evict the first token from a cache, and keep it in high precision "
+                "when quantising. Attention gates or learned sinks remove the need for such heads."
             ),
             details={
                 "measure": "sink_mass",

@@ -31,19 +31,19 @@ def sink_elsewhere(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         if first is not None:
             mask &= ~(first.means > bar)
         usual = {place: _usual_key(grid, place) for place in grid.strongest(mask)}
-        found = tuple(sorted(place for place, key in usual.items() if key is not None and key[0] != 0))
-        if not found:
+        sinks = tuple(sorted(place for place, key in usual.items() if key is not None and key[0] != 0))
+        if not sinks:
             continue
-        strongest = max(found, key=lambda place: grid.means[place])
+        strongest = max(sinks, key=lambda place: grid.means[place])
         key, how_often = usual[strongest] or (0, 0.0)
         yield Finding(
             kind=sink_elsewhere.name,
             severity="note",
             stack=grid.stack,
-            layers=tuple(sorted({layer for layer, _ in found})),
-            heads=found,
+            layers=tuple(sorted({layer for layer, _ in sinks})),
+            heads=sinks,
             sentence=(
-                f"In {grid.portion(found)} one key that is not the first token receives more than {percent(bar)} of all"
+                f"In {grid.portion(sinks)} one key that is not the first token receives more than {percent(bar)} of all"
                 f" attention; most in head {strongest[1]} of block {strongest[0]}: {percent(grid.means[strongest])}"
                 f" (key {key} in {percent(how_often)} of sequences).{aside(thresholds.sink_mass, uniform)}"
             ),
@@ -52,14 +52,14 @@ def sink_elsewhere(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             threshold_name="sink_mass",
             citation=sink_elsewhere.citation,
             advice=(
-                "Look which token stands there: a separator or a full stop is a resting place like the first token;"
-                " a word is a sign that the head reads this corpus in one particular way."
+                "Check which token it is: a separator or a full stop is a sink like the first token; with any other "
+                "word, the head is specific to this corpus."
             ),
             details={
                 "measure": "most_received",
                 "site": grid.site,
                 **grid.peak(strongest),
-                "keys": sorted({k[0] for k in map(usual.get, found) if k}),
+                "keys": sorted({k[0] for k in map(usual.get, sinks) if k}),
             },
         )
 

@@ -1,4 +1,4 @@
-"""Over-smoothing: all tokens point in the same direction, whatever their length (Shi et al. 2022, arXiv:2202.08625).
+"""Over-smoothing: all tokens point in the same direction, whatever their norm (Shi et al. 2022, arXiv:2202.08625).
 
 One strong channel shared by all tokens gives a high cosine, so this alone does not prove a collapse.
 """
@@ -19,7 +19,7 @@ from attnscope.core.words import entering, number
 @finding(
     order=40,
     reads=("token_cosine",),
-    summary="Places in the stream where tokens point the same way.",
+    summary="Places in the stream where tokens point in the same direction.",
     citation="arXiv:2202.08625",
 )
 def smoothing(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
@@ -45,8 +45,8 @@ def smoothing(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             threshold_name="token_cosine",
             citation=smoothing.citation,
             advice=(
-                "Look at the relative residual beside it: if that is high, one strong channel shared by all tokens is"
-                " the cause and centring the embeddings removes it; if it is low too, the layers are collapsing."
+                "Check the relative residual too: if it is high, the cause is one strong channel shared by all "
+                "tokens, and centring the embeddings removes it; if it is low, the blocks are collapsing."
             ),
             details={"measure": "token_cosine"},
         )

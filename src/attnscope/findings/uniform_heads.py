@@ -1,10 +1,10 @@
 """Uniform heads: attention spread almost evenly over all keys.
 
-The largest possible entropy of a row with m keys is ln m. Over n tokens its mean is ln n without a mask, and
-(1/n) sum_i ln i = ln(n!)/n under a causal mask. n is the mean number of tokens in a sequence (see `baseline`). ln is
-concave, so this is never below the true bound for sequences of mixed length, and there are no false alarms. A sliding
-window lowers the true bound: uniform heads inside a window are then missed. If some head exceeds the bound, n is wrong
-there (a decoder that reads another length), and there is no finding. Fewer than two tokens give no finding either.
+The largest possible entropy of a row with m keys is ln m. Its mean over n tokens is ln n without a mask, and (1/n)
+sum_i ln i = ln(n!)/n under a causal mask. n is the mean number of tokens in a sequence. ln is concave, so this is never
+below the true bound for sequences of mixed length, and there are no false positives. A sliding window lowers the true
+bound: uniform heads inside a window are then missed. If some head exceeds the bound, n is wrong there (a decoder that
+reads another length), and there is no finding. Fewer than two tokens give no finding either.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ def uniform_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         if np.nanmax(grid.means, initial=0.0) > _ROUNDING * bound:
             continue
         mask = grid.means > thresholds.uniform_entropy * bound
-        found = grid.chosen(mask)
-        if not found:
+        uniform_pairs = grid.chosen(mask)
+        if not uniform_pairs:
             continue
-        depths = sorted({layer for layer, _ in found})
-        share = len(found) / grid.measured
+        depths = sorted({layer for layer, _ in uniform_pairs})
+        share = len(uniform_pairs) / grid.measured
         best = grid.strongest(mask)[0]
         yield Finding(
             kind=uniform_heads.name,
             severity="warning" if share > thresholds.most_heads else "note",
             stack=grid.stack,
             layers=tuple(depths),
-            heads=found,
+            heads=uniform_pairs,
             sentence=(
-                f"In {grid.portion(found)} attention is almost uniform: its entropy is above"
+                f"In {grid.portion(uniform_pairs)} attention is almost uniform: its entropy is above"
                 f" {percent(thresholds.uniform_entropy)} of the largest possible {number(bound)} nats."
             ),
             value=float(grid.means[best] / bound),
@@ -58,8 +58,8 @@ def uniform_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             threshold_name="uniform_entropy",
             citation=uniform_heads.citation,
             advice=(
-                "Such a head averages all tokens alike. In a model at initialisation this is expected; in a trained"
-                " one look at the scale of its queries and keys, and whether it can be pruned."
+                "Such a head averages all tokens. At initialisation this is expected; in a trained model check the "
+                "scale of its queries and keys, and whether the head can be pruned."
             ),
             details={
                 "measure": "entropy",

@@ -1,4 +1,4 @@
-"""Accuracy: what counts as realising a pattern. Factors: the queries and keys of a construction, before rounding."""
+"""`Accuracy`: how closely a head must realise a pattern. `Factors`: a construction's unrounded queries and keys."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ def precision(name: str) -> Dtype:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """`ratio_error`: e1 of arXiv:2106.03764, ratios inside a row's support are kept within a factor 1 + e1.
+    """The accuracy that a head must reach.
 
-    `leak`: the largest share of a row's attention that may fall on zeros of the pattern.
+    `ratio_error` is e1 of arXiv:2106.03764: ratios inside a row's support are kept within a factor 1 + e1.
+
+    `leak` is the largest share of a row's attention that may fall on zeros of the pattern.
     """
 
     ratio_error: float = 0.1
@@ -40,7 +42,7 @@ class Accuracy:
 
     def __post_init__(self) -> None:
         if not 0 < self.ratio_error < 100:
-            raise RefusalError(f"A ratio error of {self.ratio_error:g} is impossible: choose a number above 0, as 0.1.")
+            raise RefusalError(f"A ratio error of {self.ratio_error:g} is impossible: choose one above 0, like 0.1.")
         if not 0 < self.leak < 1:
             raise RefusalError(f"A leak of {self.leak:g} is impossible: choose a share between 0 and 1, like 0.01.")
         precision(self.dtype)
@@ -55,8 +57,9 @@ def checked_accuracy(ratio_error: float, leak: float, dtype: str) -> Accuracy:
 class Factors:
     """Queries and keys in float64. Logits are `queries @ keys.T`: no scale, no mask.
 
-    `notes` is what the construction says about itself. With `as_found`, the ratios already hold and rounding leaves the
-    queries alone. Otherwise queries get exact ratios on the rounded keys, which rows fuller than the width cannot have.
+    `notes` are facts about the construction for its record. With `as_found`, the ratios already hold and rounding does
+    not adjust the queries. Otherwise the queries are adjusted to have exact ratios on the rounded keys, which is
+    impossible for rows of more than width + 1 keys.
     """
 
     queries: QueryArray
@@ -70,7 +73,7 @@ class Factors:
 
 
 def refuse_too_narrow(pattern: Pattern, width: int) -> None:
-    """Refuse widths without exact ratios, for constructions that need them."""
+    """Raise RefusalError if the width is too small for exact ratios."""
     if width < pattern.k - 1:
         raise RefusalError(
             f"Rows of {pattern.k} keys have no exact ratios in width {width}: ask for a width of {pattern.k - 1} "

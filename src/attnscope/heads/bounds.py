@@ -1,18 +1,19 @@
-"""Lower bounds on the width of a head, each with its proof: what no construction can go below.
+"""Lower bounds on the width of a head, each with its proof: no construction can be narrower.
 
-A bound *proves* when every head of the required accuracy obeys it for this very pattern. Two kinds do not: bounds on
-keys that must serve all supports (unless that is required), and bounds that hold for most patterns ("typical").
+A bound is a proof (`Bound.proves`) if every head of the required accuracy obeys it for this very pattern. Two kinds are
+not: bounds on keys that must serve all supports (unless that is required), and bounds that hold for most patterns
+("typical").
 
-Separation. Write a for the smallest entry of a row with support S, e for the ratio error, L for the leak and Z for the
-sum of e^s over S. Ratios are kept within 1 + e, so e^s_j / A_j varies by that factor at most, and the smallest share on
-S is at least a / (a + (1 + e)(1 - a)) of Z (worst case: its own factor lowest, all others highest). A zero has at most
-L / (1 - L) of Z. Therefore
+Separation. For a row with support S write s_j for its logits, a for its smallest entry, e for the ratio error, L for
+the leak and Z for the sum of exp(s_j) over S. Ratios are kept within 1 + e, so exp(s_j) / A_j varies by that factor at
+most, and the smallest share on S is at least a / (a + (1 + e)(1 - a)) of Z (worst case: its own factor lowest, all
+others highest). A zero has at most L / (1 - L) of Z. Therefore every row with
 
     L / (1 - L) < a / (a + (1 + e)(1 - a))                                                                  (*)
 
-puts every support logit above every visible zero: a threshold tau_i separates q_i . k_j on the support from the rest, a
-half-space of key space cuts S out, and [s_ij - tau_i] is a matrix of rank d + 1 with the pattern's signs. Bounds that
-need (*) ignore the rows without it; a bound for some rows is a bound for all.
+has every support logit above the logit of every visible zero: a threshold tau_i separates q_i . k_j on the support from
+the rest, a half-space of key space cuts S out, and [s_ij - tau_i] is a matrix of rank d + 1 with the pattern's signs.
+Bounds that need (*) ignore rows that do not fulfil it; a lower bound for some rows holds for the whole pattern.
 
 Causal masks hide entries, so signs above the diagonal are free. Rows i >= r see all keys j <= r: such rectangles are
 fully visible, and `line`, `cuts` and `signs` are proved on them. `ratios` reads supports only and needs no change.
@@ -36,15 +37,15 @@ from attnscope.heads.signs import SignRank, logit_floor, sign_rank, typical_logi
 if TYPE_CHECKING:  # bounds without a pattern need no scipy
     from scipy.sparse import csr_array
 
-RECTANGLES = 12  # fully visible rectangles of a causal pattern to look at
-POINTS = (3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 62)  # how many keys or rows have their cuts counted
+RECTANGLES = 12  # number of fully visible rectangles to try in a causal pattern
+POINTS = (3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 62)  # numbers of keys or rows whose cuts are counted
 MOST_SUPPORTS = 64
-LARGEST = 3  # how many rectangles have their norm taken
+LARGEST = 3  # number of rectangles whose norm is computed
 SHORTEST_CYCLE = 5
 
 
 def lower_bounds(pattern: Pattern, accuracy: Accuracy, universal: bool = False) -> Bounds:
-    """Return every bound for this pattern. `universal`: its keys must serve all patterns of its size and k."""
+    """Return every bound for this pattern. With `universal`, the keys must serve all patterns of its size and k."""
     kept = separated_rows(pattern, accuracy)
     rectangles = visible_rectangles(pattern, kept)
     least = min(pattern.k, int((pattern.visible - pattern.counts).max()))
@@ -62,7 +63,9 @@ def lower_bounds(pattern: Pattern, accuracy: Accuracy, universal: bool = False) 
 
 
 def bounds_for(n: int, k: int, accuracy: Accuracy, universal: bool = True, causal: bool = False) -> Bounds:
-    """Return the bounds that need no pattern: n tokens, rows of k equal entries. `universal` as in `lower_bounds`."""
+    """Return the bounds that need no pattern, for n tokens and rows of k equal entries (`universal`: see
+    `lower_bounds`).
+    """
     if not 1 <= k <= n:
         raise RefusalError(f"Rows of {k} entries do not fit {n} keys: choose k between 1 and n.")
     visible = np.arange(1, n + 1) if causal else np.full(n, n)
@@ -73,18 +76,20 @@ def bounds_for(n: int, k: int, accuracy: Accuracy, universal: bool = True, causa
 
 
 def separated_rows(pattern: Pattern, accuracy: Accuracy) -> Bool[np.ndarray, " row"]:
-    """Return which rows fulfil (*)."""
+    """Return which rows fulfil the condition (*) of this module."""
     return np.asarray(_separates(np.minimum.reduceat(pattern.weights, pattern.starts[:-1]), accuracy))
 
 
 def _separates(lowest: Any, accuracy: Accuracy) -> Any:
     share = lowest / (lowest + (1 + accuracy.ratio_error) * (1 - lowest))
-    # The last factor makes sure that a tie in floating point is never a proof.
+    # The last factor ensures that a tie in floating point never counts as a proof.
     return accuracy.leak / (1 - accuracy.leak) < share * (1 - 1e-9)
 
 
 def visible_rectangles(pattern: Pattern, kept: Bool[np.ndarray, " row"]) -> list[csr_array]:
-    """Return 0/1 matrices of separated rows and keys that all of them see: one, or several of a causal pattern."""
+    """Return 0/1 matrices of separated rows and the keys that all of them see: one, or several if the pattern is
+    causal.
+    """
     from scipy.sparse import csr_array
 
     ones = csr_array((np.ones(len(pattern.columns)), pattern.columns, pattern.starts), (pattern.n, pattern.n_keys))
@@ -102,7 +107,8 @@ def _one() -> Bound:
 
 
 def _line(rectangles: list[csr_array]) -> Bound:
-    """On a line a half-space is a ray, so every support is a prefix or a suffix of the keys' order along the line.
+    """On a line a half-space is a ray, so every support is a prefix or a suffix of the keys in their order along the
+    line.
 
     Of three supports two are of the same kind, and two prefixes (or suffixes) are nested. Three supports of which none
     contains another therefore need width 2. Different supports of one size never contain each other.
@@ -111,7 +117,7 @@ def _line(rectangles: list[csr_array]) -> Bound:
     statement = (
         "Three supports, none inside another, cannot be cut out of a line from its two ends."
         if needs
-        else "No three supports exclude each other on a line."
+        else "No three supports were found of which none contains another."
     )
     return Bound("line", 2 if needs else 1, True, statement, "half-spaces of a line are rays")
 
@@ -130,18 +136,18 @@ def _three_incomparable(rectangle: csr_array) -> bool:
 
 
 def dichotomies(points: int, width: int) -> int:
-    """Cover (1965): half-spaces cut t points of R^d in at most 2 (C(t-1, 0) + ... + C(t-1, d)) ways."""
+    """Return Cover's bound (1965): half-spaces cut t points of R^d in at most 2 (C(t-1, 0) + ... + C(t-1, d)) ways."""
     return 2 * sum(math.comb(points - 1, i) for i in range(width + 1))
 
 
 def _cuts(rectangles: list[csr_array]) -> Bound:
-    """Each support cuts any chosen t keys by a half-space, and so each key cuts any chosen t rows.
+    """Each support cuts any t keys by a half-space, and likewise each key cuts any t rows.
 
-    (Rows as points (q_i, tau_i) of R^(d+1), key j the half-space through the origin with normal (k_j, -1): the same
-    count.) More different cuts than Cover allows at width d prove that d is too small. Chosen are the fullest keys
-    and rows.
+    (Rows are then points (q_i, tau_i) of R^(d+1), and key j is the half-space through the origin with normal (k_j, -1),
+    for which the count is the same.) More different cuts than Cover allows at width d prove that d is too small. Only
+    the keys and rows with most entries are tried.
     """
-    width, sentence = 1, "The cuts of the fullest keys and rows fit width 1."
+    width, sentence = 1, "The cuts of the fullest keys and rows are possible in width 1."
     for matrix in [m for rectangle in rectangles for m in (rectangle, rectangle.T.tocsr())]:
         fullest = np.argsort(-np.bincount(matrix.indices, minlength=matrix.shape[1]), kind="stable")[: POINTS[-1]]
         dense = np.asarray(matrix[:, fullest].toarray() > 0)
@@ -166,12 +172,13 @@ def _signs(rectangles: list[csr_array]) -> Bound:
 
 
 def _ratios(pattern: Pattern, accuracy: Accuracy) -> Bound:
-    """Rows with one support S ask for a matrix of log weights, and a head can only give one of rank d.
+    """Rows with the same support S prescribe a matrix of log weights, and a head of width d can only give rank d.
 
     Let R rows share S, and C be their ln A with row means removed. The logits on S, row means removed, are Q (K_S
-    centred)^T: rank d. Row by row they differ from C by numbers of range at most w = ln(1 + e1) before centring, so
-    by a vector of squared length at most |S| w^2 / 4 after it (Popoviciu). By Eckart and Young, the squares of the
-    singular values of C beyond the d-th sum to at most R |S| w^2 / 4. Only the ratio error enters: no (*).
+    centred)^T, which has rank d at most. Row by row they differ from C by numbers of range at most w = ln(1 + e1)
+    before centring, so by a vector of squared length at most |S| w^2 / 4 after it (Popoviciu). By Eckart and Young, the
+    squares of the singular values of C beyond the d-th sum to at most R |S| w^2 / 4. Only the ratio error enters, so
+    (*) is not needed.
     """
     shared: dict[bytes, list[int]] = {}
     for row in np.flatnonzero(pattern.counts > 1):
@@ -181,7 +188,7 @@ def _ratios(pattern: Pattern, accuracy: Accuracy) -> Bound:
     for rows in (r for r in shared.values() if len(r) > 1):
         log = np.log([pattern.weights[pattern.starts[row] : pattern.starts[row + 1]] for row in rows])
         values = np.linalg.svd(log - log.mean(axis=1, keepdims=True), compute_uv=False) ** 2
-        beyond = np.append(values[::-1].cumsum()[::-1], 0.0)  # beyond[d] = squares after the d-th
+        beyond = np.append(values[::-1].cumsum()[::-1], 0.0)  # beyond[d]: sum of the squares after the d-th
         allowed = log.size * math.log1p(accuracy.ratio_error) ** 2 / 4
         needed = int(np.argmax(beyond <= allowed * (1 + 1e-9)))
         if needed > width:
@@ -195,7 +202,7 @@ def _ratios(pattern: Pattern, accuracy: Accuracy) -> Bound:
 
 
 def _cycle(pattern: Pattern, separated: Bool[np.ndarray, " row"]) -> Bound:
-    """A long cycle and one row beside it need width 3.
+    """A long cycle and one row that shares no key with it need width 3.
 
     Rows with two keys are edges between keys. Suppose that they contain a cycle C of at least 5 keys, that some row
     has a support S that shares no key with C, that all these rows are separated, and that the width is 2. Each support
@@ -215,13 +222,13 @@ def _cycle(pattern: Pattern, separated: Bool[np.ndarray, " row"]) -> Bound:
 
     (Two keys at one point are not cut apart, and each key of C has a partner that the other lacks, so points differ.)
     The union of two random permutations nearly always has such a cycle and row; `constructions.paraboloid` has width 3
-    for it. One cycle of all keys fits a circle, width 2. A causal mask hides what the proof needs.
+    for it. One cycle of all keys fits on a circle, width 2. The proof does not cover causal masks.
     """
     needs = not pattern.causal and _has_cycle_and_row(pattern, separated)
     statement = (
-        "A cycle of five keys or more runs round the whole hull in a plane, and another row lies beside it."
+        "In a plane, a cycle of five keys or more takes up the whole hull, and another row shares no key with it."
         if needs
-        else "No cycle of pairs with a row beside it was looked for or found."
+        else "No cycle of pairs with a row that shares no key with it was found (causal patterns are not searched)."
     )
     return Bound("cycle", 3 if needs else 1, True, statement, "convex position in the plane; this software")
 
@@ -229,7 +236,7 @@ def _cycle(pattern: Pattern, separated: Bool[np.ndarray, " row"]) -> Bound:
 def _has_cycle_and_row(pattern: Pattern, separated: Bool[np.ndarray, " row"]) -> bool:
     if not separated.any():
         return False
-    rows = pattern.part(np.flatnonzero(separated), np.arange(pattern.n_keys))  # other rows prove nothing
+    rows = pattern.part(np.flatnonzero(separated), np.arange(pattern.n_keys))  # the proof only covers separated rows
     for chain in chains(rows) or ():
         if chain.closed and len(chain) >= SHORTEST_CYCLE:
             on_cycle = np.zeros(pattern.n_keys, dtype=bool)
@@ -242,9 +249,9 @@ def _has_cycle_and_row(pattern: Pattern, separated: Bool[np.ndarray, " row"]) ->
 def _radon(keys: int, k: int, accuracy: Accuracy, universal: bool) -> Bound:
     """Radon: any d + 2 points of R^d fall into two parts whose hulls meet, so no half-space cuts out the smaller part.
 
-    With d + 2 <= min(2k + 1, keys) points that part has at most k keys: a support of at most k entries that no query
-    can separate, where (*) requires it at equal weights. Keys for all supports of up to k entries need
-    min(2k, keys - 1).
+    With d + 2 <= min(2k + 1, keys) points that part has at most k keys: it is a support that no query can separate,
+    although (*) requires that for equal weights. So keys that serve all supports of up to k entries need width min(2k,
+    keys - 1).
     """
     while k > 1 and not _separates(1 / k, accuracy):
         k -= 1
@@ -256,7 +263,7 @@ def _radon(keys: int, k: int, accuracy: Accuracy, universal: bool) -> Bound:
 
 
 def _log_supports(visible: Int[np.ndarray, " row"], counts: Int[np.ndarray, " row"]) -> float:
-    """ln prod_i C(visible_i, counts_i). Rows of one size, the usual case, avoid the slow import."""
+    """Return ln prod_i C(visible_i, counts_i). If all rows have one size, as usual, scipy is not imported."""
     if rows := len(visible):
         v, c = int(visible[0]), int(counts[0])
         if (visible == v).all() and (counts == c).all():
@@ -269,10 +276,10 @@ def _log_supports(visible: Int[np.ndarray, " row"], counts: Int[np.ndarray, " ro
 def _typical(visible: Int[np.ndarray, " row"], counts: Int[np.ndarray, " row"], n_keys: int) -> Bound:
     """Warren: P polynomials of degree D in V >= 1 variables have at most (4 e D P / V)^V sign patterns, P >= V.
 
-    The signs of q_i . k_j - tau_i are P = number of visible entries polynomials of degree 2 in V = (n + m) d + n
-    variables. Supports of the given sizes number prod_i C(visible_i, counts_i). While (8 e P / V)^V is below half of
-    that, fewer than half of all patterns with these row sizes have a head of width d. For n = m this is about (k / 2)
-    ln(n / k) / ln(4 e n / d).
+    For n queries and m keys, the numbers q_i . k_j - tau_i are polynomials of degree 2 in V = (n + m) d + n variables,
+    and P is the number of visible entries. There are prod_i C(visible_i, counts_i) supports of the given sizes. While
+    (8 e P / V)^V is below half of that number, fewer than half of all patterns with these row sizes have a head of
+    width d. For n = m the bound is about (k / 2) ln(n / k) / ln(4 e n / d).
     """
     rows, entries = len(visible), int(visible.sum())
     wanted = _log_supports(visible, counts) - math.log(2)

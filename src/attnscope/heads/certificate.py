@@ -7,7 +7,7 @@ logit, in whatever order a machine sums:
                <= exp(max (t + r) - min (t - r)) - 1,   t_j = s_j - ln A_ij          (0 for a row of one key)
     leak        = sum over j not in S of softmax(s)_j <= sigmoid(lse(s + r off S) - lse(s - r on S))
 
-So a certified head has the accuracy in exact arithmetic, which is what lower bounds speak of, and on every machine that
+So a certified head has the accuracy in exact arithmetic, to which lower bounds refer, and on every machine that
 sums products in the stated precision. No head passes because two different logits fall on one rounded number. Memory is
 `BLOCK_ELEMENTS` numbers, never n x n. A number that is not finite never passes.
 
@@ -28,7 +28,7 @@ every order, and only the scale rounds:
 The scale 1 / sqrt(d) is itself rounded, by a factor 1 + delta that all logits share, |delta| <= u. softmax does not see
 the constant delta s_peak, so this costs u |s_j - s_peak|. A scale that is a power of two (d = 1, 4, 16, 64, ...) rounds
 nothing: gamma_d in (1), 0 in (2), and no delta. The logits here are computed too, in float64: (1) or (2) with u = 2^-53
-is added for them. Products of first order errors are paid by a millionth more.
+is added for them. Products of first-order errors are covered by adding a millionth.
 """
 
 from __future__ import annotations
@@ -51,33 +51,35 @@ UNITS: dict[Dtype, float] = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16
 """Unit roundoff of the sums of products: half precision is accumulated in float32."""
 HERE = UNITS["float64"]
 MILLIONTH = 1 + 1e-6
-BLOCK_ELEMENTS = 2**22  # numbers of one block of logits: 32 MB in float64
+BLOCK_ELEMENTS = 2**22  # numbers in one block of logits: 32 MB in float64
 NAMED_ROWS = 20
 
 
 def gamma(roundings: int, unit: float) -> float:
-    """Return gamma_m, which bounds (1 + unit)^m - 1 and its kin."""
+    """Return gamma_m = m u / (1 - m u), which bounds (1 + u)^m - 1 for m roundings of unit u."""
     return roundings * unit / (1 - roundings * unit)
 
 
 def rounding_of_one(dtype: Dtype, width: int) -> float:
-    """Bound the rounding of a logit with sum |q_c k_c| = 1, for constructions that leave room.
+    """Return a bound on the rounding of a logit with sum |q_c k_c| = 1, for constructions that leave a margin.
 
-    This is (1) and the rounding of the query. It ignores the rounding of half precision's own numbers, which is larger
-    than both and of either sign.
+    It includes (1) and the rounding of the query, but not the storage of queries and keys in half precision, whose
+    error is larger than both and can have either sign.
     """
     return gamma(width + 2, UNITS[dtype]) + gamma(width + 1, HERE)
 
 
 class Logits(NamedTuple):
-    """Logits of the stored numbers, and the largest error of an evaluation."""
+    """Logits of the stored numbers, and a bound on the error of computing them."""
 
     exact: Float[Tensor, "row key"]
     slack: Float[Tensor, "row key"]
 
 
 def logits_and_slack(queries: QueryTensor, keys: KeyTensor, scale: float, unit: float) -> Logits:
-    """Return logits with the slack of (1), or of (2) for rows that fulfil it. `of_the_scale` is not included."""
+    """Return logits with the error bound (1), or (2) for rows that fulfil its condition (`of_the_scale` is not
+    included).
+    """
     scaling = int(_rounds(scale))
     rounds = queries.shape[1] + scaling
     queries, keys = queries.double(), keys.double()
@@ -91,7 +93,7 @@ def logits_and_slack(queries: QueryTensor, keys: KeyTensor, scale: float, unit: 
 
 
 def of_the_scale(below: Float[Tensor, "*entry"], scale: float, unit: float) -> Float[Tensor, "*entry"]:
-    """Bound the effect of rounding the scale on logits this far below the peak. Hidden logits (-inf) have no error."""
+    """Bound the effect of rounding the scale on logits this far below the peak; 0 for hidden logits (-inf)."""
     if not _rounds(scale):
         return torch.zeros_like(below)
     return unit * MILLIONTH * below.abs().masked_fill(below == -torch.inf, 0)
@@ -157,7 +159,7 @@ def certified_rows(head: Head, pattern: Pattern, accuracy: Accuracy) -> Bool[Ten
 
 
 def _good(ratio: Tensor, leak: Tensor, accuracy: Accuracy) -> Tensor:
-    return (ratio <= accuracy.ratio_error) & (leak <= accuracy.leak)  # NaN compares false, so it is bad
+    return (ratio <= accuracy.ratio_error) & (leak <= accuracy.leak)  # NaN compares false, so such a row fails
 
 
 def _blocks(head: Head, pattern: Pattern) -> Iterator[tuple[Tensor, ...]]:
@@ -190,7 +192,7 @@ def _block(head: Head, pattern: Pattern, first: int, last: int) -> tuple[Tensor,
     ratio = torch.expm1(by_row(residual + on_slack, "amax") - by_row(residual - on_slack, "amin"))
     ratio[torch.from_numpy(pattern.counts[first:last] == 1) & ratio.isfinite()] = 0
     on_lse = torch.zeros(size, dtype=torch.float64).scatter_add(0, rows, (on - on_slack - peak[rows]).exp()).log()
-    logits -= peak[:, None]  # from here on relative to the peak, as softmax does it
+    logits -= peak[:, None]  # from here on, logits are relative to the peak, as in softmax
     slack += of_the_scale(logits, head.scale, unit)
     logits += slack
     logits[rows, columns] = -torch.inf

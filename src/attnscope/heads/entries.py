@@ -1,7 +1,7 @@
 """Entries of a pattern as read from arrays, sparse matrices, edges, coordinates or Matrix Market text, not yet checked.
 
 Only the form is checked here (whole numbers as indices, real numbers as weights, two dimensions); `Pattern.of` checks
-whether the entries make a pattern. A mask says where a query looks and not how much: its weights are uniform.
+whether the entries make a pattern. A mask only says to which keys a query attends, so its weights are uniform.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attnscope.core.errors import RefusalError, nearest
 if TYPE_CHECKING:
     from torch import Tensor
 
-LARGEST = 2**24  # queries or keys of one pattern; beyond, a head's keys alone would not fit in memory
+LARGEST = 2**24  # most queries or keys of one pattern: beyond this, a head's keys alone would not fit in memory
 COORDINATE_KEYS = ("n", "n_keys", "rows", "columns", "weights")
 FORMS = ("coordinate", "array")
 FIELDS = ("real", "double", "integer", "pattern")
@@ -28,12 +28,12 @@ SYMMETRIES = ("general", "symmetric")
 Indices = Int[np.ndarray, " entry"]
 Weights = Float[np.ndarray, " entry"]
 Named = Callable[[int], str]
-"""The name of an entry in messages, by its number."""
+"""A function that turns the number of an entry into its name in messages."""
 
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """`uniform`: weights only say where a row looks; every key with a weight above zero gets the same share."""
+    """Unchecked entries. If `uniform`, every key of a row with a weight above zero gets the same share of attention."""
 
     rows: Indices
     columns: Indices
@@ -81,7 +81,7 @@ def from_torch(tensor: Tensor, what: str) -> Entries:
     import torch
 
     if tensor.is_complex() or tensor.is_quantized or tensor.is_meta:
-        raise RefusalError(f"{what} is no tensor of plain real numbers: give one with values, like float32.")
+        raise RefusalError(f"{what} is not a tensor of plain real numbers: give one with values, like float32.")
     plain = tensor.detach().cpu()
     if plain.layout == torch.strided:
         return from_dense(_torch_values(plain), what)
@@ -94,9 +94,10 @@ def from_torch(tensor: Tensor, what: str) -> Entries:
 
 
 def from_edges(edges: Iterable[Any], what: str, places: Sequence[str] | None = None) -> Entries:
-    """Read (row, column) or (row, column, weight), all alike. The pattern is square, as large as the largest index.
+    """Read edges, all as (row, column) or all as (row, column, weight). The largest index gives the size of the square
+    pattern.
 
-    `places` names each edge where its number would not help, like the line of a file.
+    `places` names each edge in messages, for example by its line in a file. Default: its number.
     """
     listed = list(edges)
 
@@ -231,7 +232,7 @@ def _sizes(body: list[tuple[int, list[str]]], form: str, path: Path) -> list[int
 def _entries(
     rows: Indices, columns: Indices, weights: Weights | None, n: int | None = None, n_keys: int | None = None
 ) -> Entries:
-    """Without a size the pattern is square: a missing row must be noticed, not taken for a narrow pattern."""
+    """Make Entries. If no size is given, the pattern is square, so that a missing row is noticed."""
     size = int(max(rows.max(initial=-1), columns.max(initial=-1))) + 1
     ones = np.ones(len(rows))
     return Entries(rows, columns, ones if weights is None else weights, n or size, n_keys or size, weights is None)
@@ -259,7 +260,7 @@ def real_numbers(values: Sequence[Any], name: Named) -> Weights:
 
 
 def number_in(word: str) -> int | float | str:
-    """Return a whole number, else a real one, else the word itself, which the caller refuses with its place."""
+    """Return the word as an int, else as a float, else unchanged, which the caller refuses."""
     if re.fullmatch(r"[+-]?\d{1,20}", word, re.ASCII):
         return int(word)
     try:

@@ -1,24 +1,28 @@
-"""Facts about a head as plain data for files and pages: pattern, certificate, bounds, universality. No torch here."""
+"""Facts about a head as plain data for files and pages, without torch: pattern, certificate, bounds, universality."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from attnscope.core.decoding import FieldError
+from attnscope.core.ranges import INFINITE, NAN, Count, Index, Positive, Several, Share, Size
 
-ROW_SUM_SLACK = 1e-4  # rows in single-precision files sum to 1 within this; they are made exact
-ROOM = 1 - 1e-9  # of the accuracy: computing the bounds themselves in float64 costs far less
+Error = Annotated[Size, NAN, INFINITE]
+"""A number that is infinite for a head that overflows in its precision; files write infinity as null."""
+ROW_SUM_SLACK = 1e-4  # tolerance of row sums in single-precision files, which are then normalised
+ROOM = 1 - 1e-9  # bounds must meet this share of the accuracy; the rest covers their own errors in float64
 
 
 @dataclass(frozen=True, eq=False)
 class SparsePattern:
-    """Entry `rows[e], columns[e]` is the share `weights[e]` of a query's attention, in order of rows, then columns.
+    """A pattern as plain arrays: query `rows[e]` gives key `columns[e]` the share `weights[e]` of its attention.
 
-    `causal`: query i sees the keys 0 to i; entries above the diagonal do not matter.
+    Entries are sorted by row, then by column. If `causal`, query i sees only keys 0 to i, and entries above the
+    diagonal are ignored.
     """
 
     name: str
@@ -31,11 +35,11 @@ class SparsePattern:
 
     @property
     def k(self) -> int:
-        """Entries in the fullest row."""
+        """The number of entries in the fullest row."""
         return int(np.bincount(self.rows, minlength=self.n).max())
 
     def dense(self, first: int, last: int) -> Float[np.ndarray, "some_rows key"]:
-        """Return rows first..last as a matrix."""
+        """Return rows `first` to `last - 1` as a matrix."""
         start, stop = np.searchsorted(self.rows, (first, last))
         block = np.zeros((last - first, self.n_keys))
         block[self.rows[start:stop] - first, self.columns[start:stop]] = self.weights[start:stop]
@@ -59,28 +63,28 @@ class SparsePattern:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Worst and mean over rows, rounding included. `zero_ratio` is e2 of the paper: largest zero over smallest non-zero
-    of one row. `rounding` is the most by which a support logit can be off on a machine that sums in the stated
-    precision, in any order; None in files of older versions."""
+    """How well a head realises a pattern: worst and mean over rows, rounding included. `zero_ratio` is e2 of
+    arXiv:2106.03764, the largest zero of a row divided by its smallest non-zero. `rounding` bounds the error of a
+    support logit on a machine that sums in the stated precision, in any order; None in files of older versions."""
 
-    n: int
-    k: int
-    d: int
+    n: Several
+    k: Several
+    d: Several
     dtype: str
     causal: bool
-    ratio_error: float
-    mean_ratio_error: float
-    leak: float
-    mean_leak: float
-    zero_ratio: float
-    max_logit: float
-    query_norm: float
-    key_norm: float
-    asked_ratio_error: float
-    asked_leak: float
-    failing: int
-    failing_rows: tuple[int, ...]
-    rounding: float | None = None
+    ratio_error: Error
+    mean_ratio_error: Error
+    leak: Share
+    mean_leak: Share
+    zero_ratio: Error
+    max_logit: Error
+    query_norm: Error
+    key_norm: Error
+    asked_ratio_error: Positive
+    asked_leak: Share
+    failing: Count
+    failing_rows: tuple[Index, ...]
+    rounding: Error | None = None
 
     @property
     def reached(self) -> bool:
@@ -92,10 +96,10 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Bound:
-    """`width` is needed, for the reason in `statement`. `proves`: for this very pattern, at this accuracy."""
+    """A lower bound on the width; `statement` gives the reason. If `proves`, it holds for this pattern and accuracy."""
 
     name: str
-    width: int
+    width: Several
     proves: bool
     statement: str
     citation: str
@@ -103,14 +107,16 @@ class Bound:
 
 @dataclass(frozen=True)
 class Bounds:
-    """All bounds, and the floor under the product of the longest query and the longest key (as logits see them)."""
+    """All bounds on the width, and `logit_floor`, a lower bound on (norm of the longest query) x (norm of the longest
+    key).
+    """
 
     bounds: tuple[Bound, ...]
-    logit_floor: float
+    logit_floor: Size
 
     @property
     def best(self) -> Bound:
-        """The largest bound that proves. A head of this width is proved minimal."""
+        """The largest bound that is a proof (`proves`). A head of this width is as narrow as possible."""
         return max((bound for bound in self.bounds if bound.proves), key=lambda bound: bound.width)
 
     def __getitem__(self, name: str) -> Bound:
@@ -127,34 +133,37 @@ class Bounds:
 
 @dataclass(frozen=True)
 class WorstSupport:
-    """Bounds for all rows of `size` keys: any support, any weights within the spread, any order of summation."""
+    """Bounds for all rows of `size` keys: any support, any weights within the spread, any order of summation.
 
-    size: int
-    gap: float  # least |F| of a key off the support
-    sharpness: float  # b, by which F is multiplied
-    amplitude: float  # most that the harmonics of a query add up to; bounds every logit, but for rounding
-    rounding: float  # most by which storing and summing move a logit
-    ratio_error: float
-    leak: float
+    F and b are defined in `heads.solvers.universality`.
+    """
+
+    size: Several
+    gap: Size  # smallest |F| over keys off the support
+    sharpness: Size  # b, by which F is multiplied
+    amplitude: Size  # bound on the sum of a query's harmonics, and so on every logit before rounding
+    rounding: Size  # largest error of a logit from storing and summing numbers
+    ratio_error: Size
+    leak: Share
 
 
 @dataclass(frozen=True)
 class Universality:
-    """Keys on the moment curve against all rows of up to `k` keys whose weights lie within a factor `spread`."""
+    """How well keys on the moment curve serve all rows of up to `k` keys with weights within a factor `spread`."""
 
-    n: int
-    k: int
-    d: int
+    n: Several
+    k: Several
+    d: Several
     dtype: str
-    spread: float
-    asked_ratio_error: float
-    asked_leak: float
+    spread: Positive
+    asked_ratio_error: Positive
+    asked_leak: Share
     sizes: tuple[WorstSupport, ...]
     fits: bool  # no query overflows
 
     @property
     def proved(self) -> bool:
-        """Whether every such row has a query that the certificate accepts. False says nothing: bounds are not tight."""
+        """Whether every such row is proved to have a query that the certificate accepts. False proves nothing."""
         ratio_error, leak = self.asked_ratio_error * ROOM, self.asked_leak * ROOM
         within = (worst.ratio_error <= ratio_error and worst.leak <= leak for worst in self.sizes)
         return self.fits and bool(self.sizes) and all(within)

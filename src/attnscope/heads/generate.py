@@ -1,4 +1,4 @@
-"""Patterns that need no file: the shapes attention takes, and the random ones that constructions are measured on."""
+"""Generators of patterns: common shapes of attention, and random patterns on which constructions are measured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPREAD = 4.0
 
 @dataclass(frozen=True)
 class _Kind:
-    """What makes a pattern of drawn or given keys."""
+    """The name and size of a pattern, which is made from a table of keys per query or from entries."""
 
     name: str
     n: int
@@ -43,7 +43,7 @@ class _Kind:
         weights, drawn = np.ones(len(rows)), self.weights == "random" and self.k > 1
         if drawn:
             refuse_unusable_seed(self.seed, lowest=0)
-            # A stream of its own: a seed gives the same support with either kind of weights.
+            # Use a separate generator, so that a seed gives the same support with either kind of weights.
             weights = np.random.default_rng([self.seed, 1]).uniform(1, SPREAD, len(rows))
         name = f"{'causal ' * self.causal}{self.name.replace('_', ' ')}, n={self.n}, k={self.k}"
         name = f"{name}, seed={self.seed}" if drawn or self.name in _DRAWN else name
@@ -52,7 +52,7 @@ class _Kind:
 
 
 def window(n: int, k: int, *, causal: bool = False, weights: Weights = "uniform", seed: int = 0) -> Pattern:
-    """The k keys nearest to each query, shifted inwards at the ends; causal: the last k, itself among them."""
+    """Let each query attend to its k nearest keys, shifted inwards at the ends; causal: the last k, itself included."""
     _check(n, k)
     query, place = np.arange(n)[:, None], np.arange(k)
     keys = query - place if causal else np.clip(query - k // 2, 0, n - k) + place
@@ -62,7 +62,9 @@ def window(n: int, k: int, *, causal: bool = False, weights: Weights = "uniform"
 def strided(
     n: int, k: int, *, stride: int | None = None, causal: bool = False, weights: Weights = "uniform", seed: int = 0
 ) -> Pattern:
-    """Every stride-th key (n // k by default), starting from the query: backwards if causal, else around."""
+    """Let each query attend to every stride-th key from itself on (n // k by default): backwards if causal, else
+    cyclic.
+    """
     _check(n, k)
     stride = n // k if stride is None else stride
     if stride < 1 or (k - 1) * stride >= n:
@@ -72,17 +74,17 @@ def strided(
 
 
 def sink_window(n: int, k: int, *, causal: bool = False, weights: Weights = "uniform", seed: int = 0) -> Pattern:
-    """Key 0 and a window of k - 1 over the others: what a streaming cache keeps (arXiv:2309.17453)."""
+    """Let each query attend to key 0 and a window of k - 1 other keys, as a streaming cache does (arXiv:2309.17453)."""
     _check(n, k)
     query, place = np.arange(n)[:, None], np.arange(k - 1)
     near = query - place if causal else np.clip(query - (k - 1) // 2, 1, n - k + 1) + place
     keys = np.concatenate([np.zeros((n, 1), dtype=np.int64), near], axis=1)
-    seen = np.concatenate([np.ones((n, 1), dtype=bool), near >= 1], axis=1)  # key 0 is already there
+    seen = np.concatenate([np.ones((n, 1), dtype=bool), near >= 1], axis=1)  # key 0 is already included
     return _Kind("sink_window", n, k, causal, weights, seed).of_table(keys, seen)
 
 
 def block(n: int, k: int, *, causal: bool = False, weights: Weights = "uniform", seed: int = 0) -> Pattern:
-    """Blocks of k neighbours that attend to each other; the last block may be smaller."""
+    """Let the tokens of each group of k neighbours attend to each other; the last group may be smaller."""
     _check(n, k)
     query = np.arange(n)[:, None]
     keys = query // k * k + np.arange(k)
@@ -90,16 +92,16 @@ def block(n: int, k: int, *, causal: bool = False, weights: Weights = "uniform",
 
 
 def previous_token(tokens: Any, *, causal: bool = False) -> Pattern:
-    """Each query attends to the token before it, the first to itself. `tokens`: a sequence, or how many there are."""
+    """Let each query attend to the token before it, the first to itself. `tokens` is a sequence or its length."""
     n = int(tokens) if isinstance(tokens, Integral) else len(_listed(tokens))
     _check(n, 1)
     return _Kind("previous_token", n, 1, causal).of_entries(np.arange(n), np.maximum(np.arange(n) - 1, 0))
 
 
 def induction(tokens: Any, *, causal: bool = False, weights: Weights = "uniform", seed: int = 0) -> Pattern:
-    """What followed earlier occurrences of the query's token: keys j + 1 with tokens[j] == tokens[i], j < i.
+    """Let query i attend to the keys j + 1 right after earlier occurrences of its token: tokens[j] == tokens[i], j < i.
 
-    A token seen for the first time attends to key 0, where idle heads rest. Nothing looks ahead, masked or not.
+    A token seen for the first time attends to key 0, as idle heads do. No query looks ahead, with or without `causal`.
     `tokens` is a sequence of words or numbers, or an array or tensor of one dimension.
     """
     tokens = _listed(tokens)
@@ -120,7 +122,7 @@ def induction(tokens: Any, *, causal: bool = False, weights: Weights = "uniform"
 
 
 def permutation(n: int, seed: int = 0, *, causal: bool = False) -> Pattern:
-    """One key per query, drawn at random; every key once (causal: at most twice, see union_of_permutations)."""
+    """Draw one key per query at random, every key once (causal: at most twice, see `union_of_permutations`)."""
     _check(n, 1, seed)
     rng = np.random.default_rng(seed)
     keys = _earlier_keys(n, 1, rng) if causal else rng.permutation(n)[:, None]
@@ -130,7 +132,7 @@ def permutation(n: int, seed: int = 0, *, causal: bool = False) -> Pattern:
 def union_of_permutations(
     n: int, k: int, seed: int = 0, *, causal: bool = False, weights: Weights = "random"
 ) -> Pattern:
-    """k random permutations that share no entry: k keys in every row, k queries in every column.
+    """Return the union of k random permutations that share no entry: k keys in every row, k queries in every column.
 
     Under a causal mask the identity is the only permutation, so rows draw among earlier keys, none more than 2k times.
     """
@@ -143,7 +145,9 @@ def union_of_permutations(
 def random_graph(
     n: int, k: int, seed: int = 0, *, loops: bool = False, causal: bool = False, weights: Weights = "uniform"
 ) -> Pattern:
-    """Adjacency of a random graph whose nodes have k neighbours, some a few less; with `loops`, k - 1 and itself.
+    """Return the adjacency of a random graph with k neighbours per node (fewer for some).
+
+    With `loops`, a node has k - 1 neighbours and itself.
 
     A node without neighbours (causal: without earlier ones) attends to itself.
     """
@@ -157,7 +161,7 @@ def random_graph(
 
 
 def generate(name: str, n: int, k: int, seed: int = 0, causal: bool = False, weights: Weights | None = None) -> Pattern:
-    """Return a pattern of a named shape. Rows have fewer than k keys where the shape has no more.
+    """Return a pattern of a named shape. Rows at the edge of a shape may have fewer than k keys.
 
     Parameters
     ----------
@@ -198,7 +202,7 @@ def _check(n: int, k: int, seed: int = 0) -> None:
 
 
 def _listed(tokens: Any) -> Sequence[Hashable]:
-    """Return tokens that can be compared: elements of a tensor are tensors, which are never equal as dict keys."""
+    """Return the tokens as comparable values: elements of a tensor are tensors, which are never equal as dict keys."""
     listed = list(tokens) if isinstance(tokens, list | tuple | str) else np.asarray(tokens).tolist()
     if not isinstance(listed, list) or any(isinstance(token, list) for token in listed):
         raise RefusalError("The tokens are not one sequence: give a list of words or numbers, or a row of token ids.")
@@ -206,13 +210,13 @@ def _listed(tokens: Any) -> Sequence[Hashable]:
 
 
 def _disjoint_permutations(n: int, k: int, rng: np.random.Generator) -> KeyTable:
-    if 2 * k > n:  # what n - k disjoint permutations leave out has k keys in every row and column
+    if 2 * k > n:  # the complement of n - k disjoint permutations has k keys in every row and column
         left = np.ones((n, n), dtype=bool)
         left[np.arange(n)[:, None], _disjoint_permutations(n, n - k, rng)] = False
         return np.nonzero(left)[1].reshape(n, k)
     keys = np.empty((n, k), dtype=np.int64)
-    for place in range(k):
-        taken, fresh = keys[:, :place], rng.permutation(n)
+    for column in range(k):
+        taken, fresh = keys[:, :column], rng.permutation(n)
         # A clash is swapped with another row if neither then clashes. At most half of the keys are taken, so at least a
         # quarter of the swaps succeed.
         while len(clashes := np.flatnonzero((taken == fresh[:, None]).any(axis=1))):
@@ -220,15 +224,16 @@ def _disjoint_permutations(n: int, k: int, rng: np.random.Generator) -> KeyTable
                 other = int(rng.integers(n))
                 if fresh[other] not in taken[row] and fresh[row] not in taken[other]:
                     fresh[[row, other]] = fresh[[other, row]]
-        keys[:, place] = fresh
+        keys[:, column] = fresh
     return keys
 
 
 def _earlier_keys(n: int, k: int, rng: np.random.Generator) -> KeyTable:
-    """Draw min(k, i + 1) keys of 0..i for each query i, -1 in empty places; no key is taken more than 2k times.
+    """Draw min(k, i + 1) of the keys 0..i for each query i, with -1 in empty places; no key is drawn more than 2k
+    times.
 
-    There are always enough: a key is full after 2k queries, so none is before query 2k, and later at most
-    k i / 2k = i / 2 of the i + 1 keys are, which leaves more than k.
+    There are always enough: a key is full after 2k queries, so no key is full before query 2k, and later at most k i /
+    2k = i / 2 of the i + 1 keys are full, which leaves more than k.
     """
     keys = np.full((n, k), -1, dtype=np.int64)
     taken = np.zeros(n, dtype=np.int64)
@@ -241,9 +246,9 @@ def _earlier_keys(n: int, k: int, rng: np.random.Generator) -> KeyTable:
 
 
 def _random_edges(n: int, degree: int, rng: np.random.Generator) -> Int[np.ndarray, "edge two"]:
-    """Pair the loose ends of nodes at random; pairs that loop or repeat are loosened and paired again, 30 times."""
+    """Pair the loose ends of nodes at random; pairs that loop or repeat are separated and paired again, 30 times."""
     ends = np.repeat(np.arange(n), degree)
-    edges = np.empty(0, dtype=np.int64)  # low * n + high
+    edges = np.empty(0, dtype=np.int64)  # each edge as low * n + high
     for _ in range(30):
         ends = rng.permutation(ends)
         pairs = np.sort(ends[: len(ends) // 2 * 2].reshape(-1, 2), axis=1)
@@ -277,7 +282,7 @@ def _with_one_key(name: str, function: Callable[..., Pattern]) -> Generator:
 
 
 def _induction(n: int, k: int, seed: int = 0, causal: bool = False, weights: Weights | None = None) -> Pattern:
-    """Random tokens, each k + 1 times, so that its last occurrence looks back at k others."""
+    """Draw random tokens, each k + 1 times, so that the last occurrence of each looks back at k earlier ones."""
     _check(n, k, seed)
     tokens = np.random.default_rng(seed).permutation(np.arange(n) // (k + 1)).tolist()
     return induction(tokens, causal=causal, weights=weights or "uniform", seed=seed)

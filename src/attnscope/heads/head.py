@@ -1,4 +1,4 @@
-"""A head: queries and keys in the precision they will run in, and what softmax makes of them.
+"""A head: queries and keys in the precision they will run in, and the attention that they give.
 
 Every head can be written in the form of the theorem of arXiv:2106.03764: an input X = [queries keys] and two
 projections W_Q = [I; 0], W_K = [0; I] that are fixed once and for all. Only X depends on the pattern.
@@ -25,7 +25,7 @@ KeyTensor = Float[Tensor, "key width"]
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """Attention of row i is softmax over the keys it may see of `scale * queries[i] . keys[j]`."""
+    """A head whose row i is the softmax of `scale * queries[i] . keys[j]` over the keys j that it may see."""
 
     queries: QueryTensor
     keys: KeyTensor
@@ -43,7 +43,7 @@ class Head:
         method: str,
         notes: Mapping[str, Any],
     ) -> Head:
-        """Make a head of what `arrays` returned."""
+        """Make a head from queries and keys such as `arrays` returns."""
         precision: torch.dtype = getattr(torch, dtype)
         return cls(torch.tensor(queries, dtype=precision), torch.tensor(keys, dtype=precision), causal, method, notes)
 
@@ -66,7 +66,7 @@ class Head:
 
     @property
     def scale(self) -> float:
-        """1 / sqrt(width), as everywhere."""
+        """The factor of all logits, 1 / sqrt(width) as usual."""
         return float(self.width**-0.5)
 
     @property
@@ -74,7 +74,9 @@ class Head:
         return torch.float64 if self.queries.dtype == torch.float64 else torch.float32
 
     def logits(self, first: int = 0, last: int | None = None) -> Float[Tensor, "some_rows key"]:
-        """Logits of rows first..last, accumulated in float32 (float64 for float64 heads), -inf where the mask hides."""
+        """Return the logits of rows `first` to `last - 1`, summed in float32 (float64 for float64 heads); -inf if
+        hidden.
+        """
         logits = self.queries[first:last].to(self._exact) @ self.keys.to(self._exact).T * self.scale
         if self.causal:
             query = torch.arange(first, first + len(logits))[:, None]
@@ -85,7 +87,7 @@ class Head:
         return self.logits(first, last).softmax(-1)
 
     def inputs(self) -> tuple[Float[Tensor, "row twice"], Float[Tensor, "twice width"], Float[Tensor, "twice width"]]:
-        """X, W_Q, W_K of the theorem: queries are X W_Q, keys are X W_K, and the projections know no pattern."""
+        """Return X, W_Q, W_K of the theorem: queries are X W_Q, keys X W_K, and only X depends on the pattern."""
         if len(self.queries) != len(self.keys):
             raise RefusalError(
                 f"A head with {len(self.queries)} queries and {len(self.keys)} keys has no single input X: use its "
@@ -103,7 +105,7 @@ class Head:
 class Rows:
     """Rows of one or more patterns as torch tensors, to be solved together.
 
-    Empty places of a support repeat its first key and are not `real`. `last` is the last key that a row sees; None if
+    Unused slots of a support repeat its first key and are not `real`. `last` is the last key that a row sees; None if
     every row sees every key.
     """
 
@@ -139,24 +141,26 @@ class Rows:
         return Rows(self.support[some], self.logs[some], self.real[some], last)
 
     def pattern(self, n_keys: int) -> Pattern:
-        """Return the rows as a pattern of their own."""
+        """Return the rows as a separate pattern."""
         starts = np.concatenate([[0], np.cumsum(self.real.sum(1).numpy())])
         return Pattern(starts, self.support[self.real].numpy(), self.logs[self.real].exp().numpy(), n_keys)
 
     def hide(self, values: Float[Tensor, "row key"], hidden: float) -> None:
-        """Write `hidden` on the support and on what a causal mask hides: only zeros of the pattern keep their value."""
+        """Overwrite entries on the support or behind the causal mask with `hidden`: only visible zeros keep their
+        value.
+        """
         values.scatter_(1, self.support, hidden)
         if self.last is not None:
             values.masked_fill_(torch.arange(values.shape[1]) > self.last[:, None], hidden)
 
 
 class HeadModule(nn.Module):
-    """softmax(X W_Q W_K^T X^T / sqrt(width)), with a causal mask if the head has one.
+    """The head as a module: softmax(X W_Q W_K^T X^T / sqrt(width)), with a causal mask if the head has one.
 
         module = head.module()
         module()                     # the attention pattern, [row, key]
         module(value=v)              # attention applied to values, [row, value_width]
-        module(X=other)              # the same projections on another input: they know no pattern (arXiv:2106.03764)
+        module(X=other)              # the same projections, on another input (arXiv:2106.03764)
 
     X, W_Q and W_K are buffers: `module.to(device)` moves them, `state_dict` saves them, no optimiser touches them.
     """
@@ -185,7 +189,7 @@ class HeadModule(nn.Module):
         """Return the mixed values; without values, the pattern itself."""
         X = self.X if X is None else X
         # W_Q and W_K only select columns, so these products are exact in any precision. Logits and softmax are then
-        # taken in float32 or more, as in the certificate: a bfloat16 head is one whose queries and keys are rounded.
+        # computed in float32 or more, as in the certificate: a bfloat16 head rounds only queries and keys to bfloat16.
         exact = torch.float64 if X.dtype == torch.float64 else torch.float32
         query, key = (X @ self.W_Q).to(exact), (X @ self.W_K).to(exact)
         mixing = torch.eye(X.shape[-2], dtype=exact, device=X.device) if value is None else value.to(exact)

@@ -1,4 +1,5 @@
-"""A head in a file: safetensors with its tensors, its pattern, and its certificate as metadata. No torch here.
+"""A head in a file: safetensors with its tensors, its pattern, and its certificate as metadata. This module needs no
+torch.
 
 A square head is stored as the theorem of arXiv:2106.03764 writes it: `X` (row, 2 d), `W_Q` and `W_K` (2 d, d). A head
 with more or fewer keys than queries, or wider than `WIDEST_PROJECTION`, is stored as `queries` and `keys`. The pattern
@@ -12,11 +13,13 @@ is stored as `pattern_rows`, `pattern_columns`, `pattern_weights`, so the file a
 
 numpy has no bfloat16, so the library's own numpy reader refuses it: open such a file with "pt" and take
 `.float().numpy()`, which is exact. Here bfloat16 is read and written as the upper half of a float32.
-Metadata are strings: `format`, `version`, `method`, `causal`, `reached`, and `notes` and the `certificate` as JSON.
+Metadata are strings: `format`, `version`, `method`, `causal`, `reached`, `notes` and the `certificate` as JSON, and
+`sha256`, a hash of all tensors and metadata. A file that does not match its hash is refused; one without is read.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Mapping
@@ -31,10 +34,11 @@ from jaxtyping import Float, Int
 from attnscope.core.decoding import plain
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import named_path, write_atomically
+from attnscope.core.hashes import HASH
 
 FORMAT = "attnscope-head"
 VERSION = "1"
-WIDEST_PROJECTION = 1024  # beyond, the two fixed projections would outweigh the head many times over
+WIDEST_PROJECTION = 1024  # above this, the two fixed projections would be many times larger than the head
 PRECISIONS = MappingProxyType({"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"})
 _CODES = MappingProxyType({"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int32": "I32"})
 _ON_DISK = MappingProxyType({"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4", "I64": "<i8"})
@@ -51,9 +55,9 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class HeadFile:
-    """The content of a file. `queries` and `keys` are exact: float64 for float64 heads, float32 for all others.
+    """The content of a head file. `queries` and `keys` are exact: float64 for float64 heads, float32 for all others.
 
-    `certificate` is the maker's certificate as JSON; `pattern` are rows, columns and weights of the entries.
+    `certificate` is the maker's certificate as JSON; `pattern` holds the rows, columns and weights of the entries.
     """
 
     queries: Float[np.ndarray, "row width"]
@@ -92,7 +96,7 @@ def write_head(path: Path | str, head: HeadFile) -> Path:
 
 
 def read_head(path: Path | str) -> HeadFile:
-    """Read a file, or refuse and say what is wrong with it."""
+    """Read a head file; refuse a damaged or foreign file and say why."""
     path = named_path(path)
     if path.is_dir():
         raise RefusalError(f"{path} is a folder: give the head file inside it.")
@@ -101,40 +105,54 @@ def read_head(path: Path | str) -> HeadFile:
         raise RefusalError(f"{path} holds tensors, but no head: give a file that `attnscope compile` wrote.")
     if metadata.get("version") != VERSION:
         raise RefusalError(
-            f"{path} is a head of version {metadata.get('version')} and this attnscope reads version {VERSION}: "
+            f"{path} is a head of version {metadata.get('version')!s:.40} and this attnscope reads version {VERSION}: "
             "compile the pattern again, or use the attnscope that wrote it."
         )
     queries, keys = _queries_and_keys(path, tensors)
     try:
         certificate, causal = json.loads(metadata["certificate"]), json.loads(metadata["causal"])
         notes = json.loads(metadata.get("notes", "{}"))
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from error
     if not isinstance(certificate, dict) or not isinstance(causal, bool) or not isinstance(notes, dict):
-        raise _damaged(path, "its certificate is no object")
+        raise _damaged(path, "its certificate is not an object")
     method, pattern = metadata.get("method", "unknown"), _pattern(path, tensors)
     return HeadFile(queries.array, keys.array, queries.dtype, causal, method, notes, certificate, pattern)
 
 
 def _damaged(path: Path, reason: str) -> RefusalError:
-    return RefusalError(f"{path} is damaged inside ({reason}): compile the pattern again.")
+    return RefusalError(f"{path} is damaged ({reason:.200}): compile the pattern again.")
 
 
 def _serialized(tensors: Mapping[str, Stored], metadata: Mapping[str, str]) -> bytes:
-    """The safetensors format: length of the header, the header as JSON, the data; wide numbers first, so that all are
-    aligned (https://github.com/huggingface/safetensors#format)."""
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    """Return the bytes in safetensors format: length of the header, the header as JSON, the data. Wide numbers come
+    first, so that all are aligned (https://github.com/huggingface/safetensors#format).
+    """
     parts: list[bytes] = []
     start = 0
     codes = {name: _CODES[tensor.dtype] for name, tensor in tensors.items()}
+    contents = {name: _bytes(tensor) for name, tensor in tensors.items()}
+    shapes = {name: list(tensor.array.shape) for name, tensor in tensors.items()}
+    hashed = content_hash({name: (codes[name], shapes[name], contents[name]) for name in tensors}, metadata)
+    header: dict[str, Any] = {"__metadata__": {**metadata, HASH: hashed}}
     for name in sorted(tensors, key=lambda name: (-np.dtype(_ON_DISK[codes[name]]).itemsize, name)):
-        content, shape = _bytes(tensors[name]), list(tensors[name].array.shape)
+        content, shape = contents[name], shapes[name]
         header[name] = {"dtype": codes[name], "shape": shape, "data_offsets": [start, start + len(content)]}
         parts.append(content)
         start += len(content)
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8", errors="replace")
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text + b"".join(parts)
+
+
+def content_hash(tensors: Mapping[str, tuple[str, list[int], bytes]], metadata: Mapping[str, str]) -> str:
+    """Hash the tensors (type, shape and bytes, by name) and the metadata without its own hash, in any order."""
+    digest = hashlib.sha256()
+    for name, (dtype, shape, content) in sorted(tensors.items()):
+        digest.update(json.dumps([name, dtype, shape]).encode())
+        digest.update(content)
+    digest.update(json.dumps({name: metadata[name] for name in sorted(metadata) if name != HASH}).encode())
+    return digest.hexdigest()
 
 
 def _deserialized(path: Path) -> tuple[dict[str, Stored], dict[str, str]]:
@@ -146,9 +164,12 @@ def _deserialized(path: Path) -> tuple[dict[str, Stored], dict[str, str]]:
     except FileNotFoundError:
         raise RefusalError(f"There is no file {path}: give a head that `attnscope compile` wrote.") from None
     except (SafetensorError, OSError) as error:
-        raise RefusalError(f"{path} is not a head, or is cut off ({error}): compile the pattern again.") from error
+        raise RefusalError(f"{path} is not a head, or is cut off ({error!s:.200}): compile it again.") from error
     (length,) = struct.unpack("<Q", content[:8])
     metadata: dict[str, str] = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
+    stored = {name: (tensor["dtype"], list(tensor["shape"]), bytes(tensor["data"])) for name, tensor in tensors}
+    if HASH in metadata and metadata[HASH] != content_hash(stored, metadata):
+        raise _damaged(path, f"it does not fit its {HASH}")
     return {name: _stored(tensor) for name, tensor in tensors if tensor["dtype"] in _ON_DISK}, metadata
 
 

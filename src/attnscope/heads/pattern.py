@@ -1,8 +1,8 @@
-"""A pattern: what a head should attend to, as a sparse right-stochastic matrix.
+"""A pattern: the attention that a head should have, as a sparse right-stochastic matrix.
 
 Rows are queries, columns are keys; entry (i, j) is the share of query i's attention that goes to key j, so rows sum
 to 1. A pattern is stored as three arrays (compressed sparse rows), sorted by key inside each row. `causal` says that
-query i sees only keys 0..i: the model masks what lies above the diagonal, so a head may have anything there.
+query i sees only keys 0..i: the model masks entries above the diagonal, so a head may have any logits there.
 
 `Pattern.of` checks the entries, so every pattern is valid.
 """
@@ -28,7 +28,7 @@ Shares = Float[np.ndarray, " entry"]
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """`starts[i]:starts[i+1]` is the slice of `columns` and `weights` that belongs to row i."""
+    """A valid pattern: `starts[i]:starts[i+1]` is the slice of `columns` and `weights` that belongs to row i."""
 
     starts: Int[np.ndarray, " row_plus_one"]
     columns: Indices
@@ -42,17 +42,17 @@ class Pattern:
 
     @property
     def n(self) -> int:
-        """Number of rows (queries)."""
+        """The number of rows (queries)."""
         return len(self.starts) - 1
 
     @property
     def k(self) -> int:
-        """Entries in the fullest row."""
+        """The number of entries in the fullest row."""
         return int(self.counts.max())
 
     @cached_property
     def counts(self) -> Int[np.ndarray, " row"]:
-        """Entries in each row."""
+        """The number of entries in each row."""
         return np.diff(self.starts)
 
     @cached_property
@@ -62,17 +62,17 @@ class Pattern:
 
     @property
     def free(self) -> bool:
-        """Whether no query sees a key off its support: nothing can leak."""
+        """Whether no query sees a key off its support, so that nothing can leak."""
         return bool((self.counts == self.visible).all())
 
     @cached_property
     def visible(self) -> Int[np.ndarray, " row"]:
-        """How many keys each query may see."""
+        """The number of keys that each query sees."""
         return np.minimum(np.arange(self.n) + 1, self.n_keys) if self.causal else np.full(self.n, self.n_keys)
 
     @property
     def k_columns(self) -> int:
-        """Entries in the fullest column."""
+        """The number of entries in the fullest column."""
         return int(np.bincount(self.columns, minlength=self.n_keys).max())
 
     @property
@@ -82,7 +82,7 @@ class Pattern:
         return float((highest / np.minimum.reduceat(self.weights, self.starts[:-1])).max())
 
     def padded(self) -> tuple[Int[np.ndarray, "row k"], Float[np.ndarray, "row k"], Bool[np.ndarray, "row k"]]:
-        """Return support, weights and which places are real, as rectangles. Empty places repeat a row's first key."""
+        """Return support, weights and the mask of used places as matrices. Unused places repeat a row's first key."""
         place = np.arange(len(self.columns)) - self.starts[self.rows]
         support = np.repeat(self.columns[self.starts[:-1], None], self.k, axis=1)
         weights = np.ones((self.n, self.k))
@@ -91,22 +91,22 @@ class Pattern:
         return support, weights, real
 
     def entries(self) -> SparsePattern:
-        """Return the plain arrays that records keep."""
+        """Return the pattern as the plain arrays that records store."""
         return SparsePattern(self.name, self.n, self.n_keys, self.causal, self.rows, self.columns, self.weights)
 
     @classmethod
     def from_entries(cls, kept: SparsePattern) -> Pattern:
-        """Undo `entries`, bit for bit: nothing is checked or divided again."""
+        """Undo `entries` bit for bit, without checking or normalising again."""
         starts = np.searchsorted(kept.rows, np.arange(kept.n + 1))
         return cls(starts, kept.columns, kept.weights, kept.n_keys, kept.causal, kept.name)
 
     def with_entries(self, rows: Indices, columns: Indices, weights: Shares, name: str = "pattern") -> Pattern:
-        """Return a pattern of the same size and mask with other entries, rows divided by their sums."""
+        """Return a pattern of the same size and mask with other entries; each row is divided by its sum."""
         entries, n, n_keys = (rows, columns, weights), self.n, self.n_keys
         return Pattern.of(*entries, n=n, n_keys=n_keys, causal=self.causal, normalise=True, name=name)
 
     def part(self, rows: np.ndarray, keys: np.ndarray) -> Pattern:
-        """Return some rows and keys as a pattern of their own, rows divided by their sums."""
+        """Return some rows and keys as a pattern of their own; each row is divided by its sum."""
         left = self.sparse()[rows][:, keys].tocoo()
         n, n_keys = left.shape
         return Pattern.of(left.row, left.col, left.data, n=n, n_keys=n_keys, causal=self.causal, normalise=True)
@@ -134,7 +134,19 @@ class Pattern:
     ) -> Pattern:
         """Return the pattern with these entries, in any order. Zeros are ignored. A refusal names the wrong entry."""
         n_keys = n if n_keys is None else n_keys
-        _check_entries(rows, columns, weights, n, n_keys, causal)
+        if n < 1 or n_keys < 1:
+            raise RefusalError("The pattern has no rows: give it at least one query and one key.")
+        outside = (rows < 0) | (rows >= n) | (columns < 0) | (columns >= n_keys)
+        future = (columns > rows) & (weights > 0) & causal
+        for bad, problem in (
+            (outside, f"lies outside a pattern of {n} x {n_keys}: check the size."),
+            (~np.isfinite(weights), "is not a finite number: attention weights are shares between 0 and 1."),
+            (weights < 0, "is negative: attention weights are shares between 0 and 1."),
+            (future, "looks into the future, which a causal mask hides: drop it, or leave `causal=` out."),
+        ):
+            if bad.any():
+                at = int(np.argmax(bad))
+                raise RefusalError(f"Entry ({rows[at]}, {columns[at]}) {problem}")
         keep = weights > 0
         order = np.lexsort((columns[keep], rows[keep]))
         rows, columns, weights = rows[keep][order], columns[keep][order], weights[keep][order].astype(np.float64)
@@ -162,19 +174,3 @@ class Pattern:
                 f"Entry ({rows[at]}, {columns[at]}) is too small beside the others of its row for a share: drop it."
             )
         return cls(starts, columns, weights, n_keys, causal, name)
-
-
-def _check_entries(rows: Indices, columns: Indices, weights: np.ndarray, n: int, n_keys: int, causal: bool) -> None:
-    if n < 1 or n_keys < 1:
-        raise RefusalError("The pattern has no rows: give it at least one query and one key.")
-    outside = (rows < 0) | (rows >= n) | (columns < 0) | (columns >= n_keys)
-    future = (columns > rows) & (weights > 0) & causal
-    for bad, problem in (
-        (outside, f"lies outside a pattern of {n} x {n_keys}: check the size."),
-        (~np.isfinite(weights), "is not a finite number: attention weights are shares between 0 and 1."),
-        (weights < 0, "is negative: attention weights are shares between 0 and 1."),
-        (future, "looks into the future, which a causal mask hides: drop it, or leave `causal=` out."),
-    ):
-        if bad.any():
-            at = int(np.argmax(bad))
-            raise RefusalError(f"Entry ({rows[at]}, {columns[at]}) {problem}")

@@ -44,7 +44,7 @@ def read_pattern(source: Any, *, causal: bool = False, normalise: bool = False, 
     normalise : bool
         Divide every row by its sum.
     name : str, optional
-        The name of the pattern. Default: that of the file.
+        The name of the pattern. Default: the name of the file.
 
     Returns
     -------
@@ -120,12 +120,12 @@ def _checked(source: str | Path) -> Path:
         path = path.expanduser()
         exists, folder, file = path.exists(), path.is_dir(), path.is_file()
         size = path.stat().st_size if exists else 0
-    except (OSError, ValueError, RuntimeError):  # too long, with a zero byte, or of an unknown user
+    except (OSError, ValueError, RuntimeError):  # the path is too long, has a zero byte, or names an unknown user
         exists, folder, file, size = False, False, False, 0
-    shown = str(source) if len(str(source)) <= 80 else f"{str(source)[:77]}..."
+    shortened = str(source) if len(str(source)) <= 80 else f"{str(source)[:77]}..."
     if not exists:
-        hint = neighbour_meant(path) if shown == str(source) else ""
-        raise RefusalError(f"There is no pattern file {shown!r}: check the path.{hint}")
+        hint = neighbour_meant(path) if shortened == str(source) else ""
+        raise RefusalError(f"There is no pattern file {shortened!r}: check the path.{hint}")
     if folder:
         raise RefusalError(f"{path} is a folder: name the pattern file in it.")
     if not file:
@@ -154,7 +154,7 @@ def _loaded(path: Path, load: Callable[[], Any], kind: str) -> Any:
 
 def _npy(path: Path) -> Entries:
     _refuse_foreign(path, b"\x93NUMPY", "a numpy array")
-    # Mapped, not read: a damaged header may promise more than memory holds.
+    # The file is mapped, not read: a damaged header may promise more than memory holds.
     array = _loaded(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False), "a numpy array")
     return read.from_dense(array, str(path))
 
@@ -165,7 +165,7 @@ def _npz(path: Path) -> Entries:
     _refuse_foreign(path, b"PK", "a numpy archive")
 
     def arrays() -> dict[str, Any]:
-        # Opened here, because numpy leaves a damaged archive open.
+        # The file is opened here, because numpy leaves a damaged archive open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
 
@@ -180,6 +180,9 @@ def _npz(path: Path) -> Entries:
     if {"format", "shape", "data"} <= held.keys():
         return read.from_sparse(_loaded(path, sparse, "a sparse matrix"), str(path))
     if {"rows", "columns"} & held.keys():
+        for key, array in held.items():
+            if array.dtype.kind not in "biuf":  # numpy can store text that no Python string can hold
+                raise RefusalError(f"{path} holds {array.dtype} values in {key}, not numbers: save numbers.")
         plain = {key: array[()] if array.ndim == 0 else array for key, array in held.items()}
         return read.from_coordinates(plain, str(path), size_needed=False)
     if len(held) != 1:
@@ -225,7 +228,7 @@ def _text(path: Path) -> str:
 
 
 def _refuse_foreign(path: Path, beginning: bytes, kind: str) -> None:
-    """Refuse files of another kind here: numpy would fall back to pickle and complain about that."""
+    """Refuse files of another kind here: numpy would fall back to pickle and raise an error about pickle."""
 
     def first() -> bytes:
         with path.open("rb") as file:

@@ -1,18 +1,19 @@
-"""A smaller pattern with the repetitions removed, and the way back to the whole one.
+"""Remove repetitions from a pattern, and turn a head for the smaller pattern into a head for the whole one.
 
-Three things can be removed before a head is sought, and put back into its queries and keys afterwards:
+Three things can be removed before the search for a head, and put back into its queries and keys afterwards:
 
-*Equal rows and equal columns.* Equal rows share a query, equal columns a key: the width is unchanged. The smaller
-pattern keeps one column with the weight of one, so proportions are as they were. A key off a row's support then leaks
-once for each copy, a key on it gains once for each copy, so a row leaks at most (most copies / fewest) times as much.
+*Equal rows and equal columns.* Equal rows share a query and equal columns a key, so the width is unchanged. The smaller
+pattern keeps one of several equal columns with its own weight, so proportions do not change. A key off a row's support
+then leaks once for each copy, a key on it gains once for each copy, so a row leaks at most (most copies / fewest) times
+as much.
 
-*A key u in every row* costs one coordinate. Give it the new coordinate 1 and nothing else, all other keys 0 there.
-For a row let c = s_j - ln A_j, the same for all j of the rest of its support, be what the smaller head gives. With t =
+*A key u in every row* costs one coordinate. Give it 1 in a new coordinate and 0 in all others; every other key has 0 in
+the new coordinate. In the smaller head, c = s_j - ln A_j is the same for all other keys j of a row's support. With t =
 c + ln A_u in the new coordinate of the query, u has the logit t and the right proportion to all others; no other logit
-changes, and a row leaks less than before. Rows that had u alone have only that coordinate.
+changes, and a row leaks less than before. A row whose only key is u has a query with only that coordinate.
 
 *The order of keys.* Where keys form one closed chain, or chains that are all open (`chains`), there is an order in
-which the keys of every row are neighbours: the order that a circle wants.
+which the keys of every row are neighbours, as on a circle.
 
 Under a causal mask the order of keys matters, so only a first key which every row attends to is removed.
 """
@@ -32,14 +33,15 @@ from attnscope.heads.pattern import Pattern
 
 Both = tuple[Float[np.ndarray, "every_row wider"], Float[np.ndarray, "every_key wider"]]
 Lift = Callable[[np.ndarray, np.ndarray], Both]
-ROOM = 2.0  # nats beyond what the leak requires, for a row that has only the key in every row
+ROOM = 2.0  # nats beyond the leak's requirement, for a row whose only key is the one in every row
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A path or cycle of keys that share a query with the next; `closed` if the last of three or more meets the first.
+    """A path or cycle of keys, each of which shares a query with the next; `closed` if it has three or more keys and
+    the last shares a query with the first.
 
-    A key that shares no query is a chain of its own.
+    A key that shares no query is a chain by itself.
     """
 
     keys: tuple[int, ...]
@@ -53,7 +55,7 @@ def chains(pattern: Pattern) -> tuple[Chain, ...] | None:
     """Return all keys as chains. Return None if a row has three keys or a key has three partners.
 
     A row with the keys a, b is an edge between them. Where no key has more than two different partners (a union of two
-    permutations, a window of two, with its keys in any order), the keys fall apart into paths and closed cycles.
+    permutations, a window of two, with its keys in any order), the keys split into paths and cycles.
     """
     if pattern.k > 2:
         return None
@@ -86,15 +88,15 @@ def _walk(start: int, partners: list[list[int]], left: set[int]) -> Iterator[int
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
-    """The smaller pattern, the leak allowed in its rows, and how many coordinates lifting it back costs."""
+    """The smaller pattern, the leak allowed in its rows, and how many coordinates are added on the way back."""
 
     pattern: Pattern
     leak: float
     extra: int = 0
-    steps: tuple[tuple[str, Lift], ...] = ()  # in words, and the way back
+    steps: tuple[tuple[str, Lift], ...] = ()  # description, and the inverse step
 
     def lifted(self, queries: Float[np.ndarray, "row width"], keys: Float[np.ndarray, "key width"]) -> Both:
-        """Turn queries and keys of the smaller pattern into those of the whole."""
+        """Turn queries and keys for the smaller pattern into queries and keys for the whole one."""
         for _, back in reversed(self.steps):
             queries, keys = back(queries, keys)
         return queries, keys
@@ -109,7 +111,7 @@ class Reduction:
 
 
 def reduced(pattern: Pattern, leak: float) -> Reduction:
-    """Remove everything that can be removed; return the pattern itself if nothing can."""
+    """Remove everything that can be removed; leave the pattern unchanged if nothing can."""
     reduction = Reduction(pattern, leak)
     before = None
     while before is not reduction:
@@ -139,9 +141,7 @@ def _merged(before: Reduction) -> Reduction:
 def _alike(
     starts: Int[np.ndarray, " one_more"], places: Int[np.ndarray, " entry"], values: Float[np.ndarray, " entry"]
 ) -> tuple[Int[np.ndarray, " line"], Int[np.ndarray, " different"]]:
-    """Number equal lines of a sparse matrix alike. Return the number of each line, and the first line of each
-    number.
-    """
+    """Group equal rows of a sparse matrix. Return the group of each row, and the first row of each group."""
     known: dict[bytes, int] = {}
     first: list[int] = []
     which = np.empty(len(starts) - 1, dtype=np.int64)
@@ -162,7 +162,7 @@ def _without_key_in_every_row(before: Reduction) -> Reduction:
     key = int(everywhere[0])
     rows = np.flatnonzero(pattern.counts > 1)
     if pattern.causal:
-        rows = np.arange(1, pattern.n)  # row i then sees the keys 1..i: a causal pattern again, if each has one of them
+        rows = np.arange(1, pattern.n)  # row i then sees keys 1..i: causal again, if every row has one of them
         if (pattern.counts[1:] < 2).any() or pattern.n < 2:
             return before
     smaller = pattern.part(rows, np.arange(pattern.n_keys) != key)
@@ -183,7 +183,7 @@ def _with_key(
     level = logits - np.log(pattern.weights)
     rest = pattern.columns != key
     total = np.bincount(pattern.rows[rest], weights=level[rest], minlength=pattern.n)
-    share = np.log(pattern.weights[~rest])  # one entry a row, in the order of rows
+    share = np.log(pattern.weights[~rest])  # one entry per row, in the order of rows
     alone = math.log(pattern.n_keys / leak) + ROOM
     all_queries[:, width] = np.where(pattern.counts > 1, total / np.maximum(pattern.counts - 1, 1) + share, alone)
     return all_queries, all_keys

@@ -1,12 +1,13 @@
-"""From float64 factors to a head in the precision it will run in, with ratios as exact as that precision allows.
+"""Round float64 factors to a head in the precision it will run in, with ratios as exact as that precision allows.
 
-Keys are rounded first and queries get exact ratios on the rounded keys, so the rounding of keys costs margin but no
-ratio. What is left is the rounding of queries. In half precision rounding each coordinate to nearest is far from best:
-a query has two neighbours per coordinate, 2^width corners of a small box, and only |S| - 1 ratios that have to come out
+Keys are rounded first and queries get exact ratios on the rounded keys, so the rounding of keys costs margin but does
+not change ratios. The rounding of queries remains. In half precision rounding each coordinate to nearest is far from
+best: a query has two neighbours per coordinate, 2^width corners of a small box, and only |S| - 1 ratios that must be
 right. A search among the corners (`_towards_ratios`) makes the errors of the coordinates cancel on the support.
 
-In single and double precision what is left is the rounding of sums (`heads.certificate`). Where keys are short numbers,
-as points of a grid are, queries can be made short too, so that no sum rounds (`_short`), where that is better.
+In single and double precision only the rounding of sums matters (`heads.certificate`). If keys are short numbers (of
+few bits), such as points of a grid, queries can be made short too, so that no sum rounds (`_short`); this is done where
+it is better.
 """
 
 from __future__ import annotations
@@ -25,24 +26,27 @@ from attnscope.heads.head import Head, KeyTensor, QueryTensor, Rows
 from attnscope.heads.pattern import Pattern
 
 HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
-_ELEMENTS_AT_ONCE = 2**22  # of the table of pairs of coordinates, width x width for each row
+_ELEMENTS_AT_ONCE = 2**22  # size of the table of pairs of coordinates, width x width for each row
 _MOST_FLIPS = 64
-_FINE = 2.0**-14  # of a logit's products: a grid that moves queries by more is not tried
-_STARTS = 4  # each ends in a corner of its own; the best is taken
+_FINE = 2.0**-14  # a grid that changes logits by more than this share of sum |q_c k_c| is not tried
+_STARTS = 4  # each start ends in a corner; the best corner is used
 
 
 def surely_certified(queries: QueryTensor, keys: KeyTensor, rows: Rows, accuracy: Accuracy) -> Bool[Tensor, " row"]:
-    """Return rows that the certificate passes for sure. False says nothing. Queries and keys as the head stores them.
+    """Return which rows the certificate is sure to pass; False proves nothing. Queries and keys are as the head stores
+    them.
 
-    This is quicker than the certificate and never kinder. With m_c = max_j |k_jc|, a = sum_c |q_c| m_c, every bound (1)
-    and (2) of `heads.certificate`, and what the rounding of the scale adds (|s_j - s_peak| <= 2 scale a), is at most
+    This is faster than the certificate and never more lenient. With m_c = max_j |k_jc|, a = sum_c |q_c| m_c, and t = s
+    - ln A on the support, the sum of bound (1) or (2) of `heads.certificate` and of the error from rounding the scale
+    (|s_j - s_peak| <= 2 scale a) is at most
 
-        r = scale a (gamma_rounds + gamma_rounds' + 2 u) (1 + 1e-6)        for all logits of the row alike, so
+        r = scale a (gamma_(d+1)(u) + gamma_(d+1)(2^-53) + 2 u) (1 + 1e-6)     for all logits of the row, so
 
         ratio error  <=  exp(max t - min t + 2 r) - 1
         leak         <=  sigmoid(ln(n - |S|) + max over j not in S of s_j - lse over S of s + 2 r):
 
-    the sum over zeros is at most their number times the largest. No array of bounds, no exponentials of n numbers.
+    the sum over zeros is at most their number times the largest. So no array of bounds and no exponentials of n numbers
+    are needed.
     """
     n, width = keys.shape
     unit, scale = UNITS[accuracy.dtype], width**-0.5
@@ -53,7 +57,7 @@ def surely_certified(queries: QueryTensor, keys: KeyTensor, rows: Rows, accuracy
     on = logits.gather(1, rows.support)
     rows.hide(logits, -torch.inf)
     residual = on - rows.logs
-    residual = torch.where(rows.real, residual, residual[:, :1])  # empty places repeat the first
+    residual = torch.where(rows.real, residual, residual[:, :1])  # unused slots repeat the first key
     ratio = torch.expm1(residual.amax(1) - residual.amin(1) + 2 * slack)
     alone = rows.real.sum(1) == 1
     mass = torch.where(rows.real, on, -torch.inf).logsumexp(1)
@@ -65,7 +69,7 @@ def surely_certified(queries: QueryTensor, keys: KeyTensor, rows: Rows, accuracy
 def rounded(factors: Factors, pattern: Pattern, dtype: Dtype, method: str) -> Head:
     """Round the keys, give the queries exact ratios on the rounded keys (unless `as_found`), then round the queries.
 
-    Queries carry sqrt(width), because attention divides by it.
+    Queries are multiplied by sqrt(width), because attention divides by it.
     """
     precision: torch.dtype = getattr(torch, dtype)
     raise_queries = factors.width**0.5
@@ -79,9 +83,9 @@ def rounded(factors: Factors, pattern: Pattern, dtype: Dtype, method: str) -> He
 
 
 def _shift(factors: Factors, raise_queries: float, precision: torch.dtype) -> float:
-    """Return the power of two that moves from queries to keys so that neither overflows; 1 if neither would.
+    """Return a power of two by which to multiply keys and divide queries so that neither overflows; 1 if neither would.
 
-    Powers of two change no digit, so fixed keys stay the same keys.
+    A power of two changes no digit of the fixed keys.
     """
     longest_query, longest_key = np.abs(factors.queries).max() * raise_queries, np.abs(factors.keys).max()
     # An eighth of the range: exact ratios move queries a little, and a product sums several terms.
@@ -93,8 +97,8 @@ def _shift(factors: Factors, raise_queries: float, precision: torch.dtype) -> fl
 def _short(queries: QueryTensor, keys: KeyTensor, pattern: Pattern, dtype: Dtype) -> QueryTensor:
     """Round each query to nearest, or to a grid on which no product sum rounds: whichever keeps the ratios better.
 
-    Key coordinates c are multiples of b_c, a power of two. Query coordinates that are multiples of g / b_c make all
-    products multiples of g, and no sum rounds while sum |q_c k_c| <= g / unit; the smallest such g is taken.
+    Coordinate c of every key is a multiple of b_c, a power of two. If coordinate c of a query is a multiple of g / b_c,
+    all products are multiples of g, and no sum rounds while sum |q_c k_c| <= g / unit; the smallest such g is used.
     """
     nearest, unit = queries.to(keys.dtype), UNITS[dtype]
     bits = lowest_bit(keys).amin(0)
@@ -102,7 +106,7 @@ def _short(queries: QueryTensor, keys: KeyTensor, pattern: Pattern, dtype: Dtype
     total = (queries.abs() @ largest) * (1 + 2.0**-10)  # room for the grid's own rounding
     steps = torch.exp2((total * unit).clamp(min=2.0**-1000).log2().ceil())[:, None] / bits.where(bits.isfinite(), 1.0)
     short = torch.where(largest > 0, (queries / steps).round() * steps, 0.0).to(keys.dtype)
-    # The grid must be fine beside the logits; on keys that are not short numbers it never is.
+    # The grid must be fine compared with the logits; for keys that are not short numbers it never is.
     fine = (short.double() - queries).abs() @ largest <= _FINE * total
     if not fine.any():
         return nearest
@@ -121,11 +125,12 @@ def _short(queries: QueryTensor, keys: KeyTensor, pattern: Pattern, dtype: Dtype
 
 
 def _towards_ratios(queries: QueryTensor, keys: KeyTensor, pattern: Pattern) -> QueryTensor:
-    """Round every coordinate up or down so that the errors cancel on the support; never worse than to nearest.
+    """Round every coordinate up or down so that the errors cancel on the support; never worse than rounding to nearest.
 
-    For one row let F_c be the change of its support logits when coordinate c goes to its other neighbour, and e their
-    distance from ln A now (all taken from their means). Flipping c changes |e|^2 by g_c = 2 e . F_c + |F_c|^2, flipping
-    c and c' by g_c + g_c' + 2 F_c . F_c'. The best flip of one or two coordinates is made while it helps.
+    For one row let F_c be the change of its support logits when coordinate c goes to its other neighbour, and e the
+    present difference of these logits from ln A (both centred over the support). Flipping c changes |e|^2 by g_c = 2 e
+    . F_c + |F_c|^2, flipping c and c' by g_c + g_c' + 2 F_c . F_c'. The best flip of one or two coordinates is made
+    while it helps.
     """
     nearest = queries.to(keys.dtype)
     if pattern.k == 1:
@@ -146,7 +151,7 @@ def _towards_ratios(queries: QueryTensor, keys: KeyTensor, pattern: Pattern) -> 
         near, far = nearest[rows].double(), other[rows].double()
         best = near
         for start in range(_STARTS):
-            # The same corners for every row: the first start is the nearest, the others are drawn once.
+            # All rows start from the same corners: first the nearest one, then random ones.
             corner = torch.rand(near.shape[1], generator=torch.Generator().manual_seed(start)) < 0.5 * (start > 0)
             flipped = _flip(near, far, seen, wanted, corner.expand_as(near).clone())
             better = _spread(seen, wanted, flipped) < _spread(seen, wanted, best)
@@ -184,7 +189,7 @@ def _flip(
 
 
 def _other_neighbour(exact: QueryTensor, nearest: QueryTensor) -> QueryTensor:
-    """Return the representable number on the other side of `exact`. Half precision is ordered like its bits."""
+    """Return the representable number on the other side of `exact`; numbers of one sign sort like their bits."""
     upwards = exact > nearest.double()
     bits = nearest.view(torch.int16)
     outwards = upwards == (nearest > 0)

@@ -1,7 +1,7 @@
-"""A lower bound on the sign rank of a 0/1 matrix: the least rank of a real matrix that is positive just on its ones.
+"""A lower bound on the sign rank of a 0/1 matrix: the least rank of a real matrix positive exactly on its ones.
 
-Forster's theorem, with weights. Let M be R x C with no entry in (-1, 1), and let some matrix of rank r have its signs.
-Forster's lemma moves the factors of that matrix, without changing a sign, to unit vectors x_i, y_j of R^r with
+Forster's theorem, with weights. Let M be R x C with no entry in (-1, 1), and let some matrix of rank r have the same
+signs. Forster's lemma moves the factors of that matrix, without changing a sign, to unit vectors x_i, y_j of R^r with
 sum_i x_i x_i^T = (R / r) I. For every j then sum_i |<x_i, y_j>| >= sum_i <x_i, y_j>^2 = R / r, so
 
     C R / r  <=  sum_ij |M_ij| |<x_i, y_j>|  =  sum_ij M_ij <x_i, y_j>  <=  ||M||_2 |X|_F |Y|_F  =  ||M||_2 sqrt(R C),
@@ -11,13 +11,14 @@ But the ones may carry any weight w >= 1. M = (w + 1) A - J with w + 1 = C / k r
 leaves ||M|| = (C / k) sigma_2(A), and gives k sqrt(R / C) / sigma_2: for square regular patterns k over the second
 singular value, the bound of arXiv:1503.07648. Other patterns try some weights: each is a valid bound.
 
-Everything needs ||M||_2 from above, and no number of products with M proves that: Lanczos may have missed a larger
+All of this needs an upper bound on ||M||_2, which no number of products with M proves: Lanczos may have missed a larger
 eigenvalue (its residual says that *some* eigenvalue is near, not that it is the largest). So Lanczos makes a guess, and
 a Cholesky factorisation proves it: if mu I - M^T M has one, all eigenvalues of M^T M are below mu. Rounding errors, in
 M^T M and in the factorisation, are covered by (R + C + 2) 2^-52 trace(M^T M), and by twice that (S. M. Rump, BIT 46
-(2006) 433-452). It costs a dense product: matrices beyond `PROVED_UP_TO` go without.
+(2006) 433-452). It costs a dense product, so matrices larger than `PROVED_UP_TO` have no proof.
 
-The logit floor: how long queries and keys must be, whatever the width, and so what precision must bear.
+The logit floor: how long queries and keys must be, whatever the width, and so how large the logits are that the
+precision must hold.
 
 One row. Let s be its logits, S its support with |S| entries A_j, z its visible zeros, w = ln(1 + e1), L the leak. By
 Jensen the zeros have ln sum e^s >= ln z + mean(s off S); the leak puts the support ln((1 - L) / L) above that; and with
@@ -38,7 +39,7 @@ most max|k|^2 n^2 / (k (n - k)(n - 1)) (sampling without replacement), so some s
 
     max|q| max|k|  >=  g sqrt(k (n - k)(n - 1)) / n,     about sqrt(k) ln((n - k) / (k L)).
 
-Norms are those of logits q . k; a head that divides by sqrt(d) has products of norms sqrt(d) times as large.
+These norms belong to logits q . k; in a head that divides logits by sqrt(d), the product is sqrt(d) times as large.
 """
 
 from __future__ import annotations
@@ -60,20 +61,20 @@ DENSE_UP_TO = 512
 PROVED_UP_TO = 2048
 MOST_STEPS = 120
 CLOSE = 1e-5
-ROOM = 1e-5  # of the guess: the proved norm is that much larger
+ROOM = 1e-5  # the norm to be proved is above the guess by this share of it
 WEIGHTS = (0.5, 1.0, 2.0)
 Product = Callable[[np.ndarray], np.ndarray]
 
 
 class SignRank(NamedTuple):
-    """A lower bound, and whether it is proved or rests on an estimate of a norm."""
+    """A lower bound on the sign rank, and whether it is proved or rests on an estimate of a norm."""
 
     least: float
     proved: bool
 
 
 def sign_rank(ones: csr_array) -> SignRank:
-    """Return the best bound of a few weights; never below 1."""
+    """Return the best bound over a few weights w, at least 1."""
     rows, columns = ones.shape
     mean = ones.sum() / rows
     if mean == 0:
@@ -98,7 +99,7 @@ def sign_rank(ones: csr_array) -> SignRank:
 
 
 def proved_norm(guess: float, forward: Product, shape: tuple[int, int]) -> float | None:
-    """Return a proved upper bound of the largest singular value, a little above the guess.
+    """Return a proved upper bound on the largest singular value, a little above the guess.
 
     Return None if the guess is too small or the matrix too large.
     """
@@ -122,8 +123,8 @@ def proved_norm(guess: float, forward: Product, shape: tuple[int, int]) -> float
 def spectral_norm(forward: Product, backward: Product, shape: tuple[int, int]) -> float:
     """Return the largest singular value: exact for small matrices, else a Lanczos estimate with its residual added.
 
-    (scipy's svds gives up where singular values coincide, as those of a permutation do: the Krylov space is exhausted
-    after a few steps. Here the iteration ends.)
+    (scipy's svds fails if singular values coincide, as for a permutation, because the Krylov space is exhausted after a
+    few steps. Here the iteration stops in that case.)
     """
     if min(shape) <= DENSE_UP_TO:
         narrow = shape[1] <= shape[0]
@@ -137,7 +138,7 @@ def spectral_norm(forward: Product, backward: Product, shape: tuple[int, int]) -
     for step in range(MOST_STEPS):
         image, known = backward(forward(basis[step])), basis[: step + 1]
         diagonal[step] = image @ basis[step]
-        for _ in range(2):  # orthogonal to all before: twice is enough
+        for _ in range(2):  # make it orthogonal to all earlier vectors: two passes are enough
             image = image - known.T @ (known @ image)
         beside[step] = np.linalg.norm(image)
         ended = bool(beside[step] <= 1e-12 * diagonal[0])
@@ -151,7 +152,7 @@ def spectral_norm(forward: Product, backward: Product, shape: tuple[int, int]) -
 
 
 def _start(size: int) -> Float[np.ndarray, " size"]:
-    """Return quadratic phases: no vector is orthogonal to them by accident, and they are the same in every run."""
+    """Return a fixed unit vector of quadratic phases, which is unlikely to be orthogonal to any eigenvector."""
     phases = np.cos(2 * np.pi * np.mod(np.arange(1, size + 1) ** 2 * math.sqrt(2), 1.0))
     return np.asarray(phases / np.linalg.norm(phases))
 
@@ -184,7 +185,7 @@ def logit_floor(pattern: Pattern, accuracy: Accuracy) -> float:
 
 
 def _by_sums(pattern: Pattern, on: np.ndarray, off: np.ndarray, used: np.ndarray) -> float:
-    """||C||_2^2 <= ||C||_1 ||C||_inf: the largest sum of a row's sizes is 2 / g, that of a column is added up."""
+    """Return sqrt(||C||_1 ||C||_inf) >= ||C||_2: the largest row sum is 2 / g, the column sums are computed."""
     sizes = np.where(used, on - off, 0.0)  # 1 / (|S| g) on the support
     zeros = np.bincount(pattern.visible - 1, weights=off, minlength=pattern.n_keys)[::-1].cumsum()[::-1]
     columns = zeros + np.bincount(pattern.columns, weights=(sizes - off)[pattern.rows], minlength=pattern.n_keys)

@@ -1,1 +1,1 @@
-"""The only room that imports transformers: load, anatomy, tap, verify."""
+"""Everything that imports transformers: load a model, find its anatomy, tap it, and verify the result."""

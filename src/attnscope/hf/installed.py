@@ -1,17 +1,16 @@
-"""with installed(model, "gated_output") as treated: the model computes with another attention, and trains with it.
+"""Install another attention in a model temporarily, and save such models: `installed` and `save_treated`.
 
-    with attnscope.installed(model, "gated_output", layers=[3, 4]) as treated:
+    with attnscope.installed(model, "gated_output", blocks=[3, 4]) as treated:
         loss = treated.model(**batch).loss
         loss.backward()                        # treated.parameters() have gradients
         attnscope.save_treated(treated.model, "folder")
 
-Restored on leaving, also after an exception: state_dict keys, outputs to the bit, registries, configuration.
+Leaving the context, even by an exception, restores state_dict keys, registries, configuration and outputs, bit for bit.
 """
 
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.core.files import write_atomically
+from attnscope.core.files import clear_abandoned, draft_of, make_folders, sync_folder, sync_tree, write_atomically
 from attnscope.data.frame import AttentionFrame
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.anatomy.example import Batch, run
@@ -31,8 +30,8 @@ from attnscope.hf.exchanging.call import recipe_of
 from attnscope.hf.exchanging.exchange import Treated, exchange
 from attnscope.hf.exchanging.recipe import PREFIX, InstallRequest
 from attnscope.hf.intercepting.restoring import evaluating, looking_at, without_gradients
-from attnscope.hf.loading.hashing import hash_of_files
 from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.model_files import hash_of_files
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.treated import SIDECAR, WEIGHTS, Sidecar, as_text, refusing_config
 from attnscope.hf.tapping.tap import Frame, tap
@@ -40,31 +39,33 @@ from attnscope.matrix.logits import largest_product
 
 
 @contextmanager
-def new_folder(place: Path) -> Iterator[Path]:
-    """Yield a draft folder; it becomes `place`, which must be new or empty, if nothing fails."""
-    refuse_taken(place)
+def new_folder(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder, and rename it to `target`, which must be new or empty, if nothing fails."""
+    refuse_taken(target)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=".part", dir=place.parent))
+        make_folders(target.parent)
+        clear_abandoned(target)
+        draft = draft_of(target)
+        draft.mkdir(mode=0o700)
     except OSError as error:
-        raise RefusalError(f"{place} cannot be made ({error.strerror}): choose another place.") from error
+        raise RefusalError(f"{target} cannot be created ({error.strerror}): choose another folder.") from error
     try:
         yield draft
-        if place.exists():
-            place.rmdir()
         draft.chmod(0o755)
-        draft.rename(place)
-    except (OSError, SafetensorError) as error:  # the second is what a full disk is to safetensors
+        sync_tree(draft)
+        draft.rename(target)  # also replaces an empty folder
+        sync_folder(target.parent)
+    except (OSError, SafetensorError) as error:  # safetensors raises the second on a full disk
         why = getattr(error, "strerror", None) or str(error)
-        raise RefusalError(f"{place} could not be written ({why}): choose another place, or make room.") from error
+        raise RefusalError(f"{target} could not be written ({why}): choose another folder, or free space.") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def refuse_taken(place: Path) -> None:
+def refuse_taken(folder: Path) -> None:
     """Refuse a folder that is not empty; also called before long work begins."""
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise RefusalError(f"{place} is there already and not an empty folder: choose another place.")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RefusalError(f"{folder} exists and is not an empty folder: choose another folder.")
 
 
 @contextmanager
@@ -72,14 +73,14 @@ def installed(
     model: nn.Module | Loaded,
     variant: str,
     *,
-    layers: Iterable[int] | None = None,
+    blocks: Iterable[int] | None = None,
     heads: Iterable[int] | None = None,
     seed: int = 0,
     stack: str | None = None,
     example_inputs: Batch | None = None,
     **settings: Any,
 ) -> Iterator[Treated]:
-    """Let a model compute with another attention inside a `with` block.
+    """Let a model compute with another attention inside a `with` statement.
 
     On leaving, also by an exception, state_dict keys, outputs, registries and configuration are restored.
 
@@ -89,10 +90,10 @@ def installed(
         The model.
     variant : str
         The name of the attention (`attnscope.variants()`).
-    layers, heads : iterable of int, optional
+    blocks, heads : iterable of int, optional
         The blocks and heads that get it. Default: all.
     seed : int
-        The seed of variants that draw numbers.
+        The seed of variants that draw random numbers.
     stack : str, optional
         The stack, if the model has several.
     example_inputs : mapping, optional
@@ -108,7 +109,7 @@ def installed(
     Raises
     ------
     RefusalError
-        If the variant is unknown or does not fit the model, or a variant is installed already.
+        If the variant is unknown, does not fit the model, or another variant is already installed.
 
     Examples
     --------
@@ -118,14 +119,15 @@ def installed(
     """
     module = model.model if isinstance(model, Loaded) else model
     with ExitStack() as changes:
-        request = InstallRequest(variant, layers, heads, stack, seed, settings)
+        request = InstallRequest(variant, blocks, heads, stack, seed, settings)
         yield exchange(changes, module, request, example_inputs)
 
 
 def largest_logits(
     model: nn.Module | Loaded, batches: Iterable[Mapping[str, Any]], *, stack: str | None = None
 ) -> dict[int, Tensor]:
-    """Return for every block its heads' largest logits between a real query and a key that it sees."""
+    """Return the largest logit of every head, keyed by block, over queries that are not padding and their visible
+    keys."""
     module = model.model if isinstance(model, Loaded) else model
     largest: dict[int, Tensor] = {}
 
@@ -133,11 +135,12 @@ def largest_logits(
         if isinstance(frame, AttentionFrame) and frame.site == "self" and frame.stack == (stack or frame.stack):
             if frame.scores.pattern is not None:
                 raise RefusalError(
-                    "The logits of this model are not products of queries and keys: qk_clip does not fit it."
+                    "The logits of this model are not products of queries and keys, which qk_clip needs: choose "
+                    "another variant."
                 )
-            found = largest_product(frame.scores, frame.query_mask)
+            products = largest_product(frame.scores, frame.query_mask)
             before = largest.get(frame.layer)
-            largest[frame.layer] = found if before is None else torch.maximum(before, found)
+            largest[frame.layer] = products if before is None else torch.maximum(before, products)
 
     with looking_at(module), without_gradients(), evaluating(module):
         found = None
@@ -151,10 +154,10 @@ def largest_logits(
 
 
 def save_plain(model: nn.Module, folder: str | Path, tokenizer: Any | None = None) -> Path:
-    """Write a model whose weights alone were changed into a new or empty folder; it loads everywhere."""
+    """Write a model of which only weights were changed into a new or empty folder, as transformers does."""
     saving = getattr(model, "save_pretrained", None)
     if not callable(saving):
-        raise RefusalError(f"{type(model).__name__} is no transformers model: save its state_dict instead.")
+        raise RefusalError(f"{type(model).__name__} is not a transformers model: save its state_dict instead.")
     with new_folder(Path(folder)) as draft, quiet():
         saving(draft)
         if callable(getattr(tokenizer, "save_pretrained", None)):
@@ -162,11 +165,8 @@ def save_plain(model: nn.Module, folder: str | Path, tokenizer: Any | None = Non
     return Path(folder)
 
 
-# save_treated(model, folder): a model with another attention in it, as a folder that every command takes for MODEL.
-#
-# What is written, and why transformers alone refuses it, is said in `hf.loading.treated`. A change of weights alone
-# (qk_clip) needs none of that: the folder is an ordinary one, which loads everywhere, with a sidecar that says what was
-# done.
+# `hf.loading.treated` describes the folder that save_treated writes, and why transformers alone refuses it. A variant
+# that changes only weights (qk_clip) needs an ordinary folder, which loads everywhere, and a sidecar.
 
 ORDINARY = "model.safetensors"
 
@@ -201,17 +201,17 @@ def save_treated(model: nn.Module | Loaded, folder: str | Path, tokenizer: Any |
     """
     if isinstance(model, Loaded):
         model, tokenizer = model.model, model.tokenizer if tokenizer is None else tokenizer
-    recipe, place = recipe_of(model), Path(folder)
+    recipe, target = recipe_of(model), Path(folder)
     if recipe is None:
         raise RefusalError(
             f"{type(model).__name__} has no variant installed: call save_treated inside "
             "`with attnscope.installed(...)`, or save_pretrained for a plain model."
         )
     if not callable(getattr(model, "save_pretrained", None)):
-        raise RefusalError(f"{type(model).__name__} is no transformers model: save its state_dict instead.")
-    with new_folder(place) as draft, quiet():
+        raise RefusalError(f"{type(model).__name__} is not a transformers model: save its state_dict instead.")
+    with new_folder(target) as draft, quiet():
         _write(model, draft, tokenizer)
-    return place
+    return target
 
 
 def _write(model: Any, folder: Path, tokenizer: Any | None) -> None:
@@ -219,7 +219,7 @@ def _write(model: Any, folder: Path, tokenizer: Any | None) -> None:
     assert recipe is not None
     whole = model.state_dict()
     added = {name: tensor for name, tensor in whole.items() if f".{PREFIX}" in name}
-    # transformers may save a model's weights under older names than it has in memory: ours are put beside them.
+    # transformers may save weights under older names than in memory, so add ours to the file that it writes.
     plain = {name: tensor for name, tensor in whole.items() if name not in added}
     model.save_pretrained(folder, state_dict=plain, max_shard_size="1000TB")
     if tokenizer is not None and callable(getattr(tokenizer, "save_pretrained", None)):

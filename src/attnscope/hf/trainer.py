@@ -1,7 +1,7 @@
-"""The events of transformers' Trainer that watching a training needs.
+"""Pass events of transformers' Trainer to a listener.
 
-Order of a step: step_begin, substep_end (once for every accumulated part but the last), pre_optimizer_step (gradients
-there, clipped), optimizer_step, step_end (gradients gone). The batch is not passed: hook the model to see it.
+Order of events in a step: step_begin, substep_end (for every accumulated part but the last), pre_optimizer_step (with
+clipped gradients), optimizer_step, step_end (without gradients). The batch is not passed: hook the model to get it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Attention statistics in one pass over cache-sized tiles: any kind of logit, in O(n d) memory.
 
-All statistics of a tile are taken while it is in cache, so the whole set costs about twice its matrix product.
+All statistics of a tile are computed while it is in cache, so the whole set costs about twice its matrix product.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def blocked_statistics(
 ) -> Statistics:
     """Return the wanted statistics (any of ROW_STATISTICS, `received`, `head_overlap`), summed tile by tile."""
     batch, heads, rows, _ = scores.query.shape
-    # With the log-sum-exp, rows are known to sum to 1, except beside a learned sink.
+    # With the log-sum-exp, rows are known to sum to 1, unless there is a learned sink.
     known = lse is not None and scores.sinks is None and scores.pattern is None
     mass = sees_any(lse, query_mask).to(dtype) if lse is not None and known else None
-    # A pattern determines differences of logits only.
+    # A given pattern determines only differences of logits.
     top = _TopLogits(scores, dtype) if "row_top_logit" in want and scores.pattern is None else None
     apart = ("row_top_logit", "row_mass" if known else "")
     names = [name for name in ROW_STATISTICS if name in want and name not in apart]
@@ -101,7 +101,7 @@ def blocked_statistics(
 
 
 def row_dot(a: TileValues, b: Float[Tensor, "... rows keys"]) -> StripValues:
-    """Return sum_j a_ij b_ij. NumPy does it in one pass, where torch needs a product and a sum."""
+    """Return sum_j a_ij b_ij. NumPy needs one pass, torch a product and a sum."""
     if a.device.type == "cpu":
         return torch.from_numpy(np.vecdot(a.numpy(), b.numpy()))
     return (a * b).sum(-1)
@@ -123,7 +123,7 @@ def _add_diagonal(total: StripValues, pattern: TileValues, shift: int) -> None:
 
 
 class _TopLogits:
-    """The largest logit of every row: the largest ln A, plus what was subtracted from the logits.
+    """The largest logit of every row: the largest ln A, plus the log-sum-exp that was subtracted from the logits.
 
     This is right even if an imprecise log-sum-exp was subtracted.
     """
@@ -155,7 +155,7 @@ class _Comparison:
 
 
 class _Distances:
-    """|i - j| on a tile. It depends on j - i alone, so one vector of 2 n numbers serves every tile.
+    """The distances |i - j| on a tile. They depend only on j - i, so one vector of 2 n numbers serves every tile.
 
     A tile is a strided view of that vector whose rows step back by one number each.
     """
@@ -167,7 +167,7 @@ class _Distances:
         self._views: dict[tuple[int, int, int], np.ndarray] = {}
 
     def dot(self, pattern: TileValues, row: slice, key: slice) -> StripValues:
-        """sum_j A_ij |i - j|"""
+        """Return sum_j A_ij |i - j|."""
         if isinstance(self._apart, Tensor):
             i = torch.arange(row.start, row.stop, device=pattern.device)[:, None]
             j = torch.arange(key.start, key.stop, device=pattern.device)

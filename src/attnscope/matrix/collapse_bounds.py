@@ -1,4 +1,4 @@
-"""How much of the differences between tokens one attention call can leave: bounds, to print beside the truth.
+"""Bounds on how different tokens can still be after one attention call.
 
 Patterns are given by their products x -> A x and y -> A^T y only (`Product`), on tensors [batch head row column].
 
@@ -6,16 +6,16 @@ SA(X) = sum_h P_h X W_h + 1 b^T, P_h = softmax(s X W_QK,h X^T + ...), s the scal
 tau(P) half the largest l1 distance between two rows of P. Norms without a name are spectral.
 
 (a) diam(SA(X)) <= sum_h tau(P_h) ||W_h|| diam(X).
-    Two rows p, q of P share the mass sum_j min(p_j, q_j) = 1 - tau. What they do not share are two averages of rows of
-    X, of mass tau each, so |p X - q X| <= tau diam(X); W_h stretches by at most ||W_h||; heads add; the bias cancels.
+    Two rows p, q of P share the mass sum_j min(p_j, q_j) = 1 - tau. The rest of each is an average of rows of X with
+    mass tau, so |p X - q X| <= tau diam(X); W_h stretches by at most ||W_h||; heads add; the bias cancels.
 (b) tau(P) <= tanh(D/4), D = max over i, i', j, j' of (s_ij - s_ij') - (s_i'j - s_i'j') (Birkhoff 1957, Hopf), and
-    D = s (x_i - x_i') W_QK (x_j - x_j')^T <= s ||W_QK|| diam(X)^2: what depends on i or j alone cancels, biases too.
+    D = s (x_i - x_i') W_QK (x_j - x_j')^T <= s ||W_QK|| diam(X)^2: terms of i or j alone cancel, biases too.
 (c) diam(SA(X)) <= c diam(X)^3 with c = sum_h s ||W_QK,h|| ||W_h|| / 4, from (a), (b) and tanh x <= x: no condition.
-(d) with a skip, diam(X) - k diam(N) <= diam(X + SA(N)) <= diam(X) + k diam(N), k = sum_h tau(P_h) ||W_h|| and N what
-    attention reads (X itself, or a norm of it): a triangle inequality on the two tokens farthest apart. Without norms
-    and with k < 1 a block with a skip cannot collapse its input.
+(d) with a skip, diam(X) - k diam(N) <= diam(X + SA(N)) <= diam(X) + k diam(N), k = sum_h tau(P_h) ||W_h|| and N the
+    input of attention (X itself, or a norm of it): a triangle inequality on the two tokens farthest apart. Without
+    norms and with k < 1 a block with a skip cannot collapse its input.
 
-The paper's own (arXiv:2103.03404, Theorem 2.2 for one block, R = res(X), ||.||_{1,inf} the composite norm):
+The paper's own bound (arXiv:2103.03404, Theorem 2.2 for one block, R = res(X), ||.||_{1,inf} the composite norm):
 
     ||res(SA(X))||_{1,inf} <= (4 gamma beta H s) ||R||_{1,inf}^3,   beta = max_h ||W_QK,h||_1 ||W_h||_{1,inf},
 
@@ -23,11 +23,11 @@ if every row of E_h = s R W_QK,h R^T spreads by at most 1.256; gamma = sqrt(sum_
 the spread of row i. It is about the residual around the best token; residuals around the mean can be larger by a factor
 of up to 2 (1 - 1/n), far below the slack of the theorem.
 
-(b), (c) and the paper's need logits that are a plain product of tokens: no rotation, no mask, no position bias.
+(b), (c) and the paper's bound need logits that are a plain product of tokens: no rotation, no mask, no position bias.
 
 End to end (Theorem 2.3, Corollary 3.2): a step r -> f r^3 taken L times gives f^((3^L - 1)/2) r^(3^L). An MLP behind
 every attention, x -> phi(x W_1) W_2, multiplies f by its Lipschitz constant: |phi'| ||W_1|| ||W_2|| in the spectral
-norm for diameters, and in ||.||_{1,inf} for the paper's residual, since that yardstick is submultiplicative too and an
+norm for diameters, and in ||.||_{1,inf} for the paper's residual, since ||.||_{1,inf} is submultiplicative too and an
 elementwise function stretches no entry of X - 1 x^T by more than |phi'|. Such numbers leave the range of floats at
 once: all of them are logarithms to base 10.
 """
@@ -45,11 +45,12 @@ from torch import Tensor
 
 from attnscope.matrix.residual import composite_norm, largest_column_sum, residual_about_mean
 from attnscope.matrix.similarity import diameter
-from attnscope.matrix.spectrum import Product, incoherent_columns, leading_singular_values
+from attnscope.matrix.spectrum import Product, incoherent_columns, leading_singular_values, product_norm
 
-# Exact up to 56 keys, and to rounding where singular values are apart. On random softmax patterns, which have no gap
-# below the first value, the second came out short by at most 3e-8 at 256 tokens, 0.02% at 1024 (6 draws each) and 0.2%
-# at 2048 (2 draws); 8 steps left 0.2%, 1.2% and 1.1%. Values are never too large, so a contraction may be understated.
+# Results are exact up to 56 keys, and up to rounding if singular values are well separated. On random softmax patterns,
+# which have no gap below the first value, the second was too small by at most 3e-8 at 256 tokens, 0.02% at 1024 (6
+# draws each) and 0.2% at 2048 (2 draws); 8 steps left 0.2%, 1.2% and 1.1%. Values are never too large, so a contraction
+# may be understated.
 BLOCK_COLUMNS = 4
 STEPS = 14
 _DOBRUSHIN_ROWS = 64
@@ -124,7 +125,7 @@ def centred_contraction(
 
 
 def _start(key_mask: KeyMask, heads: int, dtype: torch.dtype) -> Float[Tensor, "batch head key block"]:
-    """Return a start that padding does not change: rows are numbered from the first real key."""
+    """Return start vectors that padding does not change: their rows are numbered from the first real key."""
     columns = incoherent_columns(key_mask.shape[-1], BLOCK_COLUMNS).to(key_mask.device, dtype)
     columns[:, 0] = 1.0  # A 1 = 1: the constant vector is nearly the first singular vector
     number = (key_mask.cumsum(dim=-1) - 1).clamp_min(0)
@@ -150,7 +151,7 @@ def _centre(mask: Bool[Tensor, "batch row"]) -> Callable[[Tensor], Tensor]:
 
 @dataclass(frozen=True)
 class HeadNorms:
-    """The weights of a block as the bounds need them: spectral norms of every head, and the paper's beta."""
+    """The norms of a block's weights that the bounds need: spectral norms of every head, and the paper's beta."""
 
     query_key: Float[Tensor, " head"]
     mixing: Float[Tensor, " head"]  # ||W_h||, W_h = W_V,h W_O,h
@@ -176,32 +177,25 @@ def head_norms(
     return HeadNorms(product_norm(query, key.mT), product_norm(value, output), beta)
 
 
-def product_norm(left: HeadWeights, right: Float[Tensor, "head dim width2"]) -> Float[Tensor, " head"]:
-    """Return ||L R|| without L R: with L = Q_1 R_1 and R^T = Q_2 R_2 it is the norm of the small R_1 R_2^T."""
-    first, second = torch.linalg.qr(left).R, torch.linalg.qr(right.mT).R
-    norms: Tensor = torch.linalg.matrix_norm(first @ second.mT, 2)
-    return norms
-
-
 def mixing_strength(patterns: Patterns, norms: HeadNorms) -> Float[Tensor, " batch"]:
-    """k of (a) and (d): sum_h tau(P_h) ||W_h||."""
+    """Return k of the bounds (a) and (d): sum_h tau(P_h) ||W_h||."""
     strength: Tensor = dobrushin(patterns.double()) @ norms.mixing
     return strength
 
 
 def birkhoff_bound(tokens: Tokens, norms: HeadNorms, scale: float) -> Float[Tensor, "batch head"]:
-    """Return (b): a bound on tau of every head that needs no pattern."""
+    """Return bound (b): a bound on tau of every head that needs no pattern."""
     return torch.tanh(scale * norms.query_key * diameter(tokens)[:, None] ** 2 / 4)
 
 
 def cubic_constant(norms: HeadNorms, scale: float) -> float:
-    """c of (c)."""
+    """Return the constant c of bound (c) in the module's docstring."""
     return float(scale * (norms.query_key * norms.mixing).sum() / 4)
 
 
 @dataclass(frozen=True)
 class PaperBound:
-    """Theorem 2.2 for one block and every sequence: residual <= factor * before^3 if spread <= 1.256."""
+    """The bound of Theorem 2.2 for one block and every sequence: residual <= factor * before^3 if spread <= 1.256."""
 
     factor: Float[Tensor, " batch"]  # 4 gamma beta H s
     before: Float[Tensor, " batch"]  # ||R||_{1,inf}

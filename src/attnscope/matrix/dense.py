@@ -1,6 +1,7 @@
-"""The slow, obvious computation of the attention pattern and its statistics: the reference for the fast ones.
+"""The slow, obvious computation of attention patterns and their statistics, the reference for the fast routes.
 
-It builds the whole n x n pattern in float64 and reads each statistic off its definition. Use it for short sequences.
+It builds the whole n x n pattern in float64 and computes each statistic from its definition. Use it for short
+sequences.
 """
 
 from __future__ import annotations
@@ -65,13 +66,13 @@ def dense_statistics(scores: Scores, want: Collection[str], *, query_mask: Query
 
 
 def _top_logit(scores: Scores, query_mask: QueryMask) -> RowValues:
-    """max_j s_ij; 0 for rows that are padding or see nothing."""
+    """Return max_j s_ij; 0 for rows that are padding or see nothing."""
     top = dense_logits(scores).amax(-1)
     return top.masked_fill(top.isneginf() | ~query_mask[:, None], 0.0)
 
 
 def _overlap(A: Maps, query_mask: QueryMask) -> Tensor:
-    """Return the mean over sampled rows of the cosine of each two heads."""
+    """Return the mean cosine of every pair of heads over the sampled rows."""
     rows, real = sample_rows(query_mask)
     batch, heads = A.shape[:2]
     out = A.new_zeros(batch, heads, heads)

@@ -6,12 +6,12 @@ With s the logits, A = softmax(s) and lse the log-sum-exp of each row, which the
     sum of squares of row i  = exp(lse(2 s)_i - 2 lse_i)                      one call with the scale doubled
     mass received by key j   = exp(log sum_i exp(s_ij - lse_i))               one call with exchanged roles:
                                logits [k_j, -1] . [scale q_i, lse_i]; flipped on both axes it is causal again
-    mass on a chosen key     = exp(s_ij - lse_i)                              one dot product a row
+    mass on a chosen key     = exp(s_ij - lse_i)                              one dot product per row
     mean distance            = i - (A p)_i for causal rows, p_j = j           one more column beside K
 
-Without a causal mask |i - j| is no linear functional of a row with weights shared by all rows, but its causal
-half is: with B and lse' the pattern and log-sum-exp of the same logits under a causal mask, A_ij = B_ij
-exp(lse'_i - lse_i) for j <= i, and |i - j| = 2 (i - j)^+ - (i - j) gives
+Without a causal mask |i - j| is not a linear functional of a row with weights shared by all rows, but its causal half
+is: with B and lse' the pattern and log-sum-exp of the same logits under a causal mask, A_ij = B_ij exp(lse'_i - lse_i)
+for j <= i, and |i - j| = 2 (i - j)^+ - (i - j) gives
 
     mean distance            = 2 exp(lse'_i - lse_i) (i - (B p)_i) - (i - (A p)_i)    one more causal call.
 
@@ -56,7 +56,7 @@ def fused_statistics(
         )
     query, key = scores.query.detach().to(dtype), scores.key.detach().to(dtype)
     scores = replace(scores, query=query, key=key, lse=None)
-    place = torch.arange(query.shape[2], dtype=dtype, device=query.device)
+    row = torch.arange(query.shape[2], dtype=dtype, device=query.device)
     position = torch.arange(key.shape[2], dtype=dtype, device=query.device)
     probes = position[:, None] if "mean_distance" in want else None
     mixed, spotted, lse = _mix_keys(scores, probes)
@@ -72,12 +72,12 @@ def fused_statistics(
         values["row_sum_squares"] = torch.exp(doubled - 2 * lse)
     if "mean_distance" in want:
         assert spotted is not None
-        values["mean_distance"] = place - spotted[..., 0]
+        values["mean_distance"] = row - spotted[..., 0]
         if scores.band.ahead != 0:
             _, halfway, half_lse = _mix_keys(replace(scores, causal=True), position[:, None])
             assert halfway is not None
             share = torch.exp(half_lse - lse)
-            values["mean_distance"] = 2 * share * (place - halfway[..., 0]) - values["mean_distance"]
+            values["mean_distance"] = 2 * share * (row - halfway[..., 0]) - values["mean_distance"]
     for name in POINTWISE_STATISTICS:
         if name in want:
             values[name] = pointwise_mass(scores, name, key_mask=key_mask, dtype=dtype, lse=lse)
@@ -104,17 +104,17 @@ def _received(
 ) -> Float[Tensor, "batch heads key"]:
     """Return column sums over live rows: the log-sum-exp of the attention of keys to queries."""
     key = scores.key.repeat_interleave(scores.sharing, 1)
-    asking = F.pad(key, (0, 1), value=-1.0)
-    asked = torch.cat([scores.scale * scores.query, lse[..., None]], -1)
+    swapped_query = F.pad(key, (0, 1), value=-1.0)
+    swapped_key = torch.cat([scores.scale * scores.query, lse[..., None]], -1)
     allowed = live[:, :, None, :]
     seen = None
     if scores.allowed is not None:
-        if scores.allowed.shape[2] == 1:  # the same for every query: all see a key or none does
+        if scores.allowed.shape[2] == 1:  # the mask is the same for every query: all see a key or none does
             seen = scores.allowed[:, :, 0]
         else:
             allowed = allowed & scores.allowed.mT
-    swapped = Scores(asking, asked, 1.0, allowed=allowed)
-    received = attend(swapped, asked, band=scores.band.mirrored)[1].exp()
+    swapped = Scores(swapped_query, swapped_key, 1.0, allowed=allowed)
+    received = attend(swapped, swapped_key, band=scores.band.mirrored)[1].exp()
     return received if seen is None else torch.where(seen, received, 0.0)
 
 

@@ -1,9 +1,9 @@
 """Linear attention: products of features, and memories of fixed size.
 
 Features. sum_j phi(q_i).phi(k_j) v_j = phi(q_i) . (sum_j phi(k_j) v_j^T): the sum in brackets is one matrix for all
-queries, and under a causal mask one that grows by a term for every key. It grows here chunk by chunk: what lies before
-the chunk is in the matrix, what lies inside is computed directly (arXiv:2402.07901, arXiv:2009.14794). Features can be
-many more than dimensions, so they too are made for one chunk at a time. Time and memory are linear in n.
+queries, and under a causal mask one that grows by a term for every key. Here it grows chunk by chunk: keys before the
+chunk are in the matrix, keys inside are computed directly (arXiv:2402.07901, arXiv:2009.14794). There can be many more
+features than dimensions, so they too are computed for one chunk at a time. Time and memory are linear in n.
 
 A memory of fixed size is a matrix S that every token writes into and reads from (arXiv:2602.01763):
 
@@ -15,7 +15,8 @@ S_(t-1) k_t, so that S_t = sum_{s<=t} u_s k_s^T and u_t = v_t - sum_{s<t} (k_s.k
 
     (I + tril(K K^T, -1)) U = V,     answers tril(Q K^T) U:
 
-one triangular system instead of a loop. A key shorter than 1 replaces |k|^2 of what is stored, a key of 0 nothing.
+one triangular system instead of a loop. A key shorter than 1 replaces the share |k|^2 of the stored value, a key of 0
+nothing.
 
 How much such a memory holds. Store pairs with keys from one random orthonormal basis of width d after the other, values
 independent with mean square 1, and ask for all m of them:
@@ -38,35 +39,32 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attnscope.matrix.visibility import AttentionInputs, Mixed, RealKeys
+
 CHUNK = 64
 Queries = Float[Tensor, "*batch query dim"]
 Keys = Float[Tensor, "*batch key dim"]
 Seen = Bool[Tensor, "*#batch #query key"] | None
 Features = Callable[[Tensor], Tensor]
-"""From tokens `[batch, head, token, dim]` to features `[batch, head, token, feature]`, each token by itself."""
+"""A function from tokens `[batch, head, token, dim]` to features `[batch, head, token, feature]`, token by token."""
 
 
 def factorised_attention(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch head key dim"],
-    value: Float[Tensor, "batch head key value_dim"],
-    *,
-    features: tuple[Features, Features],
-    real: Bool[Tensor, "#batch #head key"] | None,
-    causal: bool,
-    chunk: int = CHUNK,
-) -> Float[Tensor, "batch head query value_dim"]:
-    """Return rows of weights phi(q) . phi(k) / sum over visible keys, times values. A row that sees nothing is 0.
+    inputs: AttentionInputs, plain: RealKeys, features: tuple[Features, Features], *, chunk: int = CHUNK
+) -> Mixed:
+    """Return attention with weights phi(q) . phi(k), divided by their sum over visible keys. A row that sees nothing is
+    0.
 
-    `features` are those of queries and of keys, in the precision of the sums.
+    Every head must have keys of its own, and `plain` is the mask. `features` are the feature maps of queries and of
+    keys, which return the precision of the sums.
     """
-    of_query, of_key = features
+    (of_query, of_key), (real, causal), value = features, plain, inputs.value
     exact = torch.promote_types(value.dtype, torch.float32)
-    held = F.pad(value.to(exact), (0, 1), value=1.0)  # the last column adds the weights up
+    held = F.pad(value.to(exact), (0, 1), value=1.0)  # the last column sums the weights
     held = held if real is None else held.masked_fill(~real[..., None], 0.0)
 
     # Split once: the gradient of a slice is as long as the whole, so single slices would cost n^2 in the backward pass.
-    keys_of, values_of = torch.split(key, chunk, -2), torch.split(held, chunk, -2)
+    keys_of, values_of = torch.split(inputs.key, chunk, -2), torch.split(held, chunk, -2)
     reals_of = [None] * len(keys_of) if real is None else torch.split(real, chunk, -1)
 
     def chunk_at(number: int) -> tuple[Tensor, Tensor]:
@@ -79,7 +77,7 @@ def factorised_attention(
             keys, values = chunk_at(number)
             before = before + keys.mT @ values
     parts = []
-    for number, queries in enumerate(torch.split(query, chunk, -2)):
+    for number, queries in enumerate(torch.split(inputs.query, chunk, -2)):
         rows = of_query(queries)
         mixed = rows @ before if isinstance(before, Tensor) else torch.zeros_like(held[..., :1, :])
         if causal and number < len(keys_of):
@@ -94,7 +92,7 @@ def factorised_attention(
 def factorised_pattern(
     kernel: Float[Tensor, "batch head query key"], mask: Bool[Tensor, "#batch #head #query key"] | None
 ) -> Float[Tensor, "batch head query key"]:
-    """Return the weights themselves, from the products of all pairs."""
+    """Return the attention weights from the kernel of all pairs."""
     kernel = kernel if mask is None else kernel.masked_fill(~mask, 0.0)
     return divided(kernel, kernel.sum(-1, keepdim=True))
 
@@ -116,8 +114,10 @@ def sum_memory(
 def delta_memory(
     query: Queries, key: Keys, value: Float[Tensor, "*batch key out"], visible: Seen = None
 ) -> Float[Tensor, "*batch query out"]:
-    """Return the same for the delta rule. Pairs are stored in the order of the keys; a query sees a prefix of them."""
-    within = (key @ key.mT).tril(-1)  # the diagonal is taken as 1
+    """Return each query's read-out of a delta-rule memory. Pairs are stored in order of keys; a query sees a prefix of
+    them.
+    """
+    within = (key @ key.mT).tril(-1)  # the solver assumes 1 on the diagonal
     stored = torch.linalg.solve_triangular(within, value, upper=False, unitriangular=True)
     return sum_memory(query, key, stored, visible)
 

@@ -1,8 +1,8 @@
-"""Sizes of logits, tile by tile: the largest of every head, and the norm of a row's centred logits.
+"""Sizes of logits, computed tile by tile: the largest logit of every head, and the norm of a row's centred logits.
 
-Tiles are merged pairwise (count, mean, sum of squared deviations), which is accurate also where logits are large and
-alike. A given pattern determines its logits up to a constant for each row, which centring removes: ln A where A is not
-0.
+Tiles are merged pairwise (count, mean, sum of squared deviations), which is accurate even if logits are large and
+nearly equal. A given pattern determines its logits up to a constant for each row, which centring removes; so ln A is
+used where A is not 0.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def apply_transposed(
 
 
 def mean_pattern_from_left(scores: Scores, r: Float[Tensor, "batch query"]) -> Float[Tensor, "batch key"]:
-    """Return r times the mean of A over heads."""
+    """Return the row vector r times the mean of A over heads."""
     columns = r[:, None, :, None].expand(-1, scores.query.shape[1], -1, 1)
     return apply_transposed(scores, columns).mean(1).squeeze(-1)
 
@@ -104,7 +104,7 @@ def logit_spread(scores: Scores, dtype: torch.dtype = torch.float32) -> tuple[Ro
     for strip in strips(scores, dtype):
         before, middle, total = (cut(table, strip.batch, strip.head, strip.row) for table in (keys, mean, squares))
         for logits in _tiles(source, strip):
-            seen = ~(logits <= FORBIDDEN / 10)  # NaN is seen
+            seen = ~(logits <= FORBIDDEN / 10)  # NaN counts as seen
             count = seen.sum(-1).to(dtype)
             average = torch.where(seen, logits, 0.0).sum(-1) / count.clamp_min(1)
             apart = torch.where(seen, logits - average[..., None], 0.0)
@@ -119,15 +119,15 @@ def logit_spread(scores: Scores, dtype: torch.dtype = torch.float32) -> tuple[Ro
 def entropy_floor(sigma: Float[Tensor, "*rows"], keys: Float[Tensor, "*rows"]) -> Float[Tensor, "*rows"]:
     """Return the least entropy of a softmax over n keys whose centred logits have norm sigma (after arXiv:2303.06296).
 
-    Along a ray s = t v entropy falls: dH/dt = -t Var_p(v), so the least lies on the sphere |s| = sigma, sum s = 0.
-    There stationary points solve p_i (s_i - E_p s) = a s_i + b, which has at most three roots s for one a and b. The
+    Along a ray s = t v entropy falls: dH/dt = -t Var_p(v), so the minimum lies on the sphere |s| = sigma, sum s = 0.
+    Stationary points there solve p_i (s_i - E_p s) = a s_i + b, which has at most three roots s for one a and b. The
     one with one high logit and n - 1 equal ones, s = sigma (sqrt((n-1)/n), -1/sqrt(n (n-1)), ...), has the gap
     g = sigma sqrt(n/(n-1)); with u = exp(-g) the masses are 1/(1 + (n-1) u) and u/(1 + (n-1) u), and
 
         H = ln(1 + (n-1) u) + sigma sqrt(n (n-1)) u / (1 + (n-1) u).
 
     It is not proved here that this is the least stationary point: random rows and descent from random starts find
-    nothing below it (tests/matrix/test_logit_spread.py).
+    nothing below it (tests/matrix/test_logits.py).
     """
     n = keys.clamp_min(2)
     others = n - 1

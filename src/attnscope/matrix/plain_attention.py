@@ -1,10 +1,12 @@
 """Plain softmax attention in torch's fused kernel, and two patterns that remedies combine it with: J and a sink.
 
-J averages the values that a query sees. Under a causal mask that is a cumulative mean, so A - J and its kin keep the
-fused kernel and add O(n d). A sink is one more logit in every row whose value is 0: one more key.
+J averages the values that a query sees. Under a causal mask that is a cumulative mean, so A - J and similar patterns
+use the fused kernel at an extra cost of O(n d). A sink is one more logit in every row whose value is 0: one more key.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -12,30 +14,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.matrix.attend import sunk_attention, takes
-from attnscope.matrix.visibility import (
-    Key,
-    Mixed,
-    Query,
-    Value,
-    Visible,
-    Weights,
-    for_every_head,
-    real_keys,
-    scores,
-    seen,
-    softmax_rows,
-)
-
-Sink = Float[Tensor, " head"]
+from attnscope.matrix.visibility import AttentionInputs, Mixed, PerHead, Weights, for_every_head, scores, softmax_rows
 
 
-def plain_attention(query: Query, key: Key, value: Value, *, visible: Visible, causal: bool, scale: float) -> Mixed:
-    """softmax(scale Q K^T) V; a row that sees nothing is 0."""
-    heads = query.shape[1]
-    key, value = for_every_head(key, heads), for_every_head(value, heads)
-    if visible is None:
-        return F.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)
-    mask = seen(query.shape[-2], key.shape[-2], visible, causal, query.device)
+def plain_attention(inputs: AttentionInputs) -> Mixed:
+    """Return softmax(scale Q K^T) V; a row that sees nothing is 0."""
+    whole, scale = inputs.unshared, inputs.scale
+    query, key, value = whole.query, whole.key, whole.value
+    if inputs.visible is None:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=inputs.causal, scale=scale)
+    mask = inputs.mask
     assert mask is not None
     # Softmax over nothing is NaN, and so is its gradient: such a row sees everything, and is set to 0 afterwards.
     blind = ~mask.any(-1, keepdim=True)
@@ -43,27 +31,26 @@ def plain_attention(query: Query, key: Key, value: Value, *, visible: Visible, c
     return mixed.masked_fill(blind, 0.0)
 
 
-def softmax_pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: float) -> Weights:
+def softmax_pattern(inputs: AttentionInputs) -> Weights:
     """Return the weights of `plain_attention`."""
-    return softmax_rows(scores(query, key, visible, causal, scale))
+    return softmax_rows(scores(inputs))
 
 
-def uniform_pattern(query: Query, key: Key, *, visible: Visible, causal: bool) -> Weights:
-    """J: every key that a query sees weighs the same."""
-    return softmax_pattern(torch.zeros_like(query), torch.zeros_like(key), visible=visible, causal=causal, scale=1.0)
+def uniform_pattern(inputs: AttentionInputs) -> Weights:
+    """Return J, in which every key that a query sees has the same weight."""
+    query, key = torch.zeros_like(inputs.query), torch.zeros_like(inputs.key)
+    return softmax_pattern(replace(inputs, query=query, key=key, scale=1.0))
 
 
-def mean_of_visible(
-    query: Query, value: Value, *, visible: Visible, causal: bool
-) -> Float[Tensor, "batch head #query value_dim"]:
-    """Return J V in O(n d): one mean for all queries, or the mean of all earlier values."""
-    queries, keys = query.shape[-2], value.shape[-2]
-    plain = real_keys(visible, causal, queries)
-    if plain is None:  # each query has its own mask: add up what each sees
-        mask = seen(queries, keys, visible, causal, query.device)
+def mean_of_visible(inputs: AttentionInputs) -> Float[Tensor, "batch head #query value_dim"]:
+    """Return J V in O(n d): one mean for all queries or, if causal, the mean of all values so far."""
+    queries, keys = inputs.query.shape[-2], inputs.value.shape[-2]
+    plain = inputs.real_keys()
+    value = for_every_head(inputs.value, inputs.query.shape[1])
+    if plain is None:  # each query has its own mask: sum the values that each sees
+        mask = inputs.mask
         assert mask is not None
-        return _divided(mask.to(value.dtype) @ for_every_head(value, query.shape[1]), mask.sum(-1, keepdim=True))
-    value = for_every_head(value, query.shape[1])
+        return _divided(mask.to(value.dtype) @ value, mask.sum(-1, keepdim=True))
     if plain.real is None and not plain.causal:
         return value.mean(dim=-2, keepdim=True)
     exact = value.to(torch.promote_types(value.dtype, torch.float32))
@@ -77,16 +64,15 @@ def mean_of_visible(
     return _divided(exact.cumsum(-2)[..., upto, :], counted.cumsum(-2)[..., upto, :]).to(value.dtype)
 
 
-def attention_with_sink(
-    query: Query, key: Key, value: Value, sink: Sink | None, *, visible: Visible, causal: bool, scale: float
-) -> Mixed:
-    """e^s / (e^sink + sum e^s): softmax with one more key, whose logit is `sink` for every query and whose value is 0.
+def attention_with_sink(inputs: AttentionInputs, sink: PerHead | None = None) -> Mixed:
+    """Return attention e^s / (e^sink + sum e^s), with one more key whose logit is `sink` and whose value is 0.
 
     Without `sink` that logit is 0, and the key is 0. Otherwise queries and keys get one more coordinate for it, and so
-    do the values, because the fused kernel wants one width for all three.
+    do the values, because the fused kernel needs the same width for all three.
     """
-    heads, width = query.shape[1], value.shape[-1]
-    key, value = for_every_head(key, heads), for_every_head(value, heads)
+    whole, scale = inputs.unshared, inputs.scale
+    query, key, value = whole.query, whole.key, whole.value
+    width = value.shape[-1]
     if sink is None:
         key = F.pad(key, (0, 0, 1, 0))
     else:
@@ -95,51 +81,36 @@ def attention_with_sink(
         query, key = F.pad(query, (0, 1), value=1.0), torch.cat([drain, F.pad(key, (0, 1))], -2)
         value = F.pad(value, (0, 1))
     value = F.pad(value, (0, 0, 1, 0))
-    if visible is None and causal:
+    if inputs.visible is None and inputs.causal:
         # The key in front shifts all others by one place, so an unused query goes in front as well.
         query = F.pad(query, (0, 0, 1, 0))
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)[..., 1:, :width]
-    mask = seen(query.shape[-2], key.shape[-2] - 1, visible, causal, query.device)
+    mask = inputs.mask
     mask = None if mask is None else F.pad(mask, (1, 0), value=True)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)[..., :width]
 
 
-def attention_with_share_of_sink(
-    query: Query,
-    key: Key,
-    value: Value,
-    sink: Sink,
-    share: Float[Tensor, "head 1 1"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-) -> Mixed:
+def attention_with_share_of_sink(inputs: AttentionInputs, sink: PerHead, share: Float[Tensor, "head 1 1"]) -> Mixed:
     """Return (1 - share) of attention without the sink plus `share` of attention with it.
 
     This takes one fused call where the kernel returns its log-sum-exp (`sunk_attention`), else two.
     """
-    heads = query.shape[1]
-    spread, values = for_every_head(key, heads), for_every_head(value, heads)
-    mask = blind = None
-    if visible is not None:
-        mask = seen(query.shape[-2], key.shape[-2], visible, causal, query.device)
+    fused, blind = inputs.unshared, None
+    if inputs.visible is not None:
+        mask = inputs.mask
         assert mask is not None
-        blind = ~mask.any(-1, keepdim=True)  # sees everything, and is set to 0 afterwards, as in `plain_attention`
-        mask = mask | blind
-    alone = causal and mask is None  # a mask already contains it
-    if value.shape[-1] == query.shape[-1] and takes(query, spread, values, mask, alone, scale):
-        logit = sink.to(share.dtype)[:, None, None]
-        mixed = sunk_attention(query, spread, values, logit, share, mask=mask, causal=alone, scale=scale)
+        blind = ~mask.any(-1, keepdim=True)  # such rows see everything, then become 0, as in `plain_attention`
+        fused = replace(fused, visible=mask | blind, causal=False)
+    if fused.value.shape[-1] == fused.query.shape[-1] and takes(fused):
+        mixed = sunk_attention(fused, sink.to(share.dtype)[:, None, None], share)
         return mixed if blind is None else mixed.masked_fill(blind, 0.0)
-    without = plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
-    within = attention_with_sink(query, key, value, sink, visible=visible, causal=causal, scale=scale)
+    without, within = plain_attention(inputs), attention_with_sink(inputs, sink)
     return without + share * (within - without)
 
 
-def sink_pattern(query: Query, key: Key, sink: Sink, *, visible: Visible, causal: bool, scale: float) -> Weights:
+def sink_pattern(inputs: AttentionInputs, sink: PerHead) -> Weights:
     """Return the weights of `attention_with_sink` on the real keys."""
-    logits = scores(query, key, visible, causal, scale)
+    logits = scores(inputs)
     extra = sink.to(logits.dtype)[None, :, None, None].expand(*logits.shape[:-1], 1)
     return torch.cat([extra, logits], -1).softmax(-1)[..., 1:]
 

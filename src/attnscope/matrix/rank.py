@@ -1,20 +1,18 @@
-"""How many directions a matrix of tokens really uses: stable, effective and numerical rank.
+"""How many directions a matrix of tokens uses: stable and effective rank.
 
 Routes, chosen by cost and accuracy:
 
 - singular values, and with them the effective rank: eigenvalues of the smaller Gram matrix (n x n or d x d) in float64.
-  Squaring halves the digits: singular values below 1e-8 of the largest are lost. float32 would lose those below 3e-4,
+  Squaring halves the digits: singular values below 1e-8 of the largest are lost. float32 would lose values below 3e-4,
   which are most of them once one activation is massive.
 - stable rank: the same while the smaller side is at most `GRAM_LIMIT`. Beyond it, where all eigenvalues would cost far
   more than the model's own block, the largest one alone by block power iteration.
-- numerical rank: singular values themselves (svdvals). Its threshold, max(n, d) eps s_1, lies below what a Gram matrix
-  can resolve.
 """
 
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.matrix.spectrum import incoherent_columns, leading_singular_values
@@ -31,7 +29,7 @@ def singular_values(stream: Tokens, token_mask: TokenMask | None = None) -> Floa
 
 
 def stable_rank(stream: Tokens, token_mask: TokenMask | None = None) -> Float[Tensor, " batch"]:
-    """||X||_F^2 / ||X||_2^2 (arXiv:1501.01571): 1 for rank one, at most min(n, d); zero for zeros."""
+    """Return ||X||_F^2 / ||X||_2^2 (arXiv:1501.01571): 1 for rank one, at most min(n, d); zero for zeros."""
     parts = []
     for some in sequences(stream, token_mask):
         largest = _largest(some)
@@ -42,7 +40,7 @@ def stable_rank(stream: Tokens, token_mask: TokenMask | None = None) -> Float[Te
 
 
 def gram_stable_rank(stream: Tokens, token_mask: TokenMask | None = None) -> Float[Tensor, " batch"]:
-    """||X X^T||_F^2 / ||X X^T||_2^2 = sum_i s_i^4 / s_1^4, the stable rank of the tokens' Gram matrix; zero for zeros.
+    """Return ||X X^T||_F^2 / ||X X^T||_2^2 = sum_i s_i^4 / s_1^4, the stable rank of the Gram matrix; zero for zeros.
 
     arXiv:2410.07799 follows this through depth. s_i^4 / s_1^4 <= s_i^2 / s_1^2, so it never exceeds `stable_rank`.
     """
@@ -55,9 +53,9 @@ def gram_stable_rank(stream: Tokens, token_mask: TokenMask | None = None) -> Flo
 
 
 def effective_rank(stream: Tokens, token_mask: TokenMask | None = None) -> Float[Tensor, " batch"]:
-    """exp of the entropy of p_i = s_i / sum_j s_j (Roy and Vetterli 2007; arXiv:2210.02885); zero for zeros.
+    """Return exp of the entropy of p_i = s_i / sum_j s_j (Roy and Vetterli 2007; arXiv:2210.02885); zero for zeros.
 
-    Equals k when k singular values are equal and the others zero, lies between 1 and the rank, ignores scale.
+    It equals k if k singular values are equal and the others zero, lies between 1 and the rank, and ignores scale.
     """
     values = singular_values(stream, token_mask)
     total = values.sum(dim=-1, keepdim=True)
@@ -66,25 +64,13 @@ def effective_rank(stream: Tokens, token_mask: TokenMask | None = None) -> Float
     return torch.where(total.squeeze(-1) == 0, 0.0, rank)
 
 
-def numerical_rank(
-    stream: Tokens, token_mask: TokenMask | None = None, tolerance: float | None = None
-) -> Int[Tensor, " batch"]:
-    """Count the singular values above `tolerance` (default max(n, d) eps) times the largest."""
-    relative = max(stream.shape[-2:]) * torch.finfo(stream.dtype).eps if tolerance is None else tolerance
-    parts = []
-    for some in sequences(stream, token_mask):
-        values = torch.linalg.svdvals(some.tokens.double())
-        parts.append((values > relative * values[..., :1]).sum(dim=-1))
-    return torch.cat(parts)
-
-
 def _largest(some: Sequences) -> Float[Tensor, " batch"]:
     small = min(some.tokens.shape[1:]) <= GRAM_LIMIT
     return _gram_values(some.tokens)[:, 0] if small else _largest_singular_value(some)
 
 
 def _gram(tokens: Tokens) -> Float[Tensor, "batch side side"]:
-    """Return the smaller of X X^T and X^T X: they have the same eigenvalues, but for zeros."""
+    """Return the smaller of X X^T and X^T X: they have the same non-zero eigenvalues."""
     wide = tokens if tokens.device.type == "mps" else tokens.double()  # that device has no float64
     return wide @ wide.mT if wide.shape[-2] <= wide.shape[-1] else wide.mT @ wide
 

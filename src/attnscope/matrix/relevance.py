@@ -1,9 +1,9 @@
 """Relevance from attention and its gradient (arXiv:2103.15679), for one stream or two that attend to each other.
 
-Abar = mean over heads of (dA * A)^+ (equation 5), a few rows at a time. The gradient of the pattern needs no map: for
-O = A V, dA = dO V^T, one dot product per entry, where the paper asks a model for both n x n maps. With A = exp(s - lse)
-a tile of Abar needs the queries and dO of its rows and the keys and values of its columns. Rows that r does not touch
-are not computed: the relevance of one answer begins with a single row.
+Abar = mean over heads of (dA * A)^+ (equation 5) is computed for a few rows at a time. The gradient of the pattern
+needs no map: for O = A V, dA = dO V^T, one dot product per entry, where the paper needs both n x n maps from the model.
+With A = exp(s - lse) a tile of Abar needs the queries and dO of its rows and the keys and values of its columns. Rows
+where r is 0 are not computed: the relevance of one answer begins with a single row.
 
 Two streams s and q (words and patches), equations 6 to 11:
 
@@ -35,14 +35,14 @@ from attnscope.matrix.tiling import Strip, cut
 TokenVectors = dict[str, Float[Tensor, "token width"]]  # by stack
 TokenScores = dict[str, Float[Tensor, " token"]]
 Map = Float[Tensor, "_ _"]  # maps of one dictionary differ in size
-MOST_NUMBERS = 1 << 28  # of all maps together: 1 GB in float32
+MOST_NUMBERS = 1 << 28  # limit for all maps together: 1 GB in float32
 
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """One attention call of a run that ended in a number: its scores, values, and the number's gradient at A V.
+    """One attention call of a run with a scalar result: its scores, its values, and the gradient of the result at A V.
 
-    Queries of `stack` look at keys of `keys_from`; both are the same in self-attention.
+    Queries of `stack` attend to keys of `keys_from`; both are the same in self-attention.
     """
 
     stack: str
@@ -50,7 +50,7 @@ class AttentionCall:
     layer: int
     scores: Scores
     value: Float[Tensor, "batch kv_heads key value_dim"]
-    gradient: Float[Tensor, "batch query heads value_dim"]  # of the number, at A V
+    gradient: Float[Tensor, "batch query heads value_dim"]  # gradient of the scalar result with respect to A V
     sees_last: bool = True  # whether its input depends on the output of the call before
     of_old_states: bool = False  # whether it reads an outdated state of another stream
 
@@ -77,7 +77,7 @@ def from_right(call: AttentionCall, x: Float[Tensor, "batch key"]) -> Float[Tens
 
 
 def abar(call: AttentionCall) -> Float[Tensor, "query key"]:
-    """Return Abar of one sequence, for streams that read each other."""
+    """Return the whole map Abar of one sequence, for streams that attend to each other."""
     scores, dtype = call.scores, torch.promote_types(call.gradient.dtype, torch.float32)
     out = call.gradient.new_zeros(scores.query.shape[2], scores.key.shape[2], dtype=dtype)
     for strip, key, tile in _tiles(call, dtype):
@@ -91,7 +91,7 @@ def _tiles(
     """Yield (dA * A)^+ tile by tile; strips whose `rows` are all 0 are skipped. Query heads that share values share the
     product with them."""
     scores = call.scores
-    sharing = scores.query.shape[1] // call.value.shape[1]  # query heads that read the values of one head
+    sharing = scores.query.shape[1] // call.value.shape[1]  # number of query heads that share the values of one head
     gradient, value = call.gradient.to(dtype).transpose(1, 2), call.value.to(dtype)
     for strip, tiles in pattern_strips(scores, dtype, lse=precise_lse(scores, dtype)):
         if rows is not None and not bool(rows[strip.batch, strip.row].any()):
@@ -107,7 +107,7 @@ def _tiles(
 
 
 def read_each_other(calls: Sequence[AttentionCall]) -> bool:
-    """Return whether two stacks read each other."""
+    """Return whether two stacks attend to each other."""
     crossing = {(call.stack, call.keys_from) for call in calls if call.crosses}
     return any((keys, stack) in crossing for stack, keys in crossing)
 
@@ -126,7 +126,7 @@ def of_two_streams(
 
 
 def relevance_maps(calls: Sequence[AttentionCall]) -> dict[tuple[str, str], Map]:
-    """Return R^ab for every two streams a and b after all calls."""
+    """Return R^ab for every pair of streams a and b after all calls."""
     sizes: dict[str, int] = {}
     for call in calls:
         sizes[call.stack] = call.scores.query.shape[2]
@@ -157,7 +157,7 @@ def relevance_maps(calls: Sequence[AttentionCall]) -> dict[tuple[str, str], Map]
 def _added(
     call: AttentionCall, maps: dict[tuple[str, str], Map], streams: tuple[str, ...]
 ) -> dict[tuple[str, str], Map]:
-    """Return the addition of one call to the maps."""
+    """Return the terms that one call adds to the maps."""
     s, q, pattern = call.stack, call.keys_from, abar(call)
     if not call.crosses:
         return {(s, other): pattern @ maps[s, other] for other in streams}
@@ -165,7 +165,7 @@ def _added(
 
 
 def normalised(relevance: Float[Tensor, "token token"]) -> Float[Tensor, "token token"]:
-    """Rbar = I + S^-1 (R - I) (8, 9)."""
+    """Return Rbar = I + S^-1 (R - I) (8, 9)."""
     own = torch.eye(len(relevance), dtype=relevance.dtype, device=relevance.device)
     others = relevance - own
     sums = others.sum(-1, keepdim=True)
@@ -173,7 +173,7 @@ def normalised(relevance: Float[Tensor, "token token"]) -> Float[Tensor, "token 
 
 
 def _in_parallel(calls: Sequence[AttentionCall]) -> list[list[AttentionCall]]:
-    """Group calls one by one; two that cross in opposite ways without seeing each other form one group."""
+    """Put each call into a group of its own, but two that cross in opposite ways without seeing each other into one."""
     groups: list[list[AttentionCall]] = []
     for call in calls:
         before = groups[-1][-1] if groups else None

@@ -1,4 +1,4 @@
-"""How far a matrix of tokens is from having one token repeated: the residual of Dong, Cordonnier and Loukas.
+"""How far a matrix of tokens is from one token repeated in every row: the residual of Dong, Cordonnier and Loukas.
 
     res(X) = X - 1 x^T,  x = argmin ||X - 1 x^T||    (arXiv:2103.03404, section 2)
 
@@ -8,17 +8,17 @@ mean throughout; so does `relative_residual` here. The mean is never far off: fo
 
     x_i - mean = (1 - 1/n)(x_i - c) - (1/n) sum_{j != i} (x_j - c),
 
-whence ||X - 1 mean^T|| <= 2 (1 - 1/n) ||X - 1 c^T|| in both norms; with c = 0, the relative residual is below 2.
+so ||X - 1 mean^T|| <= 2 (1 - 1/n) ||X - 1 c^T|| in both norms; with c = 0, the relative residual is below 2.
 
-`YARDSTICKS` measure how large the residual is beside the tokens themselves, each about its own centre. Padding never
-counts. A stream of zeros has residual zero.
+`YARDSTICKS` measure the residual relative to the tokens themselves, each about its own centre. Padding never counts. A
+stream of zeros has residual zero.
 
     1,inf       sqrt(||.||_1 ||.||_inf), about the mean token: the figure of arXiv:2103.03404, as computed there.
                 The mean is within a factor 2 (1 - 1/n) of the best centre.
     frobenius   about the mean token, which is the best centre
     1           largest column sum, about the median of every column, which is the best centre
     inf         largest row sum. The best centre solves a linear program: it is solved for matrices of up to 4,096
-                entries; larger ones are taken about the mean, within a factor 2 (1 - 1/n) of the best
+                entries; larger matrices are centred at the mean, within a factor 2 (1 - 1/n) of the best
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ LARGEST_PROGRAM = 4096
 
 
 def largest_column_sum(matrix: Matrix) -> Float[Tensor, "*batch"]:
-    """||M||_1, the norm induced by the l1 norm of vectors."""
+    """Return ||M||_1, the norm induced by the l1 norm of vectors."""
     return matrix.abs().sum(dim=-2).amax(dim=-1)
 
 
 def largest_row_sum(matrix: Matrix) -> Float[Tensor, "*batch"]:
-    """||M||_inf, the norm induced by the linf norm of vectors."""
+    """Return ||M||_inf, the norm induced by the linf norm of vectors."""
     return matrix.abs().sum(dim=-1).amax(dim=-1)
 
 
 def composite_norm(matrix: Matrix) -> Float[Tensor, "*batch"]:
-    """||M||_{1,inf} = sqrt(||M||_1 ||M||_inf), the paper's yardstick; not a norm (no triangle inequality)."""
+    """Return ||M||_{1,inf} = sqrt(||M||_1 ||M||_inf), as in the paper; not a norm (no triangle inequality)."""
     return _composite(matrix.abs())
 
 
@@ -60,16 +60,16 @@ def _composite(size: Matrix) -> Float[Tensor, "*batch"]:
 
 
 def residual_about_mean(stream: Tokens, token_mask: TokenMask | None = None) -> Tokens:
-    """X - 1 mean^T: exact for the Frobenius norm, the authors' choice for all. Padding rows are zero."""
+    """Return X - 1 mean^T: the best centre for the Frobenius norm, and the one the authors use. Padding is 0."""
     return torch.cat([some.residual() for some in sequences(stream, token_mask)])
 
 
 def residual_about_median(stream: Tokens, token_mask: TokenMask | None = None) -> Tokens:
-    """X - 1 median^T: the smallest possible ||.||_1, since each column sum is smallest at its median."""
+    """Return X - 1 median^T: the smallest possible ||.||_1, since each column sum is smallest at its median."""
     parts = []
     for some in sequences(stream, token_mask):
         tokens = some.tokens.clone(memory_format=torch.contiguous_format)
-        if some.padding is not None:  # sorted behind everything real
+        if some.padding is not None:  # padding is sorted after all real entries
             tokens.view(-1, tokens.shape[-1]).index_fill_(0, some.padding, torch.inf)
         middle = ((some.count - 1) / 2).long().clamp_min(0)[:, None, None].expand(-1, 1, tokens.shape[-1])
         median = tokens.sort(dim=-2).values.gather(-2, middle)
@@ -117,7 +117,7 @@ def _chebyshev_centre(tokens: np.ndarray) -> np.ndarray:
 
 
 def residual_frobenius(stream: Tokens, token_mask: TokenMask | None = None) -> Float[Tensor, " batch"]:
-    """||X - 1 mean^T||_F, the distance d_M to the one-token subspace (arXiv:2202.08625).
+    """Return ||X - 1 mean^T||_F, the distance d_M to the one-token subspace (arXiv:2202.08625).
 
     The difference is formed before it is squared: ||X||_F^2 - n |mean|^2 loses every digit once tokens are alike.
     """
@@ -125,7 +125,7 @@ def residual_frobenius(stream: Tokens, token_mask: TokenMask | None = None) -> F
 
 
 def relative_residual(stream: Tokens, token_mask: TokenMask | None = None) -> Float[Tensor, " batch"]:
-    """||X - 1 mean^T||_{1,inf} / ||X||_{1,inf}, the figure the paper reports; zero for a stream of zeros."""
+    """Return ||X - 1 mean^T||_{1,inf} / ||X||_{1,inf}, as reported in the paper; zero for a stream of zeros."""
     parts = []
     for some in sequences(stream, token_mask):
         whole = composite_norm(some.tokens)

@@ -1,11 +1,11 @@
 """Scores: everything that determines an attention pattern, without the pattern.
 
-An attention call is determined by its queries and keys, a scale, and what is done to the logits:
+An attention call is determined by its queries and keys, a scale, and changes to the logits:
 
     s_ij = softcap(scale * q_i . k_j) + bias_ij,  -inf where (i, j) is not allowed,
     A_ij = exp(s_ij - lse_i),                      lse_i = log(sum_j exp(s_ij) [+ exp(sink)]).
 
-Functions of this room take a `Scores` and never hold an n x n map.
+Functions of this package take a `Scores` and never hold an n x n map.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Scores:
     bias: Float[Tensor, "#batch #heads #query key"] | None = None  # added to the logits; -inf forbids
     softcap: float | None = None  # c tanh(s/c), before bias
     sinks: Float[Tensor, " heads"] | None = None  # one learned extra logit per head: rows then sum to < 1
-    lse: RowValues | None = None  # if the model's own kernel returned it (sink included)
-    pattern: Maps | None = None  # if the model itself made its maps
+    lse: RowValues | None = None  # given if the model's own kernel returned it (sink included)
+    pattern: Maps | None = None  # given if the model itself computed its maps
 
     @property
     def plain(self) -> bool:
@@ -48,7 +48,7 @@ class Scores:
         return self.softcap is None and self.sinks is None and self.bias is None and self.pattern is None
 
     def with_equal_logits(self) -> Scores:
-        """Return the same masks with uniform rows."""
+        """Return scores with the same masks and equal logits, so that rows are uniform."""
         bias = None if self.bias is None else torch.zeros_like(self.bias).masked_fill(self.bias.isneginf(), -torch.inf)
         pattern = None if self.pattern is None else (self.pattern > 0).to(self.pattern.dtype)
         if pattern is not None:
@@ -57,7 +57,7 @@ class Scores:
 
     @property
     def sharing(self) -> int:
-        """How many query heads read one key head."""
+        """The number of query heads that share one key head."""
         return self.query.shape[1] // self.key.shape[1]
 
     @property
@@ -70,7 +70,7 @@ class Scores:
 def pointwise_mass(scores: Scores, name: str, *, key_mask: KeyMask, dtype: torch.dtype, lse: RowValues) -> RowValues:
     """Return `first_key_mass`, `self_mass` or `previous_mass` of a plain scaled dot product in O(n d).
 
-    A_ij = exp(s_ij - lse_i) needs one entry of a row, not the row.
+    A_ij = exp(s_ij - lse_i) needs only one entry of the row.
     """
     row = torch.arange(scores.query.shape[2], device=key_mask.device)
     if name == "first_key_mass":

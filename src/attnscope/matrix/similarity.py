@@ -47,7 +47,7 @@ def diameter(stream: Tokens, token_mask: TokenMask | None = None) -> Float[Tenso
     parts = []
     for some in sequences(stream, token_mask):
         tokens = some.tokens
-        if some.padding is not None:  # moved to the mean token, which lies inside the cloud
+        if some.padding is not None:  # padding is moved to the mean token, which lies inside the cloud
             tokens = tokens.clone()
             rows = tokens.flatten(0, 1)
             rows[some.padding] = some.mean().squeeze(-2)[some.padding // tokens.shape[1]]
@@ -62,9 +62,10 @@ def diameter(stream: Tokens, token_mask: TokenMask | None = None) -> Float[Tenso
 def sample_rows(
     query_mask: QueryMask, most: int = OVERLAP_ROWS
 ) -> tuple[Int[Tensor, "batch rows"], Bool[Tensor, "batch rows"]]:
-    """Return at most `most` real rows per sequence, the last of each of as many equal stretches; and which count.
+    """Return at most `most` real rows per sequence, the last of each of as many equal stretches, and the mask of those
+    in use.
 
-    A short sequence gives every row; a longer one skips the first rows, which see next to nothing. Rows are chosen by
+    A short sequence gives every row; a longer one skips the first rows, which see very few keys. Rows are chosen by
     their rank among the real ones, so padding on either side chooses the same tokens.
     """
     count = query_mask.sum(-1, keepdim=True)
@@ -87,7 +88,7 @@ def mean_cosines(
 
 
 def rows_of(scores: Scores, rows: Int[Tensor, "batch rows"]) -> Scores:
-    """Return the same attention for some queries of each sequence. Position becomes a mask."""
+    """Return the scores of selected queries of each sequence, with position turned into a mask."""
 
     def pick(tensor: Tensor) -> Tensor:
         """Gather along the query axis of a `#batch #heads #query last` tensor, if it has one."""

@@ -8,8 +8,8 @@ SwiGLU without its SiLU is a quadratic form of the token, one for every channel 
     U_k = sum_i D_ki g_i u_i^T,  S_k = (U_k + U_k^T)/2
 
 with g_i, u_i the rows of W_gate and W_up, and D = W_down. A channel whose S_k is far larger than the others', with one
-eigenpair that holds nearly all of it, is amplified quadratically for tokens along that eigenvector: where massive
-activations come from. All norms at once (derived):
+eigenpair that holds nearly all of it, is amplified quadratically for tokens along that eigenvector, which is where
+massive activations come from. All norms at once (derived):
 
     ||U_k||_F^2 = tr(U_k U_k^T) = sum_ij D_ki D_kj (g_i . g_j)(u_i . u_j) = d_k^T (G G^T * U U^T) d_k
 """
@@ -32,7 +32,7 @@ _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53)
 
 
 def incoherent_columns(rows: int, columns: int) -> Float[Tensor, "rows columns"]:
-    """Return deterministic start vectors that look random: quadratic phases.
+    """Return deterministic start vectors that behave like random ones, made of quadratic phases.
 
     Entry (r, c) is cos(2 pi frac(r^2 sqrt(p_c)) + c), with p_c the c-th prime and r = 1, 2, ... By Weyl's theorem
     r^2 sqrt(p) is equidistributed modulo 1, so no structured singular vector is orthogonal to all of them. Row r does
@@ -49,9 +49,9 @@ def leading_singular_values(
 ) -> Float[Tensor, "*batch count"]:
     """Return the `count` largest singular values of M, given as x -> M x and y -> M^T y, largest first.
 
-    Block power iteration that keeps what it has seen (block Krylov): with V the start block, an orthonormal basis Q of
-    span[V, (M^T M) V, ..., (M^T M)^(steps-1) V] is built, and the singular values of M Q are returned. They never
-    exceed the true ones (Q has orthonormal columns), and fall short of them by a factor 1 - O(log^2(n) / steps^2)
+    This is block power iteration that keeps all earlier blocks (block Krylov): with V the start block, an orthonormal
+    basis Q of span[V, (M^T M) V, ..., (M^T M)^(steps-1) V] is built, and the singular values of M Q are returned. They
+    never exceed the true ones (Q has orthonormal columns), and fall short of them by a factor 1 - O(log^2(n) / steps^2)
     whatever the spectrum, exponentially little where there is a gap (Musco and Musco, arXiv:1504.05477, theorem 1). A
     value of multiplicity m needs a block of m columns.
     """
@@ -61,7 +61,7 @@ def leading_singular_values(
         if basis.shape[-1] >= basis.shape[-2]:
             break  # the basis is the whole space, and the answer exact
         grown = apply_transposed(apply(newest))
-        for _ in range(2):  # once is not enough where M^T M maps the block nearly into what is already spanned
+        for _ in range(2):  # once is not enough where M^T M maps the block nearly into the span of the basis
             grown = grown - basis @ (basis.mT @ grown)
         newest = orthonormal(grown)
         # A block that was already spanned leaves only rounding noise, which overlaps with the basis: the Householder
@@ -85,10 +85,10 @@ def orthonormal(columns: Float[Tensor, "*batch row column"]) -> Float[Tensor, "*
 def product_norm(
     left: Float[Tensor, "*batch outer inner"], right: Float[Tensor, "*batch inner other"]
 ) -> Float[Tensor, "*batch"]:
-    """Return ||L R||_2 for a tall L and a wide R, by matrices of the inner size only.
+    """Return ||L R||_2 without forming L R; NaN where L or R is not finite.
 
     L = Q_1 R_1 and R^T = Q_2 R_2 with orthonormal Q_1, Q_2 give L R = Q_1 (R_1 R_2^T) Q_2^T, and the outer factors
-    change no singular value.
+    change no singular value. Only R_1 R_2^T, a matrix of the inner size, is decomposed.
     """
     dtype = accumulation_dtype(left)
     inner_left = torch.linalg.qr(left.to(dtype), mode="r").R
@@ -130,12 +130,12 @@ def qk_spectrum(
 def without_silu(
     tokens: Float[Tensor, "*token width"], gate: Gate, up: Gate, down: Float[Tensor, "channel hidden"]
 ) -> Float[Tensor, "*token channel"]:
-    """Return W_down (W_gate h * W_up h)."""
+    """Return SwiGLU without its SiLU, W_down (W_gate h * W_up h)."""
     return ((tokens @ gate.mT) * (tokens @ up.mT)) @ down.mT
 
 
 def quadratic_form(gate: Gate, up: Gate, row: Float[Tensor, " hidden"]) -> Float[Tensor, "width width"]:
-    """Return S_k of the channel whose row of W_down is `row`."""
+    """Return the quadratic form S_k of the channel whose row of W_down is `row`."""
     form = gate.mT @ (row[:, None] * up)
     return (form + form.mT) / 2
 
@@ -148,7 +148,7 @@ def form_norms(gate: Gate, up: Gate, down: Float[Tensor, "channel hidden"]) -> F
 
 
 def dominance(form: Float[Tensor, "width width"]) -> tuple[float, Float[Tensor, " width"]]:
-    """Return |largest eigenvalue| / ||S||_F, between 1/sqrt(width) and 1 (a single eigenpair), and its vector."""
+    """Return |largest eigenvalue| / ||S||_F, between 1/sqrt(width) and 1 (a single eigenpair), and its eigenvector."""
     values, vectors = torch.linalg.eigh(form.double())
     most = int(values.abs().argmax())
     size = float(values.norm())

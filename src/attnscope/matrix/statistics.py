@@ -1,13 +1,13 @@
 """Exact statistics of attention patterns without the patterns: one entry point, three routes.
 
-    blocked   one pass over cache-sized tiles; every kind of logit, every device; the fast one (blocked.py)
+    blocked   one pass over cache-sized tiles; every kind of logit, every device; the fast route (blocked.py)
     fused     fused attention calls and identities; plain scaled dot products on a CPU (fused.py)
     dense     the whole pattern in float64; slow, obvious, for tests (dense.py)
 
 All give the same numbers. On one CPU thread, with the log-sum-exp known as in a scan, the whole default set costs 1.2
 to 1.7 bare fused calls by the blocked route at 128 to 16384 keys, and 3.3 to 8 by the fused route (see
-bench/statistics.py). Masses on chosen keys alone need neither: `auto` takes dot products for those, and the blocked
-route otherwise.
+bench/statistics.py). Masses on chosen keys need neither route: `auto` computes them by dot products, and all else by
+the blocked route.
 
 Rows whose query is padding are 0 and add nothing to `received`; padded keys are 0 in `received`, `self_mass`,
 `previous_mass`. A row that sees no key is 0, never NaN. With learned sinks rows sum to less than 1; their entropy is
@@ -81,7 +81,7 @@ def attention_statistics(
 
 
 def _without_padding(scores: Scores, query_mask: QueryMask, key_mask: KeyMask) -> Scores:
-    """Set padding to zero: it may be NaN, and NaN would get past any mask."""
+    """Set padding to zero: it may be NaN, which no mask removes."""
     if scores.pattern is not None or (bool(query_mask.all()) and bool(key_mask.all())):
         return scores
     return replace(
@@ -93,7 +93,7 @@ def _without_padding(scores: Scores, query_mask: QueryMask, key_mask: KeyMask) -
 
 
 def working_precision(scores: Scores) -> torch.dtype:
-    """Return float32 if it cannot miss the stated accuracy, else float64."""
+    """Return float32 if it is sure to reach the stated accuracy, else float64."""
     if torch.float64 in (scores.query.dtype, scores.key.dtype):
         return torch.float64
     if scores.pattern is not None:
@@ -103,7 +103,7 @@ def working_precision(scores: Scores) -> torch.dtype:
 
 
 def logit_bound(scores: Scores) -> float:
-    """Return the largest |s_ij| that Cauchy-Schwarz allows, from the longest query and key: O(n d)."""
+    """Return the Cauchy-Schwarz bound on |s_ij| from the longest query and the longest key, in O(n d)."""
     if scores.query.numel() == 0 or scores.key.numel() == 0:
         return 0.0
     longest = [torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).amax() for x in (scores.query, scores.key)]
@@ -115,7 +115,7 @@ def logit_bound(scores: Scores) -> float:
 
 
 def _trusted_lse(scores: Scores, accumulate: torch.dtype | None, dtype: torch.dtype) -> RowValues | None:
-    """Return the given log-sum-exp if it is as precise as the arithmetic; from half-precision inputs it is not."""
+    """Return the given log-sum-exp if it is as precise as the arithmetic, which it is not for half-precision inputs."""
     if scores.lse is None or scores.lse.dtype.itemsize < dtype.itemsize:
         return None
     if accumulate is None and scores.query.dtype.itemsize < 4:

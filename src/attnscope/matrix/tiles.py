@@ -5,8 +5,8 @@ over rows or columns of A is a sum over tiles, in memory that does not grow with
 product (added to the bias, if any) and one exponential. Tiles that position or mask forbid as a whole are never
 computed; query heads that share a key head share the product.
 
-An unknown log-sum-exp is computed first, from the same tiles: in place if a row's keys fit in one tile, else by a sweep
-of its own.
+An unknown log-sum-exp is computed first, from the same tiles: in place if a row's keys fit in one tile, else by a
+separate sweep.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ StripValues = Float[Tensor, "some_batch some_heads rows"]
 
 
 class LogPattern:
-    """Fills tiles of s - lse, in a buffer that the next tile reuses."""
+    """Fill tiles of s - lse, in a buffer that the next tile reuses."""
 
     def __init__(self, scores: Scores, dtype: torch.dtype) -> None:
         self.scores = scores
@@ -41,7 +41,7 @@ class LogPattern:
         self._buffers: dict[str, Tensor] = {}
         self._zero = torch.zeros((), dtype=dtype, device=self.query.device)
         self._edges: dict[tuple[int, int, int], Tensor] = {}
-        self.lse: RowValues | None = None  # receives what is subtracted from each row, if given
+        self.lse: RowValues | None = None  # if given, receives the number subtracted from each row
 
     def logits(self, tile: Tile, lse: StripValues | None) -> TileValues | None:
         """Return s - lse on a tile, about FORBIDDEN where a key may not be seen; None if no key may be seen."""
@@ -72,7 +72,7 @@ class LogPattern:
         return out
 
     def exponential(self, log: Float[Tensor, " ..."]) -> Float[Tensor, " ..."]:
-        """Return exp of a tile, in a second buffer. The tile itself is cut off at FLOOR."""
+        """Return exp of a tile, in a second buffer. The tile itself is clamped to FLOOR from below."""
         return torch.exp(log.clamp_min_(FLOOR), out=self._buffer("exp", log.shape))
 
     def normalised(self, log: TileValues, strip: Strip, live: Tensor | None) -> TileValues:
@@ -86,7 +86,7 @@ class LogPattern:
         return pattern.mul_(torch.exp(-above))
 
     def note(self, lse: StripValues, strip: Strip) -> None:
-        """Store what was subtracted from a strip's logits, if there is a tensor for it."""
+        """Store the log-sum-exp subtracted from a strip's logits, if there is a tensor for it."""
         if self.lse is not None:
             cut(self.lse, strip.batch, strip.head, strip.row).copy_(lse)
 
@@ -118,7 +118,7 @@ class LogPattern:
     def _edge(self, tile: Tile) -> Float[Tensor, "rows keys"] | None:
         """Return 0 inside the band and FORBIDDEN outside, for a tile that the edge of the band crosses.
 
-        Cached: every sequence and head has the same edges, and long sequences have few kinds of them.
+        The result is cached: every sequence and head has the same edges, and long sequences have few kinds of them.
         """
         band, row, key = self.scores.band, tile.row, tile.key
         inside_ahead = band.ahead is None or key.stop - 1 - row.start <= band.ahead
@@ -145,13 +145,13 @@ class LogPattern:
         return total
 
     def complete(self, log_sum: Tensor, strip: Strip, live: Tensor | None) -> Tensor:
-        """`complete_lse` for the heads of a strip."""
+        """Apply `complete_lse` to the heads of a strip."""
         sinks = None if self.scores.sinks is None else self.scores.sinks[strip.head]
         return complete_lse(log_sum, sinks, live)
 
 
 def complete_lse(log_sum: RowValues, sinks: Float[Tensor, " heads"] | None, live: QueryMask | None) -> RowValues:
-    """Add the learned sinks. Rows that see nothing or are not `live` get a value that makes them 0."""
+    """Add the learned sinks. Rows that see nothing or are not `live` get a value for which A is 0."""
     seen = sees_any(log_sum, live)
     if sinks is not None:
         log_sum = torch.logaddexp(log_sum, sinks.detach().to(log_sum.dtype)[:, None])
@@ -190,8 +190,8 @@ def pattern_strips(
     """Yield the pattern strip by strip, and each strip tile by tile as (keys, A, ln A), without empty tiles.
 
     A and ln A are buffers: read or overwrite them before the next tile. `lse`, sinks included, is used if given. Rows
-    whose `query_mask` is False are 0 in A (to within `VANISHING`). What was subtracted from each row's logits is
-    written to `noted`, if given: huge for rows that see nothing or are masked.
+    whose `query_mask` is False are 0 in A (to within `VANISHING`). The number subtracted from each row's logits is
+    written to `noted`, if given; it is huge for rows that see nothing or are masked.
     """
     source = LogPattern(scores, dtype)
     source.lse = noted
@@ -223,7 +223,7 @@ def _computed_tiles(
 def _given_tiles(
     pattern: Tensor, strip: Strip, dtype: torch.dtype, live: Tensor | None
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield tiles of a pattern that the model itself made."""
+    """Yield tiles of a pattern that the model itself computed."""
     for key in strip.keys:
         tile = cut(pattern.detach(), strip.batch, strip.head, strip.row, key).to(dtype, copy=True)
         if live is not None:

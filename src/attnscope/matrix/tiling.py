@@ -11,9 +11,9 @@ from torch import Tensor
 
 from attnscope.matrix.scores import Scores
 
-# Smaller tiles pay for calls, larger ones leave a second-level cache of 2 MB. Of tiles of 0.13-4 MB with 64-256 rows
+# Smaller tiles cost calls, larger ones exceed a second-level cache of 2 MB. Of tiles of 0.13-4 MB with 64-256 rows
 # and 256-4096 keys, this choice was within the noise (about 15%) of the best at 128, 512, 4096 and 16384 keys. An
-# accelerator wants few large tiles instead.
+# accelerator needs few large tiles instead.
 TILE_BYTES = 1024 * 1024
 ACCELERATOR_TILE_BYTES = 256 * 1024**2
 TILE_KEYS = 1024
@@ -21,7 +21,7 @@ PRODUCT_ROWS = 128
 
 
 class Tile(NamedTuple):
-    """A rectangle of the pattern of some heads of some sequences."""
+    """A rectangle of the patterns of several heads and sequences."""
 
     batch: slice
     head: slice
@@ -31,7 +31,7 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class Strip:
-    """Rows of some heads of some sequences, and the key ranges that hold all they may see."""
+    """Rows of several heads and sequences, and the key ranges that hold all keys they may see."""
 
     batch: slice
     head: slice

@@ -6,8 +6,8 @@ after the query (upper-left aligned, as in torch's fused kernels). A row that se
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -44,13 +44,13 @@ class Band:
         return Band(behind=self.ahead, ahead=self.behind)
 
     def visible(self, first: int, last: int, keys: int) -> tuple[int, int]:
-        """The half-open range of keys that at least one query in first..last (inclusive) sees."""
+        """Return the half-open range of keys that at least one query in first..last (inclusive) sees."""
         start = 0 if self.behind is None else min(max(0, first - self.behind), keys)
         stop = keys if self.ahead is None else min(keys, last + self.ahead + 1)
         return start, max(start, stop)
 
     def permits(self, row: Int[Tensor, "*rows"], key: Int[Tensor, "*keys"]) -> Bool[Tensor, " ..."]:
-        """Elementwise (broadcast) whether `row` may see `key`."""
+        """Return elementwise (broadcast) whether `row` may see `key`."""
         distance = row - key
         permitted = torch.ones_like(distance, dtype=torch.bool)
         if self.behind is not None:
@@ -58,6 +58,61 @@ class Band:
         if self.ahead is not None:
             permitted = permitted & (-distance <= self.ahead)
         return permitted
+
+
+@dataclass(frozen=True)
+class AttentionInputs:
+    """The inputs of an attention call: queries, keys, values, which keys are seen, and the scale of the logits.
+
+    Keys and values may have fewer heads than queries, which then share them. Derive other inputs from these with
+    `dataclasses.replace(inputs, query=...)`.
+    """
+
+    query: Query
+    key: Key
+    value: Value
+    visible: Visible = None
+    causal: bool = False
+    scale: float = field(kw_only=True)
+
+    @property
+    def mask(self) -> Visible:
+        """Return `visible` and `causal` as one mask; None if everything is seen."""
+        if not self.causal:
+            return self.visible
+        before = past(self.query.shape[-2], self.key.shape[-2], self.query.device)[None, None]
+        return before if self.visible is None else self.visible & before
+
+    @property
+    def unshared(self) -> AttentionInputs:
+        """Return the inputs with separate keys and values for every query head."""
+        heads = self.query.shape[1]
+        return replace(self, key=for_every_head(self.key, heads), value=for_every_head(self.value, heads))
+
+    def of_heads(self, heads: Sequence[int]) -> AttentionInputs:
+        """Return the inputs of some heads only."""
+        mine, whole, visible = list(heads), self.unshared, self.visible
+        if visible is not None and visible.shape[1] != 1:
+            visible = visible[:, mine]
+        query, key, value = whole.query[:, mine], whole.key[:, mine], whole.value[:, mine]
+        return replace(self, query=query, key=key, value=value, visible=visible)
+
+    def real_keys(self) -> RealKeys | None:
+        """Return which keys are real and whether the future is hidden; None if the mask differs between queries in any
+        other way.
+        """
+        visible, causal = self.visible, self.causal
+        if visible is None:
+            return RealKeys(None, causal)
+        if visible.shape[-2] == 1:
+            return RealKeys(visible[..., 0, :], causal)
+        real = visible[..., -1, :] if visible.shape[-1] <= self.query.shape[-2] else visible.any(-2)
+        if bool((visible == real[..., None, :]).all()):
+            return RealKeys(real, causal)
+        before = past(visible.shape[-2], visible.shape[-1], visible.device)
+        if bool(((visible & before if causal else visible) == (real[..., None, :] & before)).all()):
+            return RealKeys(real, True)
+        return None
 
 
 class RealKeys(NamedTuple):
@@ -68,7 +123,7 @@ class RealKeys(NamedTuple):
 
 
 def for_every_head(tensor: Key, heads: int) -> Float[Tensor, "batch {heads} key dim"]:
-    """Repeat keys or values that query heads share, once for each of them."""
+    """Repeat shared keys or values, once for each query head."""
     shared = tensor.shape[1]
     return tensor if shared == heads else tensor.repeat_interleave(heads // shared, dim=1)
 
@@ -77,39 +132,16 @@ def past(queries: int, keys: int, device: torch.device) -> Bool[Tensor, "{querie
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril()
 
 
-def seen(queries: int, keys: int, visible: Visible, causal: bool, device: torch.device) -> Visible:
-    """Join both masks; None if everything is seen."""
-    if not causal:
-        return visible
-    before = past(queries, keys, device)[None, None]
-    return before if visible is None else visible & before
-
-
-def real_keys(visible: Visible, causal: bool, queries: int) -> RealKeys | None:
-    """Return which keys are real and whether the future is hidden; None if queries differ in any other way."""
-    if visible is None:
-        return RealKeys(None, causal)
-    if visible.shape[-2] == 1:
-        return RealKeys(visible[..., 0, :], causal)
-    real = visible[..., -1, :] if visible.shape[-1] <= queries else visible.any(-2)
-    if bool((visible == real[..., None, :]).all()):
-        return RealKeys(real, causal)
-    before = past(visible.shape[-2], visible.shape[-1], visible.device)
-    if bool(((visible & before if causal else visible) == (real[..., None, :] & before)).all()):
-        return RealKeys(real, True)
-    return None
-
-
-def scores(query: Query, key: Key, visible: Visible, causal: bool, scale: float) -> Weights:
+def scores(inputs: AttentionInputs) -> Weights:
     """Return scale q . k, -inf where a key is not seen; in float32 or better."""
+    query, key, mask = inputs.query, inputs.key, inputs.mask
     exact = torch.promote_types(query.dtype, torch.float32)
-    logits = query.to(exact) @ for_every_head(key, query.shape[1]).to(exact).mT * scale
-    mask = seen(query.shape[-2], key.shape[-2], visible, causal, query.device)
+    logits = query.to(exact) @ for_every_head(key, query.shape[1]).to(exact).mT * inputs.scale
     return logits if mask is None else logits.masked_fill(~mask, -torch.inf)
 
 
 def softmax_rows(logits: Float[Tensor, "*rows key"]) -> Float[Tensor, "*rows key"]:
-    """Softmax; a row of only -inf is 0 and has no gradient."""
+    """Return the softmax of each row; a row of only -inf is 0 and has no gradient."""
     blind = logits.isneginf().all(-1, keepdim=True)
     return logits.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
 
@@ -151,13 +183,15 @@ class Sequences:
         return self.tokens.sum(dim=-2, keepdim=True) / self.count.clamp_min(1.0)[:, None, None]
 
     def number(self) -> Int[Tensor, "batch token"]:
-        """Number the tokens from the first real one, so that padding on the left does not shift them."""
+        """Return the tokens' positions, counted from the first real token so that padding on the left does not shift
+        them.
+        """
         if self.mask is None:
             return torch.arange(self.tokens.shape[1], device=self.tokens.device).expand(self.tokens.shape[:2])
         return (self.mask.cumsum(dim=-1) - 1).clamp_min(0)
 
     def residual(self) -> Tokens:
-        """Return X - 1 mean^T."""
+        """Return the residual X - 1 mean^T."""
         return self.blank(self.tokens - self.mean())
 
 
@@ -173,7 +207,7 @@ def sequences(stream: Tokens, token_mask: TokenMask | None, most_bytes: int = CA
             yield Sequences(some, some.new_full((len(some),), float(tokens)), None, None)
             continue
         real = mask[start : start + group]
-        # Filled, not multiplied by zero: padding rows may be NaN. (masked_fill is four times slower.)
+        # Padding is overwritten, not multiplied by zero: it may be NaN. (masked_fill is four times slower.)
         copy, padding = some.clone(memory_format=torch.contiguous_format), (~real).flatten().nonzero().squeeze(-1)
         part = Sequences(copy, real.sum(dim=-1).to(dtype), real, padding)
         part.blank(copy)
@@ -181,7 +215,7 @@ def sequences(stream: Tokens, token_mask: TokenMask | None, most_bytes: int = CA
 
 
 def accumulation_dtype(values: Tensor) -> torch.dtype:
-    """Return float64 for float64, float32 for everything narrower."""
+    """Return float64 for float64 and float32 for every narrower dtype."""
     return torch.promote_types(values.dtype, torch.float32)
 
 

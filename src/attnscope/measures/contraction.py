@@ -1,4 +1,4 @@
-"""How much a head's pattern shrinks differences between tokens."""
+"""How much the pattern of a head shrinks differences between tokens."""
 
 from functools import partial
 
@@ -15,19 +15,19 @@ from attnscope.matrix.visibility import accumulation_dtype
 
 @measure(
     title="Contraction",
-    summary="The largest factor by which the pattern can leave a difference between tokens standing.",
+    summary="The largest factor by which the pattern can scale a difference between tokens.",
     unit="factor",
     citation="arXiv:2202.08625",
     scope="attention",
     group="deep",
-    alarm=Alarm("<", 0.1, "the head wipes out nine tenths of every difference between tokens"),
+    alarm=Alarm("<", 0.1, "the head removes nine tenths of every difference between tokens"),
 )
 def contraction(
     scores: Scores, query_mask: Bool[Tensor, "batch query"], key_mask: Bool[Tensor, "batch key"]
 ) -> Float[Tensor, "batch head"]:
     # sqrt(lambda) of d_M(A X) <= sqrt(lambda) d_M(X), the norm of the pattern on centred tokens.
     dtype = accumulation_dtype(scores.query)
-    known = with_lse(scores, dtype)  # once, not in each of the many products
+    known = with_lse(scores, dtype)  # convert once, not in each of many products
     return centred_contraction(
         partial(apply, known),
         partial(apply_transposed, known),

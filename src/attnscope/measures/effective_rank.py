@@ -15,7 +15,7 @@ from attnscope.matrix import rank
     citation="arXiv:2210.02885",
     scope="stream",
     group="deep",
-    alarm=Alarm("<", 2.0, "less than two directions carry the stream"),
+    alarm=Alarm("<", 2.0, "fewer than two directions carry the stream"),
     log=True,
 )
 def effective_rank(

@@ -1,4 +1,4 @@
-"""How many keys a query really uses."""
+"""The number of keys that a query effectively uses."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -10,7 +10,7 @@ from attnscope.matrix.visibility import row_mean
 
 @measure(
     title="Effective support",
-    summary="The number of keys that a query looks at, as the inverse of the sum of squares of its row.",
+    summary="The number of keys that a query attends to, as the inverse of the sum of squares of its row.",
     unit="keys",
     low=0.0,
     high=131072.0,
@@ -24,8 +24,8 @@ def effective_support(
     row_mass: Float[Tensor, "batch head query"],
     query_mask: Bool[Tensor, "batch query"],
 ) -> Float[Tensor, "batch head"]:
-    # A row spread evenly over m keys has sum of squares mass^2/m, whatever its mass. (Rows sum to one except beside a
-    # learned sink, where 1/sum would count more keys than there are.) A row without mass uses no key.
+    # A row spread evenly over m keys has sum of squares mass^2/m, whatever its mass. (With a learned sink, rows sum to
+    # less than 1, and 1/sum would count more keys than there are.) A row without mass uses no key.
     squares = row_sum_squares.to(torch.promote_types(row_sum_squares.dtype, torch.float32))
     empty = squares == 0
     support = row_mass.to(squares.dtype).square() / squares.masked_fill(empty, 1.0)

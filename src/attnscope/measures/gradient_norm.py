@@ -1,4 +1,4 @@
-"""Whether a layer's attention still learns: the size of the gradient at each of its four projections."""
+"""Whether the attention of a block still learns: the norm of the gradient of each of its four projections."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ PROJECTIONS = ("query", "key", "value", "output")
 
 @measure(
     title="Gradient norm",
-    summary="The Frobenius norm of the gradient at the projections of queries, keys, values and outputs of a layer.",
+    summary="The Frobenius norm of the gradient of the query, key, value and output projections of a block.",
     unit="loss per weight",
     citation="arXiv:2206.03126",
     scope="training",
@@ -23,8 +23,8 @@ PROJECTIONS = ("query", "key", "value", "output")
     log=True,
 )
 def gradient_norm(gradient: Mapping[str, Float[Tensor, "inner outer"]]) -> dict[str, Float[Tensor, ""]]:
-    # If tokens are alike, attention is the same whatever the logits are: dA/ds is A (diag - A) applied to equal
-    # values, so the gradients at W_Q and W_K vanish while those at W_V and W_O stay (arXiv:2206.03126, Theorem 3.1).
+    # If tokens are alike, attention is the same whatever the logits are: dA/ds is A (diag - A) applied to equal values,
+    # so the gradients at W_Q and W_K vanish while the gradients at W_V and W_O remain (arXiv:2206.03126, Theorem 3.1).
     known = next(iter(gradient.values()), torch.zeros(()))
     dtype = accumulation_dtype(known)
     missing = torch.full((), torch.nan, dtype=dtype, device=known.device)

@@ -1,4 +1,4 @@
-"""How many directions the tokens use, by the energy of their Gram matrix X X^T, as arXiv:2410.07799 has it."""
+"""How many directions the tokens use, by the stable rank of their Gram matrix X X^T (arXiv:2410.07799)."""
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -9,7 +9,7 @@ from attnscope.matrix import rank
 
 @measure(
     title="Stable rank of the Gram matrix",
-    summary="The stable rank of all products of two tokens, X X^T: nearer to one than that of the stream itself.",
+    summary="The stable rank of the Gram matrix of the tokens, X X^T, which is closer to 1 than that of the stream.",
     unit="directions",
     citation="arXiv:2410.07799",
     scope="stream",
@@ -19,5 +19,5 @@ from attnscope.matrix import rank
 def gram_stable_rank(
     stream: Float[Tensor, "batch token width"], token_mask: Bool[Tensor, "batch token"]
 ) -> Float[Tensor, " batch"]:
-    # sum_i s_i^4 / s_1^4 with s_i the singular values of X; `stable_rank` has squares, and the alarm.
+    # sum_i s_i^4 / s_1^4, with s_i the singular values of X. `stable_rank` uses squares, and the alarm is on that one.
     return rank.gram_stable_rank(stream, token_mask)

@@ -1,4 +1,4 @@
-"""What share of an attention layer's write a head makes."""
+"""A head's share of the output that the attention of its block adds to the stream."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -8,32 +8,33 @@ from attnscope.core.card import Alarm
 from attnscope.core.measure import measure
 from attnscope.matrix.visibility import accumulation_dtype, spread_tokens
 
-# One token costs heads x value_dim x width products, as much as the output projection itself: evenly spaced
-# tokens of each sequence give the median at a fraction of that.
+# A token costs heads x value_dim x width products, as much as the output projection itself, so only a few evenly spaced
+# tokens of each sequence are used.
 CONTRIBUTION_TOKENS = 8
 
 
 @measure(
     title="Head contribution",
-    summary="The share of a head in what its layer writes into the stream, at the median of eight tokens.",
+    summary="A head's share of what its block's attention writes into the stream, as the median over eight tokens.",
     unit="share",
     low=0.0,
     high=1.0,
     citation="arXiv:2205.07100",
     scope="attention",
-    alarm=Alarm("<", 0.005, "the head writes next to nothing"),
+    alarm=Alarm("<", 0.005, "the head writes almost nothing"),
 )
 def head_contribution(
     mixed: Float[Tensor, "batch query head value_dim"],
     output_weight: Float[Tensor, "head value_dim width"],
     query_mask: Bool[Tensor, "batch query"],
 ) -> Float[Tensor, "batch head"]:
-    # c_h(t) = ||z_h(t) W_O^h||_1 / sum_g ||z_g(t) W_O^g||_1, the median over tokens t. Sums to one over heads.
+    # c_h(t) = ||z_h(t) W_O^h||_1 / sum_g ||z_g(t) W_O^g||_1, the median over tokens t.
+    # The shares of one token sum to one over heads.
     token, used = spread_tokens(query_mask, CONTRIBUTION_TOKENS)
     dtype = accumulation_dtype(mixed)
     rows = mixed.detach()[torch.arange(len(mixed), device=mixed.device)[:, None], token].to(dtype)
     heads_first = rows.flatten(0, 1).transpose(0, 1).contiguous()
-    # One head at a time, into one buffer: the writes of all heads together are large.
+    # One head at a time into one buffer, because the outputs of all heads together are large.
     write = heads_first.new_empty(heads_first.shape[1], output_weight.shape[-1])
     sizes = [
         torch.mm(z, weight, out=write).abs_().sum(dim=-1)
@@ -47,7 +48,7 @@ def head_contribution(
 def _median(
     share: Float[Tensor, "batch head sample"], used: Bool[Tensor, "batch sample"]
 ) -> Float[Tensor, "batch head"]:
-    """Return the median over the used samples; NaN if one is NaN, zero if there is no sample."""
+    """Return the median over the used samples; NaN if one is NaN, 0 without samples."""
     real = used[:, None, :]
     ordered = share.masked_fill(~real, torch.inf).sort(dim=-1).values
     count = used.sum(dim=-1)[:, None, None].expand(-1, share.shape[1], 1)

@@ -1,4 +1,4 @@
-"""Whether a head attends to what followed the same token before: the second half of an induction circuit."""
+"""Whether a head attends to the token after an earlier occurrence of the query's token, as induction heads do."""
 
 import torch
 from jaxtyping import Bool, Int
@@ -12,7 +12,7 @@ from attnscope.matrix.visibility import accumulation_dtype
 
 @measure(
     title="Induction",
-    summary="The mean attention of a token that occurred before on the token that followed it then.",
+    summary="The mean attention of a repeated token to the token that followed its earlier occurrence.",
     unit="share",
     low=0.0,
     high=1.0,
@@ -27,11 +27,11 @@ def induction(
     query_mask: Bool[Tensor, "batch query"],
     key_mask: Bool[Tensor, "batch key"],
 ) -> Located:
-    # Mean over rows i of A_{i, p+1}, p the last place before i with the token of i: one dot product a row, as the mass
-    # on a chosen key is exp(s_ij - lse_i). Rows without such a place are ignored, and rows with p = i - 1, whose next
-    # token is the row itself; a sequence of only such rows has no value. In random tokens, twice over, every row of the
-    # second half counts, and grammar does not help to find the place. Texts of one length cannot distinguish a head
-    # that always looks back by half a text from one that compares tokens.
+    # Mean over rows i of A_{i, p+1}, where p is the last place before i with the same token. This needs one dot product
+    # per row, because the mass on a key is exp(s_ij - lse_i). Rows without such a place are ignored, and so are rows
+    # with p = i - 1, whose next token is row i itself; a sequence of only such rows has no value. In repeated random
+    # tokens every row of the second half counts, and grammar does not help to find the place. With texts of one length,
+    # a head that always looks back by half a text cannot be distinguished from one that compares tokens.
     dtype = accumulation_dtype(scores.query)
     target = _after_last_occurrence(tokens, query_mask & key_mask)
     counted = target >= 0
@@ -44,10 +44,10 @@ def induction(
 def _after_last_occurrence(
     tokens: Int[Tensor, "batch token"], real: Bool[Tensor, "batch token"]
 ) -> Int[Tensor, "batch token"]:
-    """Return for every token the place behind its last earlier occurrence, or -1. O(n log n): a stable sort puts equal
-    tokens together, in order."""
+    """Return for every token the place after its last earlier occurrence, or -1. O(n log n): a stable sort groups equal
+    tokens in order."""
     place = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-    alike, order = torch.where(real, tokens, -1 - place).sort(dim=-1, stable=True)  # padding differs from everything
+    alike, order = torch.where(real, tokens, -1 - place).sort(dim=-1, stable=True)  # padding equals no token
     again = alike[:, 1:] == alike[:, :-1]
     before = torch.full_like(place, -2).scatter(-1, order[:, 1:], torch.where(again, order[:, :-1], -2))
     return torch.where((before >= 0) & (before + 1 < place), before + 1, -1)

@@ -11,7 +11,7 @@ from attnscope.matrix.visibility import accumulation_dtype, row_mean
 
 @measure(
     title="Entropy floor",
-    summary="The least entropy that rows with such a spread of logits can have, and how far above it the head is.",
+    summary="The lowest entropy that is possible with this spread of logits, and how far above it the head is.",
     unit="nats",
     low=0.0,
     high=12.0,
@@ -26,13 +26,13 @@ def logit_entropy_floor(
     row_mass: Float[Tensor, "batch head query"],
     query_mask: Bool[Tensor, "batch query"],
 ) -> dict[str, Float[Tensor, "batch head"]]:
-    # H_i >= floor(sigma_i, n_i), attained by one high logit (derived above `entropy_floor`); rows as distributions over
-    # the keys they see, as in `entropy`, so that a learned sink moves neither. If the floor is high, no logit can make
-    # the head sharp; if it is low and the head far above it, logits are spread without preferring one key.
+    # H_i >= floor(sigma_i, n_i), attained by one high logit (derived at `entropy_floor`). Rows are distributions over
+    # the keys they see, as in `entropy`, so a learned sink changes neither. If the floor is high, no logit can make the
+    # head sharp; if it is low and the head far above it, logits are spread without preferring one key.
     floor = entropy_floor(*logit_spread(scores, accumulation_dtype(scores.query)))
     mass = row_mass.to(floor.dtype)
     empty = mass == 0
     whole = mass.masked_fill(empty, 1.0)
     found = (row_entropy.to(floor.dtype) / whole + whole.log()).masked_fill(empty, 0.0)
-    above = (found - floor).masked_fill(empty, 0.0).clamp_min(0.0)  # below by rounding only
+    above = (found - floor).masked_fill(empty, 0.0).clamp_min(0.0)  # negative only by rounding
     return {"floor": row_mean(floor, query_mask), "above": row_mean(above, query_mask)}

@@ -1,4 +1,4 @@
-"""Whether attention averages, chooses or is frozen: the spread of logits relative to what freezes so many keys."""
+"""Whether attention averages, selects or is frozen: the spread of logits relative to the spread that freezes a row."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,7 +12,7 @@ from attnscope.matrix.visibility import accumulation_dtype, row_mean
 
 @measure(
     title="Logit phase",
-    summary="The spread of logits as a share of what freezes a row, with predicted entropy and sum of squares.",
+    summary="The spread of logits relative to the one that freezes a row, with predicted entropy and sum of squares.",
     unit="ratio",
     citation="arXiv:2505.24333",
     scope="attention",
@@ -26,7 +26,8 @@ def logit_phase(
     # r = sigma / sqrt(2 ln n): below 1 the sum of exponentials is its mean, ln Z = ln n + sigma^2/2, so
     #     H = ln n - sigma^2/2 = (1 - r^2) ln n    and    sum_j A_j^2 -> 0;
     # above 1 a few largest logits hold all mass: H stays bounded as n grows, and sum_j A_j^2 -> 1 - 1/r. These are
-    # limits of long rows: at finite n the edge is round. A row that sees one key has r = 0, H = 0 and a square of 1.
+    # limits for long rows: at finite n the transition is smooth. A row that sees one key has r = 0, H = 0 and a square
+    # of 1.
     dtype = accumulation_dtype(scores.query)
     norm, keys = logit_spread(scores, dtype)
     spread = norm / keys.clamp_min(1).sqrt()

@@ -1,4 +1,4 @@
-"""How far back, or around, a head looks."""
+"""How far from the query a head attends."""
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -9,14 +9,14 @@ from attnscope.matrix.visibility import row_mean
 
 @measure(
     title="Mean distance",
-    summary="The mean distance in tokens between a query and the keys it looks at.",
+    summary="The mean distance in tokens between a query and the keys it attends to.",
     unit="tokens",
     low=0.0,
     high=131072.0,
     citation="arXiv:2010.11929",
     scope="attention",
     bound="distance",
-    sites=("self",),  # positions of two different sequences have no distance
+    sites=("self",),  # in cross-attention, positions of two sequences have no distance
     log=True,
 )
 def mean_distance(

@@ -1,4 +1,4 @@
-"""How much words look at the pictures or sounds among them, head by head: the cross part of a model that reads both."""
+"""How much words attend to pictures or sounds in the same sequence, per head."""
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -11,7 +11,7 @@ from attnscope.matrix.visibility import accumulation_dtype, row_mean
 
 @measure(
     title="Attention to media",
-    summary="The mean attention on tokens of pictures or sound: from words, from such tokens, and if it were uniform.",
+    summary="The mean attention to tokens of pictures or sound: from words, from such tokens, and if it were uniform.",
     unit="share",
     low=0.0,
     high=1.0,
@@ -26,9 +26,9 @@ def media_attention(
     key_mask: Bool[Tensor, "batch key"],
     media: Bool[Tensor, "batch key"],
 ) -> dict[str, Float[Tensor, "batch head"]]:
-    # sum_j A_ij [j is of a picture] is one product of the pattern with a column of zeros and ones; the mean runs over
-    # the rows of words, or over those of pictures. Uniform attention gives words before a picture 0, and words behind
-    # it the share of pictures among the keys they see: compare the first part with that.
+    # sum_j A_ij [token j belongs to a picture] is one product of the pattern with a column of zeros and ones; the mean
+    # runs over the rows of words, or over the rows of pictures. Uniform attention is 0 for words before a picture, and
+    # for words after it the share of pictures among the keys they see. Compare the first part with it.
     column = (media & key_mask).to(accumulation_dtype(scores.query))[:, None, :, None]
     column = column.expand(-1, scores.query.shape[1], -1, -1)
     share, uniform = (apply(s, column)[..., 0].clamp_max(1.0) for s in (scores, scores.with_equal_logits()))

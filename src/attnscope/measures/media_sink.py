@@ -1,4 +1,4 @@
-"""Sinks by kind of token: the token of a picture or sound that receives most, and the word that does."""
+"""Sinks by kind of token: the picture or sound token, and the word, that receive the most attention."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -24,10 +24,10 @@ def media_sink(
     key_mask: Bool[Tensor, "batch key"],
     media: Bool[Tensor, "batch key"],
 ) -> dict[str, Located]:
-    # The maximum of `most_received`, taken over either kind of key: the larger of the two is that maximum.
+    # The maximum of `most_received`, taken over each kind of key separately: the larger one equals `most_received`.
     share = received.to(torch.promote_types(received.dtype, torch.float32))
     share = (share / query_mask.sum(dim=-1).clamp_min(1)[:, None, None]).clamp_max(1.0)
-    first = key_mask.to(torch.uint8).argmax(dim=-1)[:, None]  # keys are numbered from the first real one
+    first = key_mask.to(torch.uint8).argmax(dim=-1)[:, None]  # number keys from the first one that is not padding
     found: dict[str, Located] = {}
     for kind, keys in (("media", media & key_mask), ("text", key_mask & ~media)):
         largest, key = share.masked_fill(~keys[:, None], 0.0).max(dim=-1)

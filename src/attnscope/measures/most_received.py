@@ -1,4 +1,4 @@
-"""The key that a head looks at most, and how much it gets."""
+"""The key that receives the most attention of a head, and how much."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -25,9 +25,9 @@ def most_received(
 ) -> Located:
     # max_k (1/n) sum_i A_ik over n rows. The causal alpha_k = sum_i A_ik / (n - k) divides by the rows that can see key
     # k instead; its largest value is often the last key, seen by one row. Dividing by all rows agrees with alpha_0 for
-    # the first key, with alpha_k for bidirectional attention, and no short column wins by chance.
+    # the first key and with alpha_k for bidirectional attention, and short columns have no advantage.
     share = received.to(torch.promote_types(received.dtype, torch.float32))
     share = share / query_mask.sum(dim=-1).clamp_min(1)[:, None, None]
     largest, key = share.max(dim=-1)
-    first = key_mask.to(torch.uint8).argmax(dim=-1)[:, None]  # keys are numbered from the first real one
+    first = key_mask.to(torch.uint8).argmax(dim=-1)[:, None]  # number keys from the first one that is not padding
     return Located(largest, {"key": (key - first).clamp_min(0)})

@@ -1,4 +1,4 @@
-"""How much a block makes tokens grow."""
+"""How much a block changes the norm of tokens."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -11,11 +11,11 @@ from attnscope.matrix.visibility import accumulation_dtype
 
 @measure(
     title="Norm growth",
-    summary="The factor by which a block changes the length of a typical token.",
+    summary="The factor by which a block changes the norm of a typical token.",
     unit="factor",
     citation="arXiv:2206.03126",
     scope="stream",
-    alarm=Alarm(">", 10.0, "a block makes tokens more than ten times longer"),
+    alarm=Alarm(">", 10.0, "a block makes the norm of tokens more than ten times larger"),
     log=True,
     of_block=True,
 )

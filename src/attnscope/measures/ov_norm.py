@@ -1,4 +1,4 @@
-"""How much a head can amplify what it moves: the norm of W_V W_O."""
+"""How much a head can amplify the vectors that it moves: the norm of W_V W_O."""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -17,5 +17,5 @@ from attnscope.matrix.spectrum import product_norm
 def ov_norm(
     value_weight: Float[Tensor, "head key_width value_dim"], output_weight: Float[Tensor, "head value_dim width"]
 ) -> Float[Tensor, " head"]:
-    # ||W_V W_O||_2: the weight's part in every bound on how fast a stack of heads collapses.
+    # ||W_V W_O||_2: the weights enter every bound on the speed of collapse through this norm.
     return product_norm(value_weight, output_weight)

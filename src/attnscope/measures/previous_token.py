@@ -1,4 +1,4 @@
-"""Whether a head looks at the token before: the first half of an induction circuit."""
+"""Whether a head attends to the token before: the first half of an induction circuit."""
 
 import torch
 from jaxtyping import Bool, Float

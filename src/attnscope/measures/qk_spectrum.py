@@ -1,4 +1,4 @@
-"""What the weights alone say about where a head can look: the eigenvalues of W_Q W_K^T."""
+"""What the weights alone say about where a head attends: the eigenvalues of W_Q W_K^T."""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -21,6 +21,6 @@ from attnscope.matrix import spectrum
 def qk_spectrum(
     query_weight: Float[Tensor, "head width dim"], key_weight: Float[Tensor, "head width dim"]
 ) -> dict[str, Float[Tensor, " head"]]:
-    # A non-zero mean with little variance makes attention local; rotary positions and query norms act after these.
+    # A non-zero mean with little variance makes attention local; rotary positions and query norms come later.
     mean, variance, eta = spectrum.qk_spectrum(query_weight, key_weight)
     return {"mean": mean, "variance": variance, "eta": eta}

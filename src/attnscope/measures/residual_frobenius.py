@@ -18,5 +18,5 @@ from attnscope.matrix import residual
 def residual_frobenius(
     stream: Float[Tensor, "batch token width"], token_mask: Bool[Tensor, "batch token"]
 ) -> Float[Tensor, " batch"]:
-    # d_M(X) = ||(I - 11^T/n) X||_F. Grows like sqrt(n) with the length: compare layers, not corpora.
+    # d_M(X) = ||(I - 11^T/n) X||_F grows like sqrt(n) with the length n: compare blocks, not corpora.
     return residual.residual_frobenius(stream, token_mask)

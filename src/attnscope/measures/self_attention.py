@@ -1,4 +1,4 @@
-"""Whether a head looks at its own token, and so does little more than a projection."""
+"""Whether tokens attend to themselves, so that the head does little more than a projection."""
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -17,7 +17,7 @@ from attnscope.matrix.visibility import row_mean
     citation="arXiv:2402.02098",
     scope="attention",
     sites=("self",),
-    alarm=Alarm(">", 0.9, "the head looks at its own token only"),
+    alarm=Alarm(">", 0.9, "tokens attend to themselves only"),
 )
 def self_attention(
     self_mass: Float[Tensor, "batch head query"], query_mask: Bool[Tensor, "batch query"]

@@ -1,4 +1,4 @@
-"""The two largest singular values of a head's pattern: a wide gap is what makes tokens collapse."""
+"""The two largest singular values of a head's pattern. A wide gap makes tokens collapse."""
 
 from functools import partial
 
@@ -26,7 +26,7 @@ def spectral_gap(
 ) -> dict[str, Float[Tensor, "batch head"]]:
     # Random softmax patterns have sigma_1 -> 1 and sqrt(n) sigma_2 -> 2: one direction survives a stack of them.
     dtype = accumulation_dtype(scores.query)
-    known = with_lse(scores, dtype)  # once, not in each of the many products
+    known = with_lse(scores, dtype)  # convert once, not in each of many products
     values = pattern_singular_values(
         partial(apply, known),
         partial(apply_transposed, known),

@@ -1,4 +1,4 @@
-"""How many directions the tokens use, by energy: blind to small singular values."""
+"""How many directions the tokens use, weighted by energy, so that small singular values hardly count."""
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -10,7 +10,7 @@ from attnscope.matrix import rank
 
 @measure(
     title="Stable rank",
-    summary="The stream's energy over that of its strongest direction: one when a single direction rules.",
+    summary="The stream's energy divided by that of its strongest direction: 1 if there is only one direction.",
     unit="directions",
     citation="arXiv:1501.01571",
     scope="stream",
@@ -21,5 +21,5 @@ from attnscope.matrix import rank
 def stable_rank(
     stream: Float[Tensor, "batch token width"], token_mask: Bool[Tensor, "batch token"]
 ) -> Float[Tensor, " batch"]:
-    # ||X||_F^2 / ||X||_2^2 lies in [1, min(n, d)]. Of X X^T it is another number: see `gram_stable_rank`.
+    # ||X||_F^2 / ||X||_2^2 lies in [1, min(n, d)]. For X X^T, see `gram_stable_rank`.
     return rank.stable_rank(stream, token_mask)

@@ -1,4 +1,4 @@
-"""How much tokens point the same way: the over-smoothing curve."""
+"""How much tokens point in the same direction: the over-smoothing curve."""
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -21,5 +21,5 @@ from attnscope.matrix import similarity
 def token_cosine(
     stream: Float[Tensor, "batch token width"], token_mask: Bool[Tensor, "batch token"]
 ) -> Float[Tensor, " batch"]:
-    # Rounding of the sum over n^2 pairs may step over the end of the range by a few units in the last place.
+    # Rounding of the sum over n^2 pairs may exceed the range by a few units in the last place.
     return similarity.token_cosine(stream, token_mask).clamp(-1.0, 1.0)

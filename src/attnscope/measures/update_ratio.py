@@ -14,7 +14,7 @@ PROJECTIONS = ("query", "key", "value", "output")
 
 @measure(
     title="Update ratio",
-    summary="The size of the last update of the projections of queries, keys, values and outputs beside their own.",
+    summary="The size of the last update of the query, key, value and output projections, relative to their own size.",
     unit="ratio",
     citation="arXiv:2309.14322",
     scope="training",
@@ -25,8 +25,8 @@ PROJECTIONS = ("query", "key", "value", "output")
 def update_ratio(
     weight: Mapping[str, Float[Tensor, "inner outer"]], weight_before: Mapping[str, Float[Tensor, "inner outer"]]
 ) -> dict[str, Float[Tensor, ""]]:
-    # ||W_t - W_(t-1)|| / ||W_(t-1)|| in the Frobenius norm; about 1e-3 in a run that goes well. Weights that did not
-    # move, zeros included, have ratio 0; weights that leave zero have no size to compare with, and ratio NaN.
+    # ||W_t - W_(t-1)|| / ||W_(t-1)|| in the Frobenius norm; about 1e-3 in a healthy run. Weights that did not
+    # move, zeros included, have ratio 0; weights that leave zero have no size to compare with, so their ratio is NaN.
     known = next(iter(weight.values()), torch.zeros(()))
     dtype = accumulation_dtype(known)
     missing = torch.full((), torch.nan, dtype=dtype, device=known.device)

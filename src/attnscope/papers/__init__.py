@@ -1,1 +1,1 @@
-"""Papers run again: experiments, the small models and trials they need, and what runs them. Only `cli` imports this."""
+"""Reproductions of papers: experiments, the models and trials they use, and their runner. Only `cli` imports this."""

@@ -1,7 +1,7 @@
-"""The list of experiments, without importing them: experiments import torch, and a list should not.
+"""List the experiments without importing them, because they import torch.
 
 `cards.json` holds the card of every experiment and the hash of its file; `tools/experiment_cards.py` (`make tables`)
-writes it. An experiment whose file is new or has changed since is imported and asked for its card.
+writes it. An experiment whose file is new, or has changed since then, is imported to get its card.
 """
 
 from __future__ import annotations

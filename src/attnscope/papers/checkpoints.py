@@ -1,7 +1,7 @@
-"""Checkpoints of an experiment: finished parts are saved as JSON, unfinished training next to them.
+"""Checkpoints of an experiment: each finished part is saved as JSON, next to the state of unfinished training.
 
-    checkpoint/plan.json            everything that decides the numbers
-    checkpoint/<part>.json          what a finished part returned
+    checkpoint/plan.json            all settings that affect the results
+    checkpoint/<part>.json          the result of a finished part
     checkpoint/<part>-state.*       the training state of an unfinished part
 
 Every part passes through JSON whether it was just computed or read back, so a resumed run gives the same numbers, bit
@@ -15,6 +15,7 @@ import hashlib
 import json
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -23,7 +24,7 @@ from typing import Any
 
 from attnscope.core.decoding import plain
 from attnscope.core.errors import RefusalError
-from attnscope.core.files import write_atomically
+from attnscope.core.files import make_folders, write_atomically
 from attnscope.core.progress import Advance, Stepwise, silent
 
 FOLDER = "checkpoint"
@@ -31,17 +32,17 @@ ANEW = "leave out `resume=` to begin anew."
 
 
 class SavedSession:
-    """A session with a folder; with None nothing is saved, and parts still pass through JSON."""
+    """A run that saves its parts in a folder. Without a folder nothing is saved, but parts still pass through JSON."""
 
     def __init__(self, folder: Path | None, plan: Mapping[str, Any], progress: Advance = silent) -> None:
         self.folder = None if folder is None else folder / FOLDER
         self.plan = _through_json(plan)
         self.progress = progress
         self.stop = Stepwise(lambda: progress("stopping when this step is done; Ctrl-C again stops at once", 0, 0))
-        self.seconds = 0.0  # spent on finished parts, in this run and earlier ones
+        self.seconds = 0.0  # time spent on finished parts, in this run and in those it resumes
 
     def open(self, resume: bool) -> None:
-        """Start, or continue from the checkpoint. Refuse a checkpoint of another plan."""
+        """Start the run, or continue it from its checkpoint. Refuse a checkpoint made with another plan."""
         if self.folder is None:
             return
         plan, where = self.folder / "plan.json", self.folder.parent
@@ -56,14 +57,14 @@ class SavedSession:
         if resume:
             done = " (a finished run leaves its results and no checkpoint)" if any(where.glob("*")) else ""
             raise RefusalError(f"There is nothing to resume in '{where}'{done}: leave out `resume=`.")
-        if self.folder.is_dir() and not plan.exists() and any(self.folder.iterdir()):
+        if self.folder.is_dir() and not plan.exists() and any(not _is_draft(path) for path in self.folder.iterdir()):
             raise RefusalError(
                 f"The folder '{self.folder}' exists and is not of an experiment, so it is not emptied: choose another "
                 "one with `out=`."
             )
         self.clear()
         try:
-            self.folder.mkdir(parents=True)
+            make_folders(self.folder)
         except OSError as error:
             raise RefusalError(
                 f"The folder '{self.folder}' cannot be made ({error.strerror}): choose another one with `out=`."
@@ -95,7 +96,7 @@ class SavedSession:
         return answer
 
     def state_path(self, name: str) -> Path | None:
-        # The trainer adds .json and .safetensors, so the name must differ from that of a finished part.
+        # The trainer adds .json and .safetensors, so this name must differ from the finished part's file name.
         return self._path(name, "-state")
 
     def _path(self, name: str, tail: str) -> Path | None:
@@ -105,6 +106,11 @@ class SavedSession:
     def interruptible(self) -> AbstractContextManager[None]:
         """Delay the first Ctrl-C or SIGTERM until the next `advance`."""
         return self.stop.waiting()
+
+
+def _is_draft(path: Path) -> bool:
+    """Return whether this is a temporary file left by a process that was killed while writing."""
+    return path.name.startswith(".") and path.name.endswith(".part")
 
 
 def _json(data: Any) -> bytes:
@@ -120,13 +126,18 @@ def _digest(answer: Any) -> str:
 
 
 def _read_part(path: Path) -> tuple[Any, float]:
-    """Return the result of a finished part, and its time. Refuse changed files, which would fail later without a
-    reason.
+    """Return the result of a finished part and the seconds it took.
+
+    Refuse a damaged file here, because errors further on would be obscure.
     """
     saved = _read(path)
     took = saved.get("seconds")
-    timed = isinstance(took, int | float) and not isinstance(took, bool) and took >= 0
-    if "answer" not in saved or not timed or saved.get("sha256") != _digest(saved["answer"]):
+    timed = isinstance(took, int | float) and not isinstance(took, bool) and 0 <= took <= sys.float_info.max
+    try:
+        whole = "answer" in saved and saved.get("sha256") == _digest(saved["answer"])
+    except (ValueError, RecursionError):  # 1e999 is read as infinity
+        whole = False
+    if not whole or not timed:
         raise RefusalError(f"{path} has been changed: {ANEW}")
     return saved["answer"], float(took or 0.0)
 

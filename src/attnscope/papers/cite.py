@@ -1,8 +1,8 @@
-"""cite(name) -> Citation: the BibTeX of the papers behind anything with a name, of a paper by number, or of attnscope.
+"""cite(name) -> Citation: the BibTeX entries for a named part of attnscope, for a paper, or for attnscope itself.
 
-Leaf files name their source in their decorator, `@measure(..., citation="arXiv:2303.06296")`. It is read as text,
-because most rooms import torch; where it is not a plain string, the file is imported. The papers of experiments are on
-their cards.
+Leaf files name their source in their decorator, `@measure(..., citation="arXiv:2303.06296")`. The decorator is parsed
+without importing the file, because most rooms import torch; the file is imported only if the citation is not a plain
+string. Experiments name their papers on their cards.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _NUMBER = re.compile(r"(?:arxiv:\s*)?(\d{4}\.\d{4,5})(?:v\d+)?", re.IGNORECASE)
 
 
 def known() -> tuple[str, ...]:
-    """Return every name that can be cited. Some are in two rooms: a finding and the alarm that predicts it."""
+    """Return every name that can be cited. One name can be both a finding and the alarm that predicts it."""
     return tuple(sorted({name for room in (*ROOMS, EXPERIMENTS) for name in names(room)}))
 
 
 def entries_of(name: str) -> tuple[Entry, ...]:
-    """Return what everything of this name cites, in order."""
+    """Return the entries cited by everything that has this name, in order and without repeats."""
     entries = [entry for room in ROOMS if name in names(room) for entry in entries_in(citation_of(room, name), name)]
     if name in names(EXPERIMENTS):
         entries += [paper(number) for number in _papers_of(name)]
@@ -46,7 +46,7 @@ def entries_of(name: str) -> tuple[Entry, ...]:
 def entries_in(text: str, name: str) -> tuple[Entry, ...]:
     """Return the entries of a card's citation, in order.
 
-    Words that are not a known reference become a note, so that nothing is lost and no answer is empty.
+    Text that is not a known reference becomes a note, so that every citation has an entry.
     """
     entries: list[tuple[int, Entry]] = []
     rest, at = text, 0
@@ -66,7 +66,7 @@ def entries_in(text: str, name: str) -> tuple[Entry, ...]:
 
 
 def citation_of(room: str, name: str) -> str:
-    """Return the citation on a leaf's card."""
+    """Return the citation given on a leaf's card."""
     written = _written(room, name)
     if written is not None:
         return written
@@ -75,7 +75,7 @@ def citation_of(room: str, name: str) -> str:
 
 
 def _written(room: str, name: str) -> str | None:
-    """Return the citation in the decorator of the function named like its file; None if it is not a plain string."""
+    """Return the citation in the decorator of the file's main function, or None if it is not a plain string."""
     spec = find_spec(f"{room}.{name}")
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
@@ -100,13 +100,13 @@ def _blanked(text: str, at: int, stretch: str) -> str:
 
 
 def _outside_brackets(text: str) -> str:
-    """Remove remarks such as `(the pattern)`."""
+    """Remove parenthesised remarks such as `(the pattern)`."""
     return "".join(part.rpartition(")")[2] for part in text.split("("))
 
 
 @dataclass(frozen=True)
 class Citation:
-    """Entries of a bibliography; `str` gives BibTeX."""
+    """A list of bibliography entries; `str` formats them as BibTeX."""
 
     name: str
     entries: tuple[Entry, ...]
@@ -128,7 +128,7 @@ class Citation:
 
 
 def cite(name: str | None = None) -> Citation:
-    """Return the BibTeX of the papers behind a name. Needs no torch.
+    """Return the BibTeX entries for a name. This needs no torch.
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
-"""Recorded runs: known.json holds the verdicts and numbers of whole runs.
+"""Recorded runs: known.json holds the verdicts and numbers of complete runs.
 
-`tools/record_verdicts.py` copies them from results.json; nobody types them. A claim whose rule or quantities have
-changed since counts as changed. The file is ours and read without checks, which would make a list slow.
+`tools/record_verdicts.py` copies them from results.json; they are never edited by hand. A claim whose rule or
+quantities have changed since the run counts as changed. The file is part of attnscope, so it is read without checks,
+which would slow down listing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NOT_RUN = "-"
 
 @dataclass(frozen=True)
 class KnownClaim:
-    """The verdict on one claim, and the rule behind it."""
+    """The recorded verdict on one claim, the rule that decided it, and the medians of its quantities."""
 
     rule: dict[str, list[str]]
     verdict: Verdict
@@ -35,7 +36,7 @@ class KnownClaim:
 
 @dataclass(frozen=True)
 class KnownRun:
-    """One whole run in known.json."""
+    """A complete run as stored in known.json."""
 
     preset: str
     seeds: tuple[int, ...]
@@ -45,17 +46,17 @@ class KnownRun:
 
 @dataclass(frozen=True)
 class Known:
-    """One whole run of an experiment: how it was run, and the verdict on each claim."""
+    """A recorded run of an experiment, limited to the claims that have not changed since."""
 
     preset: str
     seeds: int
     verdicts: Mapping[str, Verdict]
-    claims: int  # of the experiment now; changed ones have no verdict
-    medians: Mapping[str, Mapping[str, float]]  # by claim and quantity, over the seeds
+    claims: int  # how many claims the experiment has now; those that changed have no verdict
+    medians: Mapping[str, Mapping[str, float]]  # median over the seeds, by claim and quantity
 
     @property
     def words(self) -> str:
-        """Return `17 reproduced, 2 not reproduced (quick, 1 seed)`."""
+        """Return a summary such as `17 reproduced, 2 not reproduced (quick, 1 seed)`."""
         counts = [(list(self.verdicts.values()).count(verdict), verdict) for verdict in VERDICTS]
         words = ", ".join(f"{number} {verdict}" for number, verdict in counts if number)
         words += f", {self.changed} changed since" if self.changed else ""
@@ -63,7 +64,7 @@ class Known:
 
     @property
     def brief(self) -> str:
-        """Return `16 of 21 (-1)`: reproduced claims, all claims, contradicted claims."""
+        """Return a summary such as `16 of 21 (-1)`: claims reproduced, judged and contradicted."""
         verdicts = list(self.verdicts.values())
         against = verdicts.count("contradicted")
         words = f"{verdicts.count('reproduced')} of {len(verdicts)}"
@@ -76,7 +77,7 @@ class Known:
 
 
 def known(experiment: ExperimentCard) -> tuple[Known, ...]:
-    """Return the recorded runs, quick ones first, without claims that have changed since."""
+    """Return the recorded runs, the quick one first, without the claims that have changed since."""
     runs = _all().get(experiment.name, {})
     return tuple(_as_now(preset, runs[preset], experiment) for preset in PRESETS if preset in runs)
 
@@ -103,7 +104,7 @@ def recorded(run: Reproduction) -> KnownRun:
 
 
 def listed(experiment: ExperimentCard) -> Paper:
-    """Return an experiment with its recorded runs; the verdicts are those of the largest run."""
+    """Return the catalogue entry of an experiment, with its recorded runs; its verdicts come from the largest run."""
     runs = known(experiment)
     brief = {run.preset: run.brief for run in runs}
     before = runs[-1].verdicts if runs else {}
@@ -121,7 +122,7 @@ def listed(experiment: ExperimentCard) -> Paper:
 
 
 def _rule(claim: Claim) -> dict[str, list[str]]:
-    """Return the bounds as text: `sort_accuracy >= 0.95`."""
+    """Return a claim's bounds as text, such as `sort_accuracy >= 0.95`."""
     rule = {"reproduced": list(map(str, claim.holds)), "contradicted": list(map(str, claim.fails))}
     return rule | ({"given": list(map(str, claim.given))} if claim.given else {})
 

@@ -1,12 +1,12 @@
-"""program: a small program as a transformer that is exact on every input up to a length, its heads compressed.
+"""program: build a transformer with compressed heads that runs a small program exactly, on inputs up to a length.
 
     built = program("reverse", symbols=4, length=6)
     built.run([[0, 3, 1], [2, 2, 0]])               # [[1, 3, 0], [0, 2, 2]]
     built.model                                     # a nano model, for scan and the tap
-    built.widths                                    # for every selector: width found, proved bound, one-hot width
+    built.widths                                    # per selector: width found, proved lower bound, one-hot width
 
-The programs, and why they are exact, are in `papers/models/programs.py`. A one-hot compiler gives a head one coordinate
-for each value of its keys, and also needs the coordinates besides the codes (END, the place).
+The programs, and the reasons why they are exact, are in `papers/models/programs.py`. The one-hot width counts one
+coordinate for each value of the keys, plus the same extra coordinates as here (for END, or for the position).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from attnscope.papers.models.programs import PROGRAMS, Program, Texts
 
 @dataclass(frozen=True)
 class SelectorWidth:
-    """The width of a head: its codes, for which `bound` is a proved lower bound, and the coordinates besides them."""
+    """The width of a head: that of its codes, for which `bound` is a proved lower bound, plus any extra coordinates."""
 
     selector: str
     width: int
@@ -53,7 +53,7 @@ class Built:
 
     @property
     def width(self) -> int:
-        """The width of all heads together."""
+        """The sum of the widths of all heads."""
         return sum(selector.width for selector in self.widths)
 
     @property
@@ -62,7 +62,7 @@ class Built:
 
     @torch.no_grad()
     def run(self, texts: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return the model's answer at every place of these texts; texts of one length are batched."""
+        """Return the model's answer at every position of these texts; texts of equal length are batched."""
         by_text: list[list[int]] = [[] for _ in texts]
         for length in sorted({len(text) for text in texts}):
             which = [number for number, text in enumerate(texts) if len(text) == length]
@@ -74,7 +74,7 @@ class Built:
         return by_text
 
     def tokens(self, texts: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Return texts of one length as the model reads them: with the extra token START or END."""
+        """Return token ids for texts of equal length, with the extra token START or END added."""
         for text in texts:
             if not 1 <= len(text) <= self.length or not all(0 <= symbol < self.symbols for symbol in text):
                 raise RefusalError(
@@ -86,13 +86,13 @@ class Built:
 
 
 def program(name: str, *, symbols: int = 4, length: int = 6, seed: int = 0) -> Built:
-    """Build the program of this name for texts of up to `length` symbols; selectors are compressed first."""
+    """Compress the selectors of the program with this name, and build it for texts of up to `length` symbols."""
     if name not in PROGRAMS:
         raise RefusalError(f"There is no program called '{name}'.{nearest(name, PROGRAMS)}")
     chosen = PROGRAMS[name]
     symbols = chosen.symbols or symbols
     if symbols < 2 or length < 1:
-        raise RefusalError("A program reads at least 2 symbols and texts of at least 1: give more.")
+        raise RefusalError("A program needs at least 2 symbols and texts of length 1 or more: give larger numbers.")
     texts = Texts(symbols, length)
     heads = {
         key: compress(selector.chosen, margin=selector.margin, seed=seed)

@@ -1,7 +1,7 @@
-"""The references of attnscope: `references.json` holds papers by arXiv number, and works without one.
+"""The references of attnscope: `references.json` holds papers by arXiv number, and works that have none.
 
-Each was looked up. A paper whose authors could not be verified has an empty list of authors and no author in BibTeX. A
-paper that is not in the file is cited by its number alone.
+Every entry was checked against its source. A paper whose authors could not be verified has no authors. A paper that is
+not in the file is cited by its number alone.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ NAME = "attnscope"
 AUTHORS = ("The attnscope contributors",)
 TITLE = "attnscope: what attention in a transformer does, and whether depth is destroying it"
 LICENSE = "Apache-2.0"
-SAYS = "this software"  # the citation of methods that are attnscope's own
+SAYS = "this software"  # the words by which a card cites attnscope itself
 
-# BibTeX reads bytes: letters outside ASCII are written in LaTeX, so that sorting and old styles work.
+# BibTeX reads bytes: letters outside ASCII become LaTeX commands, so that sorting and old styles work.
 _LETTERS = {
     **{"á": r"{\'a}", "à": r"{\`a}", "ä": r"{\"a}", "ç": r"{\c c}", "é": r"{\'e}", "è": r"{\`e}", "í": r"{\'i}"},
     **{"ł": r"{\l}", "ñ": r"{\~n}", "ó": r"{\'o}", "ö": r"{\"o}", "ø": r"{\o}", "š": r"{\v s}", "ß": r"{\ss}"},
@@ -31,7 +31,7 @@ _LETTERS = {
 
 @dataclass(frozen=True)
 class Entry:
-    """Authors are `Last, First`, or a name without a comma for a group; empty if they could not be verified."""
+    """A bibliography entry. An author is `Last, First`, or a group's name without a comma; none if unverified."""
 
     key: str
     title: str
@@ -54,7 +54,7 @@ class Entry:
 
     def bibtex(self) -> str:
         fields = {
-            "title": f"{{{_latex(self.title)}}}",  # two braces: styles change capitals, which names must keep
+            "title": f"{{{_latex(self.title)}}}",  # double braces keep capitals, which some styles would change
             "author": " and ".join(_latex(name) if "," in name else f"{{{_latex(name)}}}" for name in self.authors),
             "booktitle": _latex(self.booktitle),
             "journal": _latex(self.journal),
@@ -88,12 +88,12 @@ def papers() -> dict[str, Entry]:
 
 @cache
 def works() -> dict[str, Entry]:
-    """Return the works by the words that cards use for them."""
+    """Return the works that have no arXiv number, by the words with which cards cite them."""
     return {fields["says"]: _entry({k: v for k, v in fields.items() if k != "says"}) for fields in _read()["works"]}
 
 
 def paper(number: str) -> Entry:
-    """Return the entry of a paper; a number that is not in the file gives an entry with only the number."""
+    """Return the entry of the paper with this arXiv number; if it is not in the file, the entry has only the number."""
     return papers().get(number) or Entry(key=f"arxiv{number.replace('.', '')}", title=f"arXiv:{number}", eprint=number)
 
 
@@ -108,12 +108,12 @@ def _entry(fields: dict[str, Any], eprint: str | None = None) -> Entry:
 
 
 def software() -> Entry:
-    """Return how attnscope itself is cited. No year: versions differ, and they carry no date."""
+    """Return the entry for attnscope itself. It has no year, because versions carry no date."""
     return Entry(key=NAME, title=TITLE, authors=AUTHORS, version=__version__, howpublished="Computer software")
 
 
 def citation_file() -> str:
-    """Return CITATION.cff (Citation File Format 1.2.0), written by `tools/citation_file.py`. JSON is YAML."""
+    """Return the text of CITATION.cff (format 1.2.0). Its strings are written as JSON, which is valid YAML."""
     entry = software()
     lines = [
         "cff-version: 1.2.0",

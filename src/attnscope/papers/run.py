@@ -53,16 +53,16 @@ def reproduce(
     resume: bool = False,
     progress: Advance = silent,
 ) -> Reproduction | tuple[Experiment, ...]:
-    """Run the claims of one paper again, or list all experiments.
+    """Re-run the claims of one paper, or list all experiments.
 
     Parameters
     ----------
     paper : str, optional
-        The name of an experiment. Without it all experiments are returned.
+        The name of an experiment. If it is left out, all experiments are returned.
     preset : str
         "quick", or another preset of the experiment, such as "paper".
     seeds : int or sequence of int, optional
-        How many seeds, or which. Default: those of the preset.
+        How many seeds to use, or a list of them. Default: the preset's.
     out : str or Path, optional
         A folder for numbers, charts and the page.
     resume : bool
@@ -108,7 +108,7 @@ def reproduce(
         result = chosen.run(params, which, session)
     done = recorded(chosen, preset, which, result, session.seconds)
     if folder is not None:
-        done.save(folder / RESULTS)  # before the charts: if drawing fails, the numbers are saved
+        done.save(folder / RESULTS)  # before the charts, so that the numbers are saved even if drawing fails
         progress("drawing", 0, 0)
         draw(done, folder)
         session.clear()
@@ -116,7 +116,7 @@ def reproduce(
 
 
 def recorded(chosen: Experiment, preset: str, seeds: tuple[int, ...], result: Result, seconds: float) -> Reproduction:
-    """Return the result of an experiment as a record: plain data with verdicts."""
+    """Return the record of a finished experiment: plain data with a verdict on each claim."""
     measured = {
         name: tuple(math.nan if value is None else float(value) for value in values)
         for name, values in result.measured.items()
@@ -141,7 +141,7 @@ def recorded(chosen: Experiment, preset: str, seeds: tuple[int, ...], result: Re
 
 
 def draw(done: Reproduction, folder: Path) -> None:
-    """Save every figure, then the page."""
+    """Save every chart as PNG and SVG, then write the page."""
     from attnscope.reports.export import save
 
     for figure in done.figures:
@@ -170,7 +170,7 @@ def seeds_of(seeds: int | Sequence[int]) -> tuple[int, ...]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one thread inside, so that sums have one order on every machine; these models are too small to lose time."""
+    """Use one thread inside the context, so that sums are taken in the same order everywhere; models here are small."""
     import torch
 
     before = torch.get_num_threads()

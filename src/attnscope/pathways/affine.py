@@ -1,4 +1,4 @@
-"""The whole network at one input as a single affine map, out = T x + b (arXiv:2601.17958), without ever writing T.
+"""The whole network at one input as a single affine map, out = T x + b (arXiv:2601.17958), without ever storing T.
 
 Freeze, for one input, every attention pattern A_h, every norm's deviation and every ratio phi(z)/z of an activation.
 With X as a vector, token after token, (A (x) M) vec(X) = vec(A X M^T), and every part of a block is a matrix:
@@ -8,17 +8,17 @@ With X as a vector, token after token, (A (x) M) vec(X) = vec(A X M^T), and ever
     MLP         blockdiag_i (W_1 diag(phi(z_i)/z_i) W_2)^T
     skip        I
 
-Their product over blocks is T, of (n d)^2 entries; biases and shifts of norms, carried through what follows them, are
-b. The frozen network of paths already runs a model's own code on parts of its stream. A product T x is one run of it on
-other parts, with constants dropped. A product T^T y is the derivative of that run, taken block by block from the last:
-each block's run is linear in its parts, so where it is differentiated does not matter, and one graph serves any number
-of y.
+Their product over blocks is T, of (n d)^2 entries; biases and shifts of norms, carried through all later parts, add up
+to b. The frozen network of paths already runs a model's own code on parts of its stream. A product T x is one run of it
+on other parts, with constants dropped. A product T^T y is the derivative of that run, taken block by block from the
+last: each block's run is linear in its parts, so it may be differentiated at any point, and one graph is enough for any
+number of y.
 
-T beside J, the derivative of the model at the same input. Both are matrices of the same shape. J says what a small
-change does, with patterns, deviations and gates moving along; T what the input is made into, with all of these held.
-They are equal if nothing that was frozen could move. For y of independent signs, E |M^T y|^2 = ||M||_F^2, and
-E <T^T y, J^T y> = <T, J>_F: so norms, the angle between the two and their distance follow from the same few products
-with both. Standard errors are those of the jackknife, which leaves out one y at a time.
+T and J, the derivative of the model at the same input, are matrices of the same shape. J is the effect of a small
+change, which also changes patterns, deviations and gates; T maps the input to the output with all of these fixed. They
+are equal if nothing that was frozen depends on the input. For y of independent signs, E |M^T y|^2 = ||M||_F^2, and E
+<T^T y, J^T y> = <T, J>_F: so norms, the angle between the two and their distance follow from the same few products with
+both. Standard errors are by the jackknife, which leaves out one y at a time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.pathways.graded import Graded
 from attnscope.pathways.network import Network
 
-MAX_NUMBERS = 2**25  # in one block, over all products made at once
+MAX_NUMBERS = 2**25  # most numbers in one block, over all products computed together
 
 Streams = Float[Tensor, "many token width"]
 Answers = Float[Tensor, "many *leaves"]
@@ -46,7 +46,7 @@ Answers = Float[Tensor, "many *leaves"]
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """Blocks `first` up to before `last` of a network, and the network's tail if `tail` is set."""
+    """Blocks `first` to `last - 1` of a network, and the network's tail if `tail` is set."""
 
     network: Network
     first: int
@@ -55,12 +55,12 @@ class Affine:
 
     @property
     def enters(self) -> Float[Tensor, "token width"]:
-        """The stream that enters, as in the model."""
+        """The stream that enters block `first` in the model."""
         return self.network.streams[self.first].flatten(0, -2)
 
     @property
     def leaves(self) -> Float[Tensor, "*leaves"]:
-        """The model's output for it: states or logits of tokens, or one row of classes."""
+        """The model's output for `enters`: states or logits of tokens, or one row of classes."""
         output = self.network.output if self.tail else self.network.streams[self.last]
         return output.flatten(0, -2) if output.ndim > 2 or len(output) > 1 else output[0]
 
@@ -75,7 +75,7 @@ class Affine:
         return torch.cat([self._times(some) for some in torch.split(vectors, self.at_once)])
 
     def _times(self, vectors: Streams) -> Answers:
-        # Some models keep tokens before the batch of one sequence: only the shape differs.
+        # Some models have the token axis before the batch axis, here of size one: only the shape differs.
         parts = vectors.reshape(len(vectors), 1, 1, *self.network.streams[self.first].shape)
         for piece in self._pieces():
             parts = self._through(piece, parts, None).parts
@@ -92,7 +92,7 @@ class Affine:
         return answers.reshape(many, *self.enters.shape)
 
     def _back(self, piece: int, answers: Float[Tensor, " many *left"]) -> Float[Tensor, " many *entered"]:
-        """Carry y back through one block: autograd gets all y together and runs back through one graph."""
+        """Carry every y back through one block: autograd takes all of them together through one graph."""
         with torch.inference_mode(False), torch.enable_grad():
             leaf = torch.zeros_like(self.network.streams[piece], requires_grad=True)
             left = self._through(piece, leaf[None, None, None], None).parts[0, 0, 0]
@@ -102,7 +102,7 @@ class Affine:
 
     @cached_property
     def offset(self) -> Float[Tensor, "*leaves"]:
-        """b, the sum of all constants."""
+        """The constant b of out = T x + b, the sum of all constants."""
         with torch.no_grad():
             parts = torch.zeros_like(self.network.streams[self.first])[None, None, None]
             for piece in self._pieces():
@@ -110,7 +110,7 @@ class Affine:
         return parts.reshape(self.leaves.shape)
 
     def _pieces(self) -> Iterator[int]:
-        """Yield the numbers of the blocks, then that of the tail: one more than the network's last block."""
+        """Yield the index of each block, then the index of the tail, which follows the last block."""
         yield from range(self.first, self.last)
         if self.tail:
             yield self.network.layers
@@ -122,7 +122,7 @@ class Affine:
 
 @dataclass(frozen=True)
 class BesideJacobian:
-    """Estimates from `probes` random sign vectors, with their standard errors."""
+    """T compared with the Jacobian J: estimates from `probes` random sign vectors, with their standard errors."""
 
     distance: float  # ||T - J||_F / ||J||_F
     distance_error: float
@@ -140,7 +140,7 @@ class BesideJacobian:
 
 
 def jacobian_transposed_times(affine: Affine, answers: Answers) -> Streams:
-    """Return J^T y for every y, by the model's own derivative: blocks run on plain tensors, nothing is frozen."""
+    """Return J^T y for every y, by the model's own derivative: blocks run on plain tensors and nothing is frozen."""
     network = affine.network
     with torch.inference_mode(False), torch.enable_grad():
         leaf = network.streams[affine.first].detach().clone().requires_grad_()
@@ -155,7 +155,7 @@ def jacobian_transposed_times(affine: Affine, answers: Answers) -> Streams:
 def beside_jacobian(affine: Affine, probes: int, seed: int) -> BesideJacobian:
     if probes < 2:
         raise RefusalError(f"A standard error needs two probes or more, not {probes}.")
-    # Drawn on the CPU: the same seed gives the same signs on any device.
+    # Signs are drawn on the CPU: the same seed gives the same signs on any device.
     generator = torch.Generator().manual_seed(seed)
     sums = []
     for begin in range(0, probes, affine.at_once):
@@ -227,7 +227,7 @@ def as_linear_operator(affine: Affine) -> Any:
 
 
 def singular_values(affine: Affine, k: int, seed: int) -> Float[Tensor, " k"]:
-    """Return the k largest, largest first, by Lanczos iteration on T^T T with products alone (scipy's ARPACK)."""
+    """Return the k largest singular values of T in descending order, by Lanczos iteration on T^T T (scipy's ARPACK)."""
     from scipy.sparse.linalg import svds
 
     most = min(affine.leaves.numel(), affine.enters.numel()) - 1

@@ -1,4 +1,4 @@
-"""Attention edges: a frozen pattern mixes the tokens of a followed tensor."""
+"""Rules for attention edges, where a frozen pattern mixes the tokens of a followed tensor."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ def attention_pattern(
     enable_gqa: bool = False,
     **_: Any,
 ) -> Float[Tensor, "*batch query key"]:
-    """The pattern of scaled_dot_product_attention: rows of softmax(scale Q K^T + mask), in float32 or better. A row
-    without a visible key is zero."""
+    """Return the pattern of scaled_dot_product_attention: rows of softmax(scale Q K^T + mask), in float32 or better. A
+    row without a visible key is zero.
+    """
     exact = torch.promote_types(query.dtype, torch.float32)
     query, key = query.to(exact), key.to(exact)
     if enable_gqa and key.shape[-3] != query.shape[-3]:
@@ -75,16 +76,16 @@ def _transposed(stream: Graded, value: Tensor) -> Graded:
 
 
 def _mixed(stream: Graded, pattern: Callable[[], Tensor], value: Tensor, from_right: bool = False) -> Graded:
-    """Return A Y for every part Y. All parts stand side by side as columns: one product per head.
+    """Return A Y for every part Y. All parts are concatenated as columns, so that each head needs one product.
 
-    A pattern that mixes `from_right`, Y A, is an edge too, but watches would not find its heads.
+    A pattern that mixes `from_right`, Y A, is an edge too, but its heads cannot be watched.
     """
     sums, axis, own = stream.deferred, stream.axis("attention"), value.shape[:-2]
     shared = stream.value.shape[-3] if stream.value.ndim > 2 else 1  # heads of keys and values
 
     def beside(parts: Tensor) -> Tensor:
         weights = pattern().detach().to(parts.dtype)
-        # Batch axes as the product has them; heads of keys and values, the last of these, are not repeated.
+        # Expand batch axes to the shape of the product, but do not repeat heads of keys and values, the last of them.
         parts = parts.expand(*parts.shape[:LEADING], *own[:-1], *parts.shape[LEADING:-2][-1:], *parts.shape[-2:])
         columns = parts.flatten(0, LEADING - 1).movedim(0, -2)  # [..., key, part, channel]
         groups = own[-1] // columns.shape[-4] if own else 1  # query heads that share one head of keys and values
@@ -94,7 +95,7 @@ def _mixed(stream: Graded, pattern: Callable[[], Tensor], value: Tensor, from_ri
         return split_axis(split_axis(product, -1, *columns.shape[-2:]).movedim(-2, 0), 0, *parts.shape[:LEADING])
 
     def beside_transposed(g: Tensor) -> Tensor:
-        """A^T G: query heads that share keys and values are summed."""
+        """Return A^T G. Query heads that share keys and values are summed."""
         weights = pattern().detach().to(g.dtype)
         columns = g.flatten(0, LEADING - 1).movedim(0, -2)  # [..., query, part, channel]
         groups = own[-1] // shared if own else 1
@@ -121,7 +122,7 @@ def _mixed(stream: Graded, pattern: Callable[[], Tensor], value: Tensor, from_ri
 
 
 def _einsum(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """One followed tensor among plain or frozen ones; a frozen one makes it an attention edge."""
+    """Handle einsum of one followed tensor with plain or frozen ones; with a frozen one it is an attention edge."""
     equation, operands = args[0], list(args[1]) if isinstance(args[1], (list, tuple)) else list(args[1:])
     graded = [index for index, x in enumerate(operands) if isinstance(x, Graded)]
     if len(graded) != 1 or "..." in equation or "->" not in equation:
@@ -142,7 +143,7 @@ def _einsum(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     order = _canonical(equation, frozen[0], at)
     if order is None or len(operands) != 2:
         return freeze_answer(func, name, args, kwargs, value)
-    back = [order.index(place) for place in range(len(order))]
+    back = [order.index(dim) for dim in range(len(order))]
 
     def make() -> PathSums:
         mixed = _permuted(sums().through(every), order).further(axis)
@@ -157,7 +158,9 @@ def _permuted(sums: PathSums, order: list[int]) -> PathSums:
 
 
 def _canonical(equation: str, pattern: int, stream: int) -> list[int] | None:
-    """Return the axes of batch, head, query and channel in the output, found by which operands have their letters."""
+    """Return the output axes of batch, head, query and channel, identified by the operands in which their letters
+    occur.
+    """
     inputs, output = equation.replace(" ", "").split("->")
     letters = inputs.split(",")
     both = [x for x in letters[pattern] if x in letters[stream] and x in output]  # batch, then head
@@ -168,13 +171,13 @@ def _canonical(equation: str, pattern: int, stream: int) -> list[int] | None:
 
 
 def _attention(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """F.scaled_dot_product_attention: the pattern is frozen, values are followed."""
+    """Handle F.scaled_dot_product_attention: the pattern is frozen, values are followed."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     arguments = {**dict(zip(names, args, strict=False)), **kwargs}
     values = arguments["value"]
     if isinstance(values, Frozen):
         return freeze_answer(func, name, args, kwargs, value)
-    if not isinstance(values, Graded):  # cross-attention: what comes from the other stack is a constant
+    if not isinstance(values, Graded):  # in cross-attention, values from the other stack are constants
         return lifted(value, next(x for x in leaves((args, kwargs)) if isinstance(x, Graded)))
     made: list[Tensor] = []
     frozen = {key: plain(x) for key, x in arguments.items() if key not in ("value", "dropout_p")}
@@ -188,8 +191,9 @@ def _attention(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
 
 
 def of_another_stack(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """A V with a frozen pattern and values that are not followed: cross-attention, written out. As in fused attention,
-    what comes from the other stack is a constant."""
+    """Handle A V with a frozen pattern and values that are not followed, which is unfused cross-attention. As in fused
+    attention, values from the other stack are constants.
+    """
     pattern = args[0] if args else None
     values = args[1] if len(args) > 1 else next((kwargs[key] for key in ("other", "mat2") if key in kwargs), None)
     attends = isinstance(pattern, Frozen) and pattern.pattern and pattern.ndim > 2

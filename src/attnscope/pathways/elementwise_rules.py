@@ -1,4 +1,4 @@
-"""Norms, activations and products entry by entry: linear once denominators and gates are frozen."""
+"""Rules for norms, activations and elementwise products, which are linear once denominators and gates are frozen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attnscope.pathways.graded import Frozen, Graded, Rule, freeze_answer, plain
 from attnscope.pathways.network import DENOMINATOR, GATE, cached
 from attnscope.pathways.sums import LEADING, Backwards, PathSums
 
-# phi with phi(0) = 0, followed as phi(z) = g(z) z; only a gate if they multiply something else (SwiGLU).
+# Activations with phi(0) = 0 are followed as phi(z) = g(z) z. If they multiply another tensor (SwiGLU), they are gates.
 _ACTIVATIONS = (
     *("gelu", "silu", "relu6", "leaky_relu", "elu", "selu", "celu", "mish", "hardswish", "tanh", "hardtanh"),
     "softsign",
@@ -43,7 +43,7 @@ def _scaled(stream: Graded, factor: Any, value: Tensor, divides: bool = False) -
     sums, ndim, shape = stream.deferred, value.ndim, value.shape
     factor = factor.detach() if isinstance(factor, Tensor) else factor
 
-    def times(p: Tensor) -> Tensor:  # its own transpose
+    def times(p: Tensor) -> Tensor:  # this map is its own transpose
         scaled: Tensor = p / factor if divides else p * factor
         return scaled
 
@@ -64,8 +64,10 @@ def _edge(stream: Graded, gate: Tensor, value: Tensor, gated: bool) -> Graded:
 
 
 def _activation(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """phi(z) = g(z) z. At z = 0 the ratio is the slope there, the limit if phi is smooth. Elsewhere any ratio gives the
-    value, zero: take the slope between -1e-4 and 1e-4."""
+    """Carry path sums through an activation phi, written as phi(z) = g(z) z with the ratio g(z) held fixed.
+
+    At z = 0, where the ratio is 0 / 0, g is the slope of phi between -1e-4 and 1e-4.
+    """
     z = args[0] if args else kwargs["input"]
     if not isinstance(z, Graded):
         return freeze_answer(func, name, args, kwargs, value)
@@ -85,8 +87,9 @@ def _activation(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any
 
 
 def _reshaped(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """A function of an activation's output y, entry by entry, that is 0 at y = 0 (relu squared, a clipped gelu) belongs
-    to the activation: one gate for both, no further edge. On any other tensor it is not linear."""
+    """Follow an elementwise function of an activation's output y that is 0 at y = 0 (relu squared, a clipped gelu). It
+    shares the gate of the activation and adds no edge. Any other tensor is frozen, because the function is not linear.
+    """
     y = args[0] if args else kwargs["input"]
     clips = name in _CLIPPINGS  # z between two bounds is phi(z) = g(z) z for any z, and adds no edge
     if not isinstance(y, Graded) or not (y.gated or clips) or isinstance(args[1] if len(args) > 1 else None, Tensor):
@@ -99,7 +102,7 @@ def _reshaped(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
 
 
 def _glu(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """Return a sigmoid(b), where a and b are the halves of one tensor."""
+    """Follow a * sigmoid(b), where a and b are the halves of one tensor."""
     both = args[0] if args else kwargs["input"]
     dim = args[1] if len(args) > 1 else kwargs.get("dim", -1)
     if not isinstance(both, Graded):
@@ -111,7 +114,7 @@ def _glu(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
 
 
 def _relu(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """The gate is open if z > 0. At z = 0 it is shut, like torch's derivative."""
+    """Follow relu: the gate is 1 if z > 0, and 0 at z = 0, like torch's derivative."""
     z = args[0] if args else kwargs["input"]
     if not isinstance(z, Graded):
         return freeze_answer(func, name, args, kwargs, value)
@@ -119,19 +122,19 @@ def _relu(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
 
 
 def _layer_norm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """gamma (x - mean x) / sigma + beta with sigma frozen."""
+    """Follow gamma (x - mean x) / sigma + beta with sigma frozen."""
     names = ("input", "normalized_shape", "weight", "bias", "eps")
-    given = {"weight": None, "bias": None, "eps": 1e-5, **dict(zip(names, args, strict=False)), **kwargs}
-    x, axes = given["input"], tuple(range(-len(given["normalized_shape"]), 0))
+    arguments = {"weight": None, "bias": None, "eps": 1e-5, **dict(zip(names, args, strict=False)), **kwargs}
+    x, axes = arguments["input"], tuple(range(-len(arguments["normalized_shape"]), 0))
     if not isinstance(x, Graded):
         return freeze_answer(func, name, args, kwargs, value)
 
     def denominator() -> Tensor:
-        scale: Tensor = (x.value.var(axes, unbiased=False, keepdim=True) + given["eps"]).rsqrt()
+        scale: Tensor = (x.value.var(axes, unbiased=False, keepdim=True) + arguments["eps"]).rsqrt()
         return scale
 
     scale = cached(DENOMINATOR, denominator)
-    sums, constants, weight, bias = x.deferred, x.constants, given["weight"], given["bias"]
+    sums, constants, weight, bias = x.deferred, x.constants, arguments["weight"], arguments["bias"]
     scale = scale if weight is None else scale * weight.detach()
 
     def transposed(g: Tensor) -> Tensor:  # subtracting the mean is symmetric

@@ -1,19 +1,20 @@
 """How large individual paths are: the sum of squares of all paths of each length, without visiting them.
 
-Give every head of every block a random sign s = +-1, the skip the sign +1, and a path the product of its signs. Then
-E |sum_p s_p path_p|^2 = sum_p |path_p|^2: two different paths part at some block, where one takes a head that the
-other does not, and that head's sign has mean zero and is independent of all others. (A sign on the skip as well would
-change all paths by a common factor.) The signed sums follow the recursion for lengths, one pass for every draw.
+Give every head of every block a random sign s = +-1, the skip the sign +1, and a path the product of the signs on it.
+Then E |sum_p s_p path_p|^2 = sum_p |path_p|^2: two different paths differ at some block, where one takes a head that
+the other does not, and that head's sign has mean zero and is independent of all others. (A sign on the skip as well
+would change all paths by a common factor.) The signed sums follow the recursion for lengths, with one pass for every
+draw.
 
 What a path contributes to a target is one number, and signed sums of numbers meet in the middle (`lengths.by_length`):
-the streams forward to a block, the adjoint backward to it, a product for every draw and pair of lengths.
+streams are carried forward to a block, the adjoint backward to it, and each draw and pair of lengths needs one product.
 
 Outer routes. A path is a choice at every block (0 the skip, h + 1 head h). All routes through the first M blocks and
 through the last L - N are few for small M and L - N: their streams and adjoints are computed once, and a draw of signs
 only weighs them. The search for the largest paths uses them too. Following all draws forward to the end gives the same
 energies; tests compare the two.
 
-Paths of a length that cancel have an energy far above |sum|^2; paths that agree, below it by their number. Paths that
+If paths of a length cancel, their energy is far above |sum|^2; if N paths are equal, it is |sum|^2 / N. Paths that
 begin at constants are not counted: there is one for every bias and continuation, a family that does not grow with the
 length alone.
 """
@@ -36,18 +37,19 @@ from attnscope.pathways.sums import Sums
 from attnscope.pathways.tape import pulled_if_recorded
 from attnscope.pathways.targets import Functional, network_read_by, pulled_back_through_tail
 
-GROUPS = 2  # groups of draws that are followed together when they meet in the middle, which halves the memory
+GROUPS = 2  # groups that the draws are split into when they meet in the middle, which halves the memory
 
 Routes = tuple[tuple[int, ...], ...]
 """Many routes through consecutive blocks: each has one choice per block."""
 Signs = tuple[Float[Tensor, "draw head"], ...]
-"""By block."""
+"""The signs of all heads, one tensor per block."""
 
 
 @dataclass(frozen=True, eq=False)
 class OuterRoutes:
-    """`prefixes` lead through the blocks before `first`, `suffixes` from block `last` to the end; `goal` is the
-    target's adjoint behind the last block."""
+    """All routes through the first and the last blocks: `prefixes` lead through the blocks before `first`, `suffixes`
+    from block `last` to the end; `goal` is the target's adjoint after the last block.
+    """
 
     blocks: tuple[Edges, ...]
     first: int
@@ -63,8 +65,9 @@ class OuterRoutes:
 def outer_routes(
     network: Network, target: Functional, most: int, blocks: tuple[Edges, ...] | None = None
 ) -> OuterRoutes:
-    """Enumerate routes through as many first and last blocks as have at most `most` of them. `blocks` are the edges of
-    the network, if known."""
+    """Enumerate all routes through the first blocks and through the last ones, at most `most` each. `blocks` are the
+    edges of the network, if known.
+    """
     blocks = edges(network) if blocks is None else blocks
     prefixes: Routes = ((),)
     streams, first = network.streams[0][None], 0
@@ -85,17 +88,17 @@ def outer_routes(
 
 
 def options(block: Edges) -> range:
-    """Return the choices at a block: without choice 0 if its skip is cut."""
+    """Return the choices at a block; choice 0, the skip, is missing if it is cut."""
     return range(0 if block.skip else 1, block.heads + 1)
 
 
 def _every_choice(
     network: Network, layer: int, block: Edges, streams: Float[Tensor, " route *shape"]
 ) -> Float[Tensor, " longer_route *shape"]:
-    """Return every stream behind every choice at block `layer`, choices of one stream beside each other.
+    """Return every stream after every choice at block `layer`; choices of one stream are adjacent.
 
-    The axis that counts attention edges keeps heads apart: behind the watch, head h stands at place h + 1 and the skip
-    at place 0. One run of the block gives all choices, and mixes the values of each stream once.
+    The axis that counts attention edges separates the heads: after the watch, head h has index h + 1 and the skip index
+    0. One run of the block gives all choices, and mixes the values of each stream once.
     """
 
     def apart(mixed: Graded, pattern: Tensor) -> Graded:
@@ -122,7 +125,7 @@ def drawn_signs(blocks: Sequence[Edges], draws: int, generator: torch.Generator,
 
 
 def signs_of(routes: Routes, signs: Signs) -> Float[Tensor, "draw route"]:
-    """Return the product of the signs on every route; `signs` are those of the blocks that routes lead through."""
+    """Return the product of the signs on every route; `signs` has one entry per block of the routes."""
     draws = signs[0].new_ones(len(signs[0]), len(routes)) if signs else torch.ones(1, len(routes), device="cpu")
     for place, of_heads in enumerate(signs):
         with_skip = torch.cat([torch.ones_like(of_heads[:, :1]), of_heads], 1)
@@ -138,7 +141,7 @@ def edges_on(routes: Routes) -> Int[Tensor, " route"]:
 def signed_by_length(
     routes: Routes, signs: Float[Tensor, "draw route"], tensors: Float[Tensor, " route *shape"]
 ) -> Float[Tensor, " draw length *shape"]:
-    """Sum routes of equal length with their signs, for every draw."""
+    """Sum the tensors of all routes of each length, weighted by their signs, for every draw."""
     lengths = edges_on(routes)
     longest = int(lengths.max())
     of_length = torch.stack([(lengths == k).to(tensors) for k in range(longest + 1)])
@@ -148,7 +151,9 @@ def signed_by_length(
 
 @dataclass(frozen=True)
 class Energy:
-    """Unbiased estimates by length, with their standard errors over draws. `sums` is |sum of all paths|^2, exactly."""
+    """Unbiased estimates of the energy of each length, with standard errors over draws. `sums` is exactly |sum of
+    paths|^2.
+    """
 
     energy: Float[Tensor, " length"]
     standard_error: Float[Tensor, " length"]
@@ -164,8 +169,9 @@ def path_energy(
     at_once: int = 8,
     outer: OuterRoutes | None = None,
 ) -> Energy:
-    """Estimate energies of the last stream's paths, or of their contributions to a target. `at_once` draws are held in
-    memory together. `outer` are the outer routes, if known."""
+    """Estimate the energy of the paths to the last stream, or of their contributions to a target. `at_once` draws are
+    held in memory together. `outer` are the outer routes, if known.
+    """
     if draws < 2:
         raise RefusalError(f"A standard error needs two draws or more, not {draws}.")
     network = network if target is None else network_read_by(target, network)
@@ -180,7 +186,7 @@ def path_energy(
         return _signed_targets(network, signs, outer).square()
 
     squares: list[Tensor] = []
-    together: list[Signs] = [tuple(network.streams[0].new_ones(1, block.heads) for block in blocks)]  # no signs
+    together: list[Signs] = [tuple(network.streams[0].new_ones(1, block.heads) for block in blocks)]  # all signs +1
     for start in range(0, draws, at_once):
         together.append(drawn_signs(blocks, min(at_once, draws - start), generator, network.streams[0]))
         if outer is None or len(together) == GROUPS or start + at_once >= draws:
@@ -193,7 +199,7 @@ def path_energy(
 
 @torch.no_grad()
 def _signed_targets(network: Network, signs: Signs, outer: OuterRoutes) -> Float[Tensor, "draw length"]:
-    """Return the target of the signed sum of all paths of each length, for every draw, meeting in the middle."""
+    """Return, for every draw and length, the target of the signed sum of all paths, meeting in the middle."""
     first, last = outer.first, outer.last
     middle = (first + last + 1) // 2
     before = signed_by_length(outer.prefixes, signs_of(outer.prefixes, signs[:first]), outer.streams)
@@ -205,9 +211,9 @@ def _signed_targets(network: Network, signs: Signs, outer: OuterRoutes) -> Float
     for layer in reversed(range(middle, last)):
         with watching(scale_heads(lambda heads, layer=layer: signs[layer], network)):  # type: ignore[misc]
             pulled = pulled_if_recorded(network, layer, adjoint, "attention")
-        if pulled is None:  # a rule needs numbers: go forward to the end instead
+        if pulled is None:  # a rule needs actual numbers: run forward to the end instead
             return torch.einsum("dk...,...->dk", signed_sums_forward(network, signs), outer.goal)
-        if pulled.before is None:  # nothing that enters this block leaves it
+        if pulled.before is None:  # no path from before this block reaches its output
             return signs[0].new_zeros(len(signs[0]), network.layers + 1)
         adjoint = pulled.before
     return convolved(stream.dense[:, :, 0].flatten(2), adjoint.dense[:, :, 0].flatten(2))
@@ -215,7 +221,7 @@ def _signed_targets(network: Network, signs: Signs, outer: OuterRoutes) -> Float
 
 @torch.no_grad()
 def signed_sums_forward(network: Network, signs: Signs) -> Float[Tensor, " draw length *shape"]:
-    """Return signed sums of all paths that leave the last block: one pass of the recursion for every draw."""
+    """Return the signed sums of all paths at the last block's output, by one pass of the recursion for every draw."""
     entering = network.streams[0]
     stream = Sums(entering.expand(len(signs[0]), 1, 1, *entering.shape))
     for layer in range(network.layers):

@@ -1,4 +1,4 @@
-"""Tensors that carry the sums of paths they are made of, while a model's own code computes with them.
+"""Tensors that carry their decomposition into sums of paths while a model's own code computes with them.
 
 Freeze, for one input, every attention pattern, every norm's denominator and every activation's ratio g(z) = phi(z)/z:
 the network is then linear in the stream that enters it, plus constants (biases, shifts of norms). Its output is a sum
@@ -32,7 +32,7 @@ from torch import Tensor
 from attnscope.pathways.sums import Constants, Deferred, Parts, PathSums, Sums
 
 Count = Literal["attention", "both", "edges", "none"]
-"""`attention`: MLP edges are not counted. `both`: on an axis of their own. `edges`: together with attention edges.
+"""Which edges are counted. `attention`: no MLP edges. `both`: MLP edges on a separate axis. `edges`: both on one axis.
 `none`: nothing is counted; there is one part for each source."""
 
 Edge = Literal["attention", "mlp"]
@@ -64,7 +64,8 @@ def watching(watch: Watch, edge: Edge = "attention") -> Iterator[None]:
 
 class Frozen(Tensor):
     """A tensor that depends on the input and is not followed. `gate`: it went through an activation; `origin`: the
-    function that froze it; `pattern`: it comes from a softmax; `beside`: a followed tensor it was computed from."""
+    function that froze it; `pattern`: it comes from a softmax; `beside`: a followed tensor from which it was computed.
+    """
 
     gate: bool
     origin: str
@@ -87,12 +88,12 @@ class Frozen(Tensor):
 
 
 class Graded(Tensor):
-    """A value with its parts by source, attention edges and MLP edges."""
+    """A followed tensor: its value, and its parts by source, attention edges and MLP edges."""
 
     deferred: Deferred
     constants: Constants
     count: Count
-    gated: bool  # output of an activation, no linear map after it: in a product with the stream it is the gate
+    gated: bool  # an activation's output before any linear map: in a product with the stream it is the gate
 
     @staticmethod
     def of(value: Tensor, parts: Parts, constants: Constants, count: Count, gated: bool = False) -> Graded:
@@ -109,7 +110,7 @@ class Graded(Tensor):
     @staticmethod
     def entering(stream: Float[Tensor, "*shape"], count: Count = "attention", sources: bool = True) -> Graded:
         """Return the stream that enters the network: one path of length zero. Source 0 is the stream, source 1 the
-        constants; without `sources` they share one."""
+        constants; without `sources` they share one source."""
         if not sources:
             return Graded.of(stream, stream[None, None, None], 0, count)
         return Graded.later(
@@ -117,19 +118,19 @@ class Graded(Tensor):
         )
 
     def made(self, value: Tensor, make: Callable[[], PathSums], gated: bool | None = None) -> Graded:
-        """Return another tensor of the same count and sources."""
+        """Return a graded tensor with other parts, but the same count and sources."""
         return Graded.later(value, make, self.constants, self.count, self.gated if gated is None else gated)
 
     @property
     def sums(self) -> Sums:
-        """The parts, without leading places that have no path."""
+        """The parts, without leading entries that have no path."""
         sums = self.deferred()
         assert isinstance(sums, Sums)
         return sums
 
     @property
     def parts(self) -> Parts:
-        """All parts, from zero edges on."""
+        """All parts, including leading entries without a path."""
         return self.sums.dense
 
     @property
@@ -167,7 +168,7 @@ def is_watched(edge: Edge) -> bool:
 
 
 def through_watches(mixed: Graded, edge: Edge, factor: Callable[[], Tensor]) -> Graded:
-    """Hand an edge to its watches and return what they return; `factor` gives the frozen pattern or gate."""
+    """Pass an edge to its watches and return their result; `factor` gives the frozen pattern or gate."""
     for kind, watch in _watches.get():
         if kind == edge:
             answer = watch(mixed, factor())
@@ -179,11 +180,11 @@ Rule = Callable[[Any, str, tuple[Any, ...], dict[str, Any], Any], Any]
 """`rule(func, name, args, kwargs, value)` returns the followed answer; `value` is `func`'s answer on plain tensors."""
 
 GATES = frozenset(["sigmoid", "tanh", "erf", "softplus", "hardsigmoid", "logsigmoid", "sigmoid_", "tanh_"])
-CHOICES = frozenset(["topk", "gather", "sort", "take_along_dim"])  # a router's weights scale an edge, they are no edge
+CHOICES = frozenset(["topk", "gather", "sort", "take_along_dim"])  # router weights scale an edge
 
 
 def freeze_answer(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """The default rule: freeze floating tensors; return shapes, flags and integers unchanged."""
+    """Apply the default rule: freeze floating tensors; return shapes, flags and integers unchanged."""
     if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
         return type(value)(freeze_answer(func, name, args, kwargs, item) for item in value)
     if not isinstance(value, Tensor) or not value.is_floating_point():

@@ -39,12 +39,12 @@ from attnscope.pathways.targets import Functional, network_read_by, pulled_back_
 
 Adjoints = Float[Tensor, " many *shape"]
 HeadAdjoints = Float[Tensor, "many batch head token channel"]
-AT_ONCE = 8  # adjoints that go through together; more do not fit into the processor's cache
+AT_ONCE = 8  # adjoints carried together; more do not fit into the processor's cache
 
 
 @dataclass(frozen=True, eq=False)
 class AtHeads:
-    """Adjoints before a block along its skip (None: it has none), and at the output of its heads."""
+    """Adjoints before a block along its skip (None if it has no skip), and at the output of its heads."""
 
     skip: Adjoints | None
     heads: HeadAdjoints
@@ -52,10 +52,10 @@ class AtHeads:
 
 @dataclass(frozen=True, eq=False)
 class BlockTranspose:
-    """Carries adjoints through block `layer` in two steps: to the output of each head, and from one head on.
+    """Carry adjoints through the block with index `layer` in two steps: to the output of each head, then to its input.
 
-    A path takes, at every block, the skip (choice 0) or head h (choice h + 1). With m what follows attention in the
-    block, O the output projection, V the values and A_h the pattern, the transposes of these choices begin alike,
+    A path takes, at every block, the skip (choice 0) or head h (choice h + 1). With m the part of the block after
+    attention, O the output projection, V the values and A_h the pattern, the transposes of these choices begin alike,
 
         skip     B_0^T a                       head h     V_h^T A_h^T (O_h^T m^T a),
 
@@ -72,7 +72,7 @@ class BlockTranspose:
         return AtHeads(torch.cat(skips) if skips else None, torch.cat([some.heads for some in found]))
 
     def to_input(self, at_heads: AtHeads, rows: list[int], choices: list[int]) -> Adjoints:
-        """Return adjoints before the block, of the suffixes in `rows` with a choice each."""
+        """Return the adjoints before the block for the suffixes in `rows`, each with its choice."""
         shape = self.network.streams[self.layer].shape
         made = at_heads.heads.new_empty(len(rows), *shape)
         for start in range(0, len(rows), AT_ONCE):
@@ -120,14 +120,14 @@ class BlockTranspose:
     def _to_heads_slowly(self, adjoints: Adjoints) -> AtHeads:
         leaf, mixed, answer = self._run(len(adjoints))
         skip = None
-        if answer.sums.first[0] == 0:  # not if the skip is cut
+        if answer.sums.first[0] == 0:  # false if the skip is cut
             (before,) = torch.autograd.grad(answer.parts[:, 0, 0], leaf, adjoints, retain_graph=True)
             skip = before[:, 0, 0]
         (pulled,) = torch.autograd.grad(answer.parts[:, 1, 0], mixed, adjoints)
         return AtHeads(skip, split_heads(pulled[:, 0, 0], self.network))
 
     def _run(self, many: int) -> tuple[Tensor, Tensor, Graded]:
-        """Run the block on zeros. Return them, the output of the attention, and that of the block."""
+        """Run the block on zeros. Return the zeros, the output of the attention and the output of the block."""
         seen: list[Sums] = []
 
         def keep(mixed: Graded, pattern: Tensor) -> None:
@@ -142,11 +142,11 @@ class BlockTranspose:
 
 @dataclass(frozen=True)
 class HeadTable:
-    """Contributions of heads by length.
+    """The contributions of all heads, by length of path.
 
     `contributions[l, h, k]` is c_k(l, h). `lengths[k]` is the target summed over all paths of length k; `sources[s, k]`
-    splits it by where paths begin, at the input or at a constant. `stream` leaves the last block, sorted by length.
-    `constant` is the contribution of constants after the last block, of length zero.
+    splits it by where paths begin, at the input or at a constant. `stream` is the output of the last block, sorted by
+    length. `constant` is the contribution of constants after the last block, of length zero.
     """
 
     contributions: Float[Tensor, "layer head length"]
@@ -169,8 +169,8 @@ class HeadTable:
 def head_table(network: Network, target: Functional, advance: Advance = silent) -> HeadTable:
     """Return the exact head x length table of `target`, by one graded pass forward and one backward.
 
-    The forward pass does not keep sources apart, which would double its work. What arrives back at the input meets the
-    stream that enters, and what passes a constant meets the constant.
+    The forward pass does not keep sources apart, which would double its work. Adjoints that arrive at the input are
+    multiplied by the stream that enters, and adjoints at a constant by the constant.
     """
     network = network_read_by(target, network)
     stream, forward = _forward(network)
@@ -203,8 +203,9 @@ def head_table(network: Network, target: Functional, advance: Advance = silent) 
 
 
 def _forward(network: Network) -> tuple[Graded, list[Float[Tensor, "before batch head token channel"]]]:
-    """Return what leaves the last block by length, and what every head of each block adds to every length on the way:
-    its mixed values A_h Y^(a) V_h, before the output projection."""
+    """Return the output of the last block by length, and for every block and head its mixed values A_h Y^(a) V_h before
+    the output projection.
+    """
     stream = network.entering("attention", sources=False)
     mixed_parts = []
     for layer in range(network.layers):
@@ -222,7 +223,7 @@ def _forward(network: Network) -> tuple[Graded, list[Float[Tensor, "before batch
 
 
 def _collected(pairs: Float[Tensor, "head before after"], lengths: int) -> Float[Tensor, "head length"]:
-    """Sum pairs (a, b) of equal a + 1 + b."""
+    """Sum all pairs (a, b) with the same length a + 1 + b."""
     collected = pairs.new_zeros(pairs.shape[0], lengths)
     for a in range(pairs.shape[1]):
         for b in range(pairs.shape[2]):

@@ -7,9 +7,9 @@ edges follows
     Y_{l+1}^(m) = B_l0 Y_l^(m) + B_l1 Y_l^(m-1)
 
 where B_l0 collects all ways through block l that pass no head (the skip, norms, MLPs) and B_l1 those that pass one.
-Proof: a path of m edges that leaves the block passed no head there, and had m edges before, or one, and had m - 1;
-both are linear, so they may be applied to the sum. The recursion costs L(L+1)/2 blocks where (H+1)^L paths would have
-to be summed. `Graded` applies it to whatever the blocks of a model really do.
+Proof: a path of m edges that leaves the block passed no head there, and had m edges before, or one, and had m - 1; both
+maps are linear, so they may be applied to the sum. The recursion costs L(L+1)/2 blocks where (H+1)^L paths would have
+to be summed. `Graded` applies it to the actual operations of the model's blocks.
 
 One number by length, meeting in the middle: half the work of following all paths to the end. Let t mark an edge. A
 frozen block is a polynomial B_l(t) whose coefficients are linear maps, and for a scalar target with adjoint g at the
@@ -19,19 +19,19 @@ last stream (constants are paths that begin later, see below)
 
 The product may be cut at any block M:
 
-    a(t) = B_{M-1}(t) ... B_0(t) x                  sums of paths that reach block M, by edges behind them
+    a(t) = B_{M-1}(t) ... B_0(t) x                  sums of paths that reach block M, by edges passed
     b(t) = B_M(t)^T ... B_{L-1}(t)^T g              adjoints at block M, by edges still to come
     T(t) = < b(t), a(t) >,   so   T^(m) = sum over k of < b^(m-k), a^(k) >.
 
 Proof: <g, B y> = <B^T g, y> for every coefficient, and coefficients of a product of polynomials are convolutions. ∎
 
 Cost. With e edges in a block, block l is applied to about e l tensors on the way forward: e L^2 / 2 in all. Cut at M,
-it is e M^2 / 2 on one side and e (L - M)^2 / 2 on the other: half of it at M = L/2. Transposed steps cost what the
-steps cost, and nothing has to be run forward for them (`tape`). With the sources kept apart, the first side carries
-two of everything and the second still one adjoint: the sides cost the least together at M = L/3.
+the cost is e M^2 / 2 on one side and e (L - M)^2 / 2 on the other: half of it in total at M = L/2. A transposed step
+costs as much as the step, and nothing has to be run forward for it (`tape`). With the sources kept apart, the first
+side carries two of everything and the second still one adjoint: the sides cost the least together at M = L/3.
 
-Constants that begin in a block before M are part of a(t). One that begins behind M, at a place whose adjoint is b'(t),
-adds < b'(t), constant >. `lengths` follows all paths to the end instead; tests compare the two.
+Constants that begin in a block before M are part of a(t). A constant that begins after M, at a place whose adjoint is
+b'(t), adds < b'(t), constant >. `lengths` follows all paths to the end instead; tests compare the two.
 """
 
 from __future__ import annotations
@@ -55,23 +55,25 @@ from attnscope.pathways.targets import Functional, network_read_by, pulled_back_
 
 @dataclass(frozen=True)
 class Lengths:
-    """`stream.parts[source, m, p]` is the sum over all paths from that source with m attention and p MLP edges."""
+    """The last stream by length: `stream.parts[source, m, p]` sums all paths with m attention and p MLP edges."""
 
     stream: Graded
     network: Network
 
     @property
     def by_length(self) -> Float[Tensor, " length *shape"]:
-        """Sums over sources and MLP edges: one tensor per number of attention edges (of all edges, if counted so)."""
+        """One tensor per number of attention edges (or of all edges, if those are counted): summed over sources and MLP
+        edges.
+        """
         return self.stream.parts.sum((0, 2))
 
     def output(self, kept: Float[Tensor, "*shape"]) -> Tensor:
-        """Return the model's output if its last stream were `kept`, with norms frozen where they were."""
+        """Return the model's output if its last stream were `kept`, with the denominators of norms unchanged."""
         graded = Graded.of(self.stream.value, kept[None, None, None], 0, self.stream.count)
         return self.network.finish(graded).parts.sum((0, 1, 2))
 
     def cumulative(self) -> Iterator[Tensor]:
-        """Yield the model's output with paths of length <= k only, for k = 0, 1, ...: the last one is its own."""
+        """Yield the model's output with paths of length <= k only, for k = 0, 1, ...; the last is the full output."""
         kept = torch.zeros_like(self.stream.value)
         for part in self.by_length:
             kept = kept + part
@@ -84,7 +86,7 @@ class Lengths:
 
 @torch.no_grad()
 def lengths(network: Network, count: Count = "attention", sources: bool = True) -> Lengths:
-    """Sort everything that leaves the last block by length of path. Without `sources`, paths that begin at a constant
+    """Decompose the output of the last block by length of path. Without `sources`, paths that begin at a constant
     and paths that begin at the input are summed, which is half the work."""
     stream = network.entering(count, sources)
     for layer in range(network.layers):
@@ -94,8 +96,8 @@ def lengths(network: Network, count: Count = "attention", sources: bool = True) 
 
 @dataclass(frozen=True)
 class RankView:
-    """Do long paths keep tokens apart? By length: the relative residual of the sum, and its share of the whole
-    stream's residual (its projection on it).
+    """Whether long paths keep tokens different. `residual` is the relative residual of the sum of paths of each length,
+    and `share` its share of the residual of the whole stream (by projection on it).
 
     A path through attention alone is a product of row-stochastic patterns, and such products tend to rank one
     (arXiv:2103.03404, section 2). Sums of long paths in a whole model need not: MLPs and norms act on every token by
@@ -123,7 +125,9 @@ def rank_view(found: Lengths, token_mask: Bool[Tensor, "batch token"] | None = N
 
 @dataclass(frozen=True)
 class ByLength:
-    """The target summed over all paths of each source (input, constants) and length; `middle` is where sides met."""
+    """The target summed over all paths of each source (input, constants) and length; `middle` is the block where both
+    sides met.
+    """
 
     values: Float[Tensor, "source length"]
     middle: int
@@ -159,7 +163,7 @@ def by_length(
         begun += [] if pulled.constants is None else [pulled.constants]
         adjoint = pulled.before
         advance("lengths", network.layers - layer + middle, network.layers)
-        if adjoint is None:  # nothing that enters this block leaves it
+        if adjoint is None:  # no path from before this block reaches its output
             break
     before = stream.parts[:, :, 0].flatten(2)
     values = last.new_zeros(2, 1) if adjoint is None else convolved(before, adjoint.dense[0, :, 0].flatten(1))
@@ -174,7 +178,7 @@ def by_length(
 def convolved(
     before: Float[Tensor, "many behind entry"], adjoint: Float[Tensor, "*batch ahead entry"]
 ) -> Float[Tensor, "many length"]:
-    """Return inner products summed over equal behind + ahead."""
+    """Return the inner products, summed over all pairs with equal `behind + ahead`."""
     products = before @ adjoint.mT
     total = products.new_zeros(len(products), products.shape[1] + products.shape[2] - 1)
     for behind in range(products.shape[1]):

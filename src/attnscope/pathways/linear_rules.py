@@ -1,4 +1,4 @@
-"""Sums, and products with weights."""
+"""Rules for sums, and for products with weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _sum(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
 
 
 def _index_add(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """Add rows into others by index, as experts add their answers to the tokens routed to them.
+    """Add rows to others by index, as experts add their outputs to the tokens routed to them.
 
     The router chose those tokens from this input. The choice is frozen, like the router's weights.
     """
@@ -56,7 +56,7 @@ def _index_add(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
 
 
 def _affine(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """F.linear(x, W, b)."""
+    """Follow F.linear(x, W, b)."""
     x, weight = args[0] if args else kwargs["input"], args[1] if len(args) > 1 else kwargs["weight"]
     bias = args[2] if len(args) > 2 else kwargs.get("bias")
     if not isinstance(x, Graded) or isinstance(weight, (Graded, Frozen)) or isinstance(bias, (Graded, Frozen)):
@@ -65,7 +65,7 @@ def _affine(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
 
 
 def _addmm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """torch.addmm(b, x, W), as GPT-2's Conv1D calls it. (baddbmm computes attention logits, which freeze.)"""
+    """Follow torch.addmm(b, x, W), as GPT-2's Conv1D calls it. (baddbmm computes attention logits and is frozen.)"""
     bias, x, weight = args[:3]
     followed = isinstance(x, Graded) and not isinstance(weight, (Graded, Frozen))
     if not followed or isinstance(bias, (Graded, Frozen)) or kwargs:
@@ -74,7 +74,7 @@ def _addmm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
 
 
 def _times_weight(x: Graded, value: Tensor, weight: Tensor, bias: Tensor | None) -> Graded:
-    """x W + b. After a linear map, an activation's output is an ordinary part of the stream."""
+    """Follow x W + b. After a linear map, an activation's output is an ordinary part of the stream."""
     sums, constants = x.deferred, x.constants
     backwards = Backwards(lambda g: F.linear(g, weight), tuple(value.shape))
 
@@ -108,7 +108,7 @@ def _convolution(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> An
 
 
 def _batch_norm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """gamma (x - mean) / sigma + beta; in evaluation mean and sigma were learned, and are constants."""
+    """Follow gamma (x - mean) / sigma + beta; in evaluation mode, mean and sigma are learned constants."""
     names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
     options = {"weight": None, "bias": None, "training": False, "eps": 1e-5}
     options |= {**dict(zip(names, args, strict=False)), **kwargs}
@@ -130,7 +130,7 @@ def _batch_norm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any
 
 
 def times_constant(stream: Graded, matrix: Tensor, value: Tensor, from_left: bool) -> Graded:
-    """Return a matrix product with a plain tensor: weights, or a fixed mixing of tokens."""
+    """Return the product of a followed tensor with a plain matrix: weights, or a fixed mixing of tokens."""
     sums, matrix = stream.deferred, plain(matrix).detach()
     ndim = value.ndim if from_left or matrix.ndim > 2 else stream.value.ndim
 

@@ -1,7 +1,7 @@
 """A network at one input: the streams between its blocks, and each block as a function of a graded stream.
 
-Path decompositions need to know nothing else of a model. Blocks run the model's own code and freeze what they find in
-the value of the graded stream, so a block must be given the stream that really entered it.
+Path decompositions need nothing else from a model. Blocks run the model's own code and freeze values of the graded
+stream, so a block must be given the stream that actually entered it.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ EXPENSIVE = frozenset(
 
 @dataclass
 class BlockCache:
-    """Expensive values of one block (products with weights, attention, gates, denominators), kept from its first run.
+    """The expensive values of one block (products with weights, attention, gates, denominators), kept from its first
+    run.
 
     A block of a network always runs on the same stream, so its values come in the same order: `kept[i]` is the name of
     the i-th function, its tensor, and the tensor's version. A tensor that the model has changed in place is computed
-    again. Patterns of fused attention may be needed only after the block has run: they are kept apart, by call.
+    again. Patterns of fused attention may be needed only after the block has run, so they are kept separately, by call.
     """
 
     kept: list[tuple[str, Tensor | None, int]] = field(default_factory=list)
     next_value: int = 0
-    patterns: list[list[Tensor]] = field(default_factory=list)  # by call; empty, or the pattern
+    patterns: list[list[Tensor]] = field(default_factory=list)  # one list per call: empty, or with the pattern
     next_call: int = 0
-    largest: int = 0  # entries of the largest tensor to keep; maps of all tokens by all tokens are larger
+    largest: int = 0  # most entries of a tensor to keep; token-by-token maps have more
 
     def value(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
         index, self.next_value = self.next_value, self.next_value + 1
@@ -78,7 +79,7 @@ _cache: ContextVar[BlockCache | None] = ContextVar("cache", default=None)
 
 @contextmanager
 def caching(cache: BlockCache, largest: int) -> Iterator[None]:
-    """Inside, expensive values of followed tensors come from `cache`, or are stored in it."""
+    """Inside the context, take expensive values of followed tensors from `cache`, or store them in it."""
     cache.next_value, cache.next_call, cache.largest = 0, 0, largest
     token = _cache.set(cache)
     try:
@@ -103,7 +104,7 @@ Piece = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Network:
-    """`streams[l]` enters block l, `streams[-1]` leaves the last block, and `tail` computes the output from it."""
+    """A model at one input: `streams[l]` enters block l, `streams[-1]` leaves the last; `tail` computes the output."""
 
     name: str
     streams: tuple[Float[Tensor, "batch token width"], ...]
@@ -118,11 +119,11 @@ class Network:
         return len(self.blocks)
 
     def block(self, layer: int, stream: Graded) -> Graded:
-        """Run block `layer`, frozen at this input, on the parts of `stream`."""
+        """Run the block with index `layer`, frozen at this input, on the parts of `stream`."""
         own = stream.made(self.streams[layer], stream.deferred)
         with caching(self.caches[layer], largest=8 * self.streams[layer].numel()):
             answer = followed(self.blocks[layer](own), f"block {layer} of {self.name}")
-            answer.deferred()  # computed here, so that what the block froze can be freed
+            answer.deferred()  # computed here, so that tensors frozen in the block can be freed
         return answer
 
     def finish(self, stream: Graded) -> Graded:
@@ -138,7 +139,7 @@ class Network:
 
 
 def followed(answer: Tensor, where: str) -> Graded:
-    """Return the answer if it is still a sum of paths; otherwise refuse and name the function that ended it."""
+    """Return the answer if it is still a sum of paths; otherwise refuse and name the function that is not linear."""
     if isinstance(answer, Graded):
         return answer
     cause = f"'{answer.origin}' is not linear and has no rule" if isinstance(answer, Frozen) else "the stream was lost"
@@ -146,8 +147,11 @@ def followed(answer: Tensor, where: str) -> Graded:
 
 
 def differences(network: Network) -> tuple[float, ...]:
-    """Return how far the linear network is from the output of every block and of the tail: the largest difference
-    relative to the largest entry. Constants stay apart: a constant added to every part by mistake would not show."""
+    """Return the error of the linear network at the output of every block and of the tail.
+
+    It is the largest difference divided by the largest entry. Constants are a separate source; otherwise a constant
+    added to every part by mistake would not show.
+    """
     found = []
     for layer in range(network.layers):
         left = network.block(layer, Graded.entering(network.streams[layer], "none"))
@@ -165,7 +169,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Edges:
-    """Edges of one block: heads of its attention (0: it has none), its MLPs, and whether a path can skip its heads."""
+    """The edges of one block: how many heads and MLPs it has, and whether a path can skip its heads."""
 
     heads: int
     mlps: int
@@ -240,5 +244,5 @@ def only_attention(seen: list[T], network: Network, layer: int) -> T:
 def split_heads(
     mixed: Float[Tensor, "before *merged token channel"], network: Network
 ) -> Float[Tensor, "before batch head token channel"]:
-    """Return batch and heads as two axes, also if the model merges them."""
+    """Return the tensor with separate axes for batch and heads, even if the model merges them."""
     return mixed if mixed.ndim == 5 else split_axis(mixed, 1, network.streams[0].shape[0], -1)

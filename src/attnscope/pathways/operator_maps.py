@@ -1,21 +1,22 @@
 """T collapsed to a map: one number for row i of the output and token j of the input.
 
-With T_ij the block of T from token j to row i, x_j what enters, y_i row i of the output, u_i = y_i / |y_i|:
+With T_ij the submatrix of T from token j to row i, x_j the stream that enters at token j, y_i row i of the output, u_i
+= y_i / |y_i|:
 
-    norm           ||T_ij||_F          all that j can do to i, whatever vector stands at j
+    norm           ||T_ij||_F          all that j can do to i, for any vector at j
     input          |T_ij x_j|          how much of j arrives at i
     output         |T_ij^T u_i|        how strongly i, in its own direction, depends on j
-    contribution   <u_i, T_ij x_j>     what j adds to i, with a sign: sum_j of it + <u_i, b_i> = |y_i|
+    contribution   <u_i, T_ij x_j>     contribution of j to i, with sign; the sum over j + <u_i, b_i> = |y_i|
 
 Row by row, T^T (e_i (x) u_i) has <u_i, T_ij .> for all j at once: one pass back for each row of the output. Token by
 token, T (e_j (x) x_j) has T_ij x_j for all i at once: one pass forward for each token. `contribution` follows from
 either.
 
-`norm` needs every channel of one side. If that is too much: for independent signs s, E |T_ij s|^2 = ||T_ij||_F^2,
-one pass forward for each token and probe. The estimate m of the square is unbiased, but skewed for a block of low rank:
-a draw that is too small has a standard error that is too small as well, and with 16 probes misses of the root are then
-a third of an error to one side on average. So the error is that of the logarithm, by leaving out a probe at a time,
-where it is nearly even: with n probes and m_k the mean without probe k,
+`norm` needs every channel of one side. If that is too much: for independent signs s, E |T_ij s|^2 = ||T_ij||_F^2, one
+pass forward for each token and probe. The estimate m of the square is unbiased, but skewed for a block of low rank: a
+draw that is too small has a standard error that is too small as well, and with 16 probes the root is then off to one
+side by a third of a standard error on average. So the error is computed for the logarithm, where it is nearly
+symmetric, by leaving out one probe at a time: with n probes and m_k the mean without probe k,
 
     e^2 = (n - 1) / n * sum_k (log m_k - mean log m)^2 / 4,    the number is sqrt m, within sqrt m exp(-+2 e)
 
@@ -43,12 +44,12 @@ Map = Float[Tensor, "row token"]
 
 @dataclass(frozen=True)
 class Collapsed:
-    """The map, and how many passes it took. For `contribution`, a row and its constant add up to its total."""
+    """The map and the number of passes it took. For `contribution`, each row and its constant add up to its total."""
 
     values: Map
     products: int  # passes through the network, forward or back
     errors: Map | None = None
-    probes: int | None = None  # None: exact
+    probes: int | None = None  # None if the map is exact
     constants: Float[Tensor, " row"] | None = None
     totals: Float[Tensor, " row"] | None = None
 
@@ -82,26 +83,26 @@ def collapsed(
 
 
 def few_probes(probes: int | None) -> tuple[str, ...]:
-    """Return the note that a map from so few probes needs."""
+    """Return a note if a map has fewer than PROBES probes."""
     if probes is None or probes >= PROBES:
         return ()
     return (f"{probes} probes are few: errors are too small where blocks have a low rank; give {PROBES} or more.",)
 
 
 def rows_of(affine: Affine) -> Float[Tensor, "row out"]:
-    """Return the output by rows; one row of classes is a single row."""
+    """Return the output as rows; a vector of classes becomes a single row."""
     return affine.leaves if affine.leaves.ndim == 2 else affine.leaves[None]
 
 
 def directions(affine: Affine) -> Float[Tensor, "row out"]:
-    """Return u_i; a row of zeros stays zero."""
+    """Return u_i, every output row divided by its norm; a row of zeros stays zero."""
     rows = rows_of(affine)
     units: Tensor = rows / rows.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
     return units
 
 
 def _by_contribution(affine: Affine, progress: Advance) -> Collapsed:
-    """Work from the side with fewer passes; a pass forward is the cheaper one."""
+    """Return the map by contribution, from the side that needs fewer passes; if equal, forward, which is cheaper."""
     units, tokens = directions(affine), affine.enters
     if len(units) < len(tokens):
         values = torch.cat([(back * tokens).sum(-1) for back in _row_by_row(affine, units[:, None], progress)])
@@ -137,7 +138,7 @@ def _by_norm(affine: Affine, progress: Advance) -> Collapsed:
 
 def _norm_by_probes(affine: Affine, probes: int, seed: int, progress: Advance) -> Collapsed:
     tokens, rows = affine.enters, rows_of(affine)
-    # Drawn on the CPU: the same seed gives the same signs on any device.
+    # Signs are drawn on the CPU: the same seed gives the same signs on any device.
     generator = torch.Generator().manual_seed(seed)
     signs = 2 * torch.randint(0, 2, (len(tokens), probes, tokens.shape[1]), generator=generator) - 1
     columns = [sent.square().sum(-1) for sent in _token_by_token(affine, signs.to(tokens), progress)]

@@ -1,7 +1,7 @@
-"""Which rule each torch function follows on a graded tensor: linear, an edge, or frozen (the default).
+"""The rule for each torch function on a graded tensor: linear, an edge, or frozen (the default).
 
-Functions are known by name, so `x.add(y)`, `x + y` and `torch.add(x, y)` share a rule. The value is always computed by
-the function itself on plain tensors, never summed from parts. Parts are computed on first use.
+Functions are identified by name, so `x.add(y)`, `x + y` and `torch.add(x, y)` share a rule. The value is always
+computed by the function itself on plain tensors, never summed from parts. Parts are computed on first use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RARE = ("bias_k", "bias_v", "use_separate_proj_weight", "add_zero_attn", "stati
 
 
 def _multihead(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """torch's nn.MultiheadAttention, which runs as one function: written out in functions that have rules.
+    """Follow nn.MultiheadAttention, which runs as one function, by writing it out in functions that have rules.
 
     The answer is (mixed tokens, averaged patterns or None).
     """
@@ -42,7 +42,7 @@ def _multihead(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
 
 
 def _written_out(options: dict[str, Any], values: Graded) -> Graded:
-    """Multi-head attention on [token, batch, width]."""
+    """Run multi-head attention on [token, batch, width]."""
     heads, (weight_q, weight_k, weight_v) = options["num_heads"], options["in_proj_weight"].chunk(3)
     biases = (None, None, None) if options["in_proj_bias"] is None else options["in_proj_bias"].chunk(3)
 
@@ -67,7 +67,7 @@ def _mask(options: dict[str, Any], q: Tensor) -> Tensor | None:
         mask = plain(options[key])
         if mask is None:
             continue
-        if mask.dtype == torch.bool:  # True: hidden
+        if mask.dtype == torch.bool:  # True means hidden
             mask = q.new_zeros(mask.shape).masked_fill(mask, -torch.inf)
         if key == "key_padding_mask":
             mask = mask[:, None, None, :]
@@ -90,7 +90,7 @@ _IN_PLACE_OPERATORS = frozenset(["__iadd__", "__isub__", "__imul__", "__itruediv
 
 
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a torch function on arguments of which some are graded or frozen; both tensor classes dispatch here."""
+    """Run a torch function with some graded or frozen arguments; both tensor classes dispatch to this function."""
     name = getattr(func, "__name__", str(func))
     if name == "__get__":
         name = {"T": "t", "mT": "mT", "data": "detach"}.get(func.__self__.__name__, name)
@@ -108,7 +108,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         followed = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, Graded)]
         _refuse_writing_into_constants(name, args, kwargs)
         if name in _MADE_LIKE and followed:
-            made = lifted(value.clone(), followed[0])  # the stream's shape, and none of its paths
+            made = lifted(value.clone(), followed[0])  # it has the stream's shape, but none of its paths
             return made.made(value, made.deferred)  # later writes into `value` must not change the constant
         if followed:
             rule: Rule = _NAMED.get(name, freeze_answer)
@@ -130,7 +130,7 @@ def _lowers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _as_wide_as_the_stream(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Widen weights that a model casts to float32 beside a stream whose own cast was skipped (experts, routers)."""
+    """Widen float32 weights to float64 if the stream is float64 because its cast was skipped (experts, routers)."""
     if not args or not isinstance(args[0], Graded | Frozen) or args[0].dtype != torch.float64:
         return args
 
@@ -145,7 +145,9 @@ def _in_place(name: str) -> bool:
 
 
 def _refuse_writing_into_constants(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse a write of the stream into a plain tensor: it would pass for a constant, and all sums would look right."""
+    """Refuse a write of the stream into a plain tensor: it would count as a constant, and no check of sums would
+    notice.
+    """
     if not (_in_place(name) or name == "__setitem__") or not args or isinstance(args[0], Graded | Frozen):
         return
     if any(isinstance(leaf, Graded | Frozen) for leaf in leaves((args[1:], kwargs))):
@@ -156,7 +158,7 @@ def _refuse_writing_into_constants(name: str, args: tuple[Any, ...], kwargs: dic
 
 
 def _written_back(target: Tensor, answer: Any) -> Any:
-    """Give the target of an in-place function the parts of the answer; its numbers are new already."""
+    """Give the target of an in-place function the parts of the answer; its values have already been overwritten."""
     if isinstance(target, Graded) and isinstance(answer, Graded):
         target.deferred, target.gated = answer.deferred, answer.gated
         return target

@@ -1,7 +1,7 @@
-"""Functions that only move, cut, copy or sum entries: the same for every part.
+"""Rules for functions that only move, cut, copy or sum entries, and therefore act on every part alike.
 
-The frequent ones act on all parts at once and leave the leading axes alone. The others go through `vmap`, which works
-for any function but costs more per call.
+The most frequent functions act on all parts at once, without touching the leading axes. The others go through `vmap`,
+which works for any function but costs more per call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OnParts = Callable[[Tensor], Any]
 
 
 def _moved(dim: int) -> int:
-    """Return an axis of the value as an axis of its parts; negative axes stay."""
+    """Return an axis of the value as an axis of its parts; negative axes are unchanged."""
     return dim + LEADING if dim >= 0 else dim
 
 
@@ -50,7 +50,7 @@ def _flatten(ndim: int, start_dim: int = 0, end_dim: int = -1) -> OnParts:
 
 
 def _along(function: Callable[..., Any]) -> Callable[..., OnParts | None]:
-    """Build for functions of (tensor, sizes, dim)."""
+    """Return a builder for functions of (tensor, sizes, dim)."""
     return lambda ndim, sizes, dim=0: lambda p: function(p, sizes, dim=_moved(dim))
 
 
@@ -81,7 +81,7 @@ def _same(ndim: int, *_: Any, **__: Any) -> OnParts:
     return lambda p: p
 
 
-# Each builds, from the value's ndim and the function's arguments, a function of all parts; None: use vmap.
+# Each entry builds a function of all parts from the value's ndim and the function's arguments; None means: use vmap.
 _DIRECT: dict[str, Callable[..., OnParts | None]] = {
     **dict.fromkeys(("view", "reshape"), _reshape),
     **dict.fromkeys(
@@ -89,7 +89,9 @@ _DIRECT: dict[str, Callable[..., OnParts | None]] = {
         lambda ndim, dim0, dim1: lambda p: p.transpose(_moved(dim0), _moved(dim1)),
     ),
     **dict.fromkeys(("contiguous", "clone", "detach"), _same),
-    **dict.fromkeys(("dropout", "alpha_dropout", "feature_dropout", "dropout1d", "dropout2d"), _same),  # evaluating
+    **dict.fromkeys(
+        ("dropout", "alpha_dropout", "feature_dropout", "dropout1d", "dropout2d"), _same
+    ),  # no-op in evaluation
     **dict.fromkeys(("neg", "__neg__"), lambda ndim: torch.neg),
     "expand": _expand,
     "permute": _permute,
@@ -121,13 +123,13 @@ def _on_every_part(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> 
     stream = args[0] if args else kwargs.get("input")
     if name in _SHAPED_LIKE and isinstance(stream, Tensor) and not isinstance(stream, Graded | Frozen):
         return value  # a constant in the stream's shape is still a constant
-    padding = name == "pad" and (args[3] if len(args) > 3 else kwargs.get("value"))  # would be added to every part
+    padding = name == "pad" and (args[3] if len(args) > 3 else kwargs.get("value"))  # added to every part
     if padding or not isinstance(stream, Graded) or any(isinstance(leaf, Frozen) for leaf in leaves((args, kwargs))):
         return freeze_answer(func, name, args, kwargs, value)
     others = {key: x for key, x in kwargs.items() if key != "input"}
     on_parts = None
     if name in _DIRECT:
-        with suppress(TypeError):  # arguments by names that the builder does not know
+        with suppress(TypeError):  # the builder does not know some keyword arguments
             on_parts = _DIRECT[name](stream.value.ndim, *args[1:], **others)
     if on_parts is None:
         on_parts = _mapped(func, plain(args[1:]), plain(others))
@@ -138,7 +140,7 @@ def _on_every_part(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> 
 
 
 def _backwards(name: str, stream: Graded, on_parts: OnParts, value: Any) -> Backwards | None:
-    """Return the transposes of the most frequent ones: functions that keep the order of entries, by a reshape."""
+    """Return the transpose of the most frequent functions; for functions that keep the order of entries, a reshape."""
     if not isinstance(value, Tensor) or value.numel() != stream.value.numel():
         return None
     if name in _TURNS:
@@ -150,7 +152,7 @@ def _backwards(name: str, stream: Graded, on_parts: OnParts, value: Any) -> Back
 
 
 def _blanked(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """Entries set to 0 by a mask, like padding. Set to anything else, they no longer come from the stream."""
+    """Follow entries set to 0 by a mask, like padding. Entries set to another value do not come from the stream."""
     options = {**dict(zip(("input", "mask", "value"), args, strict=False)), **kwargs}
     stream, mask, fill = options["input"], options["mask"], options["value"]
     frozen = not isinstance(stream, Graded) or isinstance(mask, Frozen) or isinstance(fill, Graded | Frozen)
@@ -181,7 +183,7 @@ def _answers(stream: Graded, on_parts: OnParts, value: Any, backwards: Backwards
 
 
 def _joined(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """Concatenate or stack; plain tensors beside graded ones are constants."""
+    """Concatenate or stack tensors; plain tensors among them are constants."""
     tensors = list(args[0] if args else kwargs["tensors"])
     if any(isinstance(x, Frozen) for x in tensors):
         return freeze_answer(func, name, args, kwargs, value)

@@ -1,11 +1,11 @@
 """Exact Shapley values with heads and MLPs as players.
 
 Game. A coalition keeps exactly the paths all of whose edges (heads, and MLPs) are in it; its worth is the target T of
-what is kept. A path that uses the k players of a set S is a unanimity game on S, which gives 1/k of its contribution
-to each of them. Sorting paths by k for every player would need a graded pass with as many lengths as there are blocks
-and MLPs; the following needs no grading at all.
+the paths it keeps. A path that uses the k players of a set S is a unanimity game on S, which gives 1/k of its
+contribution to each of them. Sorting paths by k for every player would need a graded pass with as many lengths as there
+are blocks and MLPs; the following needs no grading.
 
-Owen's multilinear extension (1972). Multiply what passes through player p by a gate x_p. A path uses a player at most
+Owen's multilinear extension (1972). Multiply the output of player p by a gate x_p. A path uses a player at most
 once, so F(x) = T is linear in every x_p, equals the worth of a coalition at 0/1 corners, and
 
     phi_p = integral from 0 to 1 of  dF/dx_p (t, ..., t) dt.
@@ -14,13 +14,13 @@ Proof for one path on S with k = |S| and contribution c: F = c prod_{q in S} x_q
 c t^(k-1), whose integral is c/k; both sides are linear in F.
 
 Quadrature is exact. On the diagonal dF/dx_p is a polynomial in t of degree at most D - 1, with D the number of places
-where a path can meet a player. Gauss-Legendre with q nodes integrates degree 2q - 1 exactly, so q = ceil(D/2) do. One
-pass forward and one backward for each node, a block at a time, nodes side by side as sources of one graded stream:
-patterns and norms are computed once for all of them.
+where a path can meet a player. Gauss-Legendre with q nodes integrates degree 2q - 1 exactly, so q = ceil(D/2) nodes are
+enough. Each node takes one pass forward and one backward; all nodes go side by side, as sources of one graded stream,
+one block at a time: patterns and norms are computed once for all of them.
 
-A slope is a product. With u what arrives at player p's gate and g the adjoint behind it, x_p u goes on, so
-dF/dx_p = <g, u>: the pass forward keeps u, the tape gives g, and no block runs forward a second time. If a rule cannot
-be recorded on a tape, blocks are differentiated instead (`_differentiated`); tests compare the two.
+A derivative is an inner product. Let u arrive at player p's gate and g be the adjoint after it: the gate passes x_p u,
+so dF/dx_p = <g, u>: the pass forward keeps u, the tape gives g, and no block runs forward a second time. If a rule
+cannot be recorded on a tape, blocks are differentiated instead (`_differentiated`); tests compare the two.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ Players = Literal["heads", "heads and mlps"]
 
 @dataclass(frozen=True)
 class ShapleyValues:
-    """`heads[l][h]` and `mlps[l][i]` add up to `everything - nothing`: the target with all players and without any."""
+    """Shapley values: `heads[l][h]` and `mlps[l][i]` add up to `everything - nothing`, the target with all players
+    minus the target without any.
+    """
 
     heads: tuple[Float[Tensor, " head"], ...]
     mlps: tuple[Float[Tensor, " mlp"], ...]
@@ -67,8 +69,9 @@ def shapley(
     advance: Advance = silent,
     blocks: tuple[Edges, ...] | None = None,
 ) -> ShapleyValues:
-    """Return the exact Shapley value of every player. `at_once` nodes are held in memory together, with what arrives at
-    every gate. `blocks` are the edges of the network, if known."""
+    """Return the exact Shapley value of every player. `at_once` nodes are held in memory together, with the input of
+    every gate. `blocks` are the edges of the network, if known.
+    """
     network = network_read_by(target, network)
     blocks = edges(network) if blocks is None else blocks
     if players == "heads":
@@ -93,7 +96,9 @@ def shapley(
 
 
 def _quadrature(places: int, like: Tensor) -> tuple[Float[Tensor, " node"], Float[Tensor, " node"]]:
-    """Return nodes on [0, 1] and their weights, after t = 0 with weight zero, where F is the worth of no player."""
+    """Return nodes on [0, 1] and their weights. The first node is t = 0 with weight zero, where F is the empty
+    coalition's worth.
+    """
     nodes, weights = np.polynomial.legendre.leggauss(max(1, -(-places // 2)))
     padded = np.concatenate([[0.0], (nodes + 1) / 2]), np.concatenate([[0.0], weights / 2])
     return like.new_tensor(padded[0]), like.new_tensor(padded[1])
@@ -101,7 +106,7 @@ def _quadrature(places: int, like: Tensor) -> tuple[Float[Tensor, " node"], Floa
 
 @dataclass(frozen=True)
 class _Arrived:
-    """The stream that enters a block, and what arrives at the gates of its attention and of its MLPs, at every node."""
+    """The stream that enters a block and the inputs of its gates (attention, then MLPs), at every node."""
 
     stream: Float[Tensor, " node *shape"]
     at_gates: tuple[Float[Tensor, " node *inner"], ...]
@@ -111,7 +116,7 @@ class _Arrived:
 def _forward(
     network: Network, blocks: tuple[Edges, ...], nodes: Float[Tensor, " node"]
 ) -> tuple[list[_Arrived], Float[Tensor, " node *shape"]]:
-    """Return what arrives in every block, at every node, and the stream that leaves the last."""
+    """Return the inputs of every block and its gates at every node, and the stream that leaves the last block."""
     stream: Tensor = network.streams[0].expand(len(nodes), *network.streams[0].shape)
     arrived = []
     for layer, block in enumerate(blocks):
@@ -126,7 +131,7 @@ def _forward(
 def _backward(
     network: Network, layer: int, block: Edges, nodes: Tensor, arrived: _Arrived, adjoint: Tensor
 ) -> tuple[Float[Tensor, " node *shape"], Float[Tensor, "node player"]]:
-    """Return the adjoint before block `layer`, and dF/dx_p of its players."""
+    """Return the adjoint before the block with index `layer`, and dF/dx_p of its players."""
     gates = nodes[:, None].expand(-1, block.heads + block.mlps)
     with _gates(network, block, gates):
         pulled = pulled_if_recorded(network, layer, Sums(adjoint[:, None, None]), "none", heads=True, mlps=True)
@@ -134,9 +139,9 @@ def _backward(
         return _differentiated(network, layer, block, nodes, arrived.stream, adjoint)
     behind = [*pulled.kept, *pulled.kept_mlps[: block.mlps]]
     slopes = [adjoint.new_zeros(len(nodes), 0)]
-    for place, (arriving, sums) in enumerate(zip(arrived.at_gates, behind, strict=True)):
-        of_heads = block.heads > 0 and place == 0
-        if sums is None:  # what passes this gate goes nowhere
+    for player, (arriving, sums) in enumerate(zip(arrived.at_gates, behind, strict=True)):
+        of_heads = block.heads > 0 and player == 0
+        if sums is None:  # the output of this gate is not used
             slopes.append(adjoint.new_zeros(len(nodes), block.heads if of_heads else 1))
         elif of_heads:
             pair = (split_heads(tensor, network) for tensor in (arriving, sums.dense[:, 0, 0]))
@@ -150,7 +155,7 @@ def _backward(
 def _differentiated(
     network: Network, layer: int, block: Edges, nodes: Tensor, stream: Tensor, adjoint: Tensor
 ) -> tuple[Float[Tensor, " node *shape"], Float[Tensor, "node player"]]:
-    """Do the same by differentiating a forward run of the block. This is slow and works for any rule."""
+    """Do the same as `_backward` by differentiating a forward run of the block: slow, but for any rule."""
     with torch.enable_grad():
         leaf = stream.clone().requires_grad_()
         gates = nodes[:, None].repeat(1, block.heads + block.mlps).requires_grad_()
@@ -162,8 +167,9 @@ def _differentiated(
 def _gated(
     network: Network, layer: int, block: Edges, stream: Float[Tensor, " node *shape"], gates: Tensor
 ) -> tuple[Float[Tensor, " node *shape"], tuple[Float[Tensor, " node *inner"], ...]]:
-    """Run block `layer` with a gate on every player, on all nodes. Return also what arrives at the gates: attention's
-    first."""
+    """Run the block with index `layer` at all nodes, with a gate on every player. Also return the inputs of the gates,
+    attention first.
+    """
     at_heads: list[Tensor] = []
     at_mlps: list[Tensor] = []
 

@@ -1,7 +1,7 @@
-"""Sums of paths, sorted by source and number of edges; leading places without a path are not stored.
+"""Sums of paths, sorted by source and number of edges; leading entries without a path are not stored.
 
-After an attention edge no path has fewer than one edge. Instead of a block of zeros, `first` counts the edges of the
-first place.
+After an attention edge no path has fewer than one edge. Instead of storing zeros, `first` counts the edges of the first
+entry.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from torch import Tensor
 
 Parts = Float[Tensor, "source attention mlp *shape"]
 OnParts = Callable[[Tensor], Tensor]
-LEADING = 3  # axes of parts before the value's own
+LEADING = 3  # number of axes of parts before the axes of the value
 
 Constants = int | slice | None
-"""The source that constants belong to. A slice: each of these sources (copies of one stream). None: dropped."""
+"""The source of constants; a slice for several sources (copies of one stream), None to drop constants."""
 
 
 @dataclass(frozen=True)
 class Backwards:
     """The transpose of a linear function and the shape of its output, given explicitly.
 
-    For functions that are too expensive to run again to find these.
+    This is for functions that are too expensive to run again just to find these.
     """
 
-    function: OnParts  # may be in the shape that the argument is broadcast to
+    function: OnParts  # its result may have the shape to which the argument is broadcast
     shape: tuple[int, ...]
 
 
 class PathSums(ABC):
-    """What rules do to sums of paths: compute (`Sums`), or record steps to be transposed (`tape.Recorded`).
+    """The operations of rules on sums of paths: computed (`Sums`), or recorded to be transposed (`tape.Recorded`).
 
     Every operation is linear, or adds a constant.
     """
@@ -45,7 +45,7 @@ class PathSums(ABC):
 
     @abstractmethod
     def further(self, axis: int | None) -> PathSums:
-        """Add one edge, counted on edge axis 0 or 1; None counts nothing."""
+        """Add one edge, counted on edge axis 0 or 1, or not counted if `axis` is None."""
 
     @abstractmethod
     def fitted(self, ndim: int) -> PathSums:
@@ -61,20 +61,22 @@ class PathSums(ABC):
 
     @abstractmethod
     def plus_constant(self, constant: Tensor, source: Constants) -> PathSums:
-        """Add a path of length zero that begins here. Changes parts in place: they must not be shared."""
+        """Add a path of length zero that begins here. Parts are changed in place, so they must not be shared."""
 
     @abstractmethod
     def beginning(self, constant: Tensor, source: Constants) -> PathSums:
-        """Return that path alone."""
+        """Return only the path of length zero that begins at this constant."""
 
     @abstractmethod
     def joined(self, every: Sequence[PathSums], function: Callable[..., Tensor]) -> PathSums:
-        """Apply one linear function of several tensors, of which this is one; it sees them without leading axes."""
+        """Apply one linear function to several tensors, including this one; it receives them without leading axes."""
 
 
 @dataclass(frozen=True)
 class Sums(PathSums):
-    """`parts[s, i, j]` sums the paths from source s with first[0] + i attention and first[1] + j MLP edges."""
+    """Computed sums: `parts[s, i, j]` sums the paths from source s with first[0] + i attention and first[1] + j MLP
+    edges.
+    """
 
     parts: Tensor
     first: tuple[int, int] = (0, 0)
@@ -93,7 +95,7 @@ class Sums(PathSums):
         return Sums(self.parts, (self.first[0] + (axis == 0), self.first[1] + (axis == 1)))
 
     def within(self, first: tuple[int, int], stop: tuple[int, int]) -> Parts:
-        """Return the parts from `first` up to before `stop`; places without a path are zero."""
+        """Return the parts from `first` to `stop - 1`; entries without a path are zero."""
         if (self.first, self.stop) == (first, stop):
             return self.parts
         padded = self._empty(first, stop).zero_()
@@ -102,7 +104,7 @@ class Sums(PathSums):
 
     @property
     def dense(self) -> Parts:
-        """The parts from zero edges on."""
+        """The parts, including leading entries without a path."""
         return self.within((0, 0), self.stop)
 
     def fitted(self, ndim: int) -> Sums:
@@ -118,7 +120,7 @@ class Sums(PathSums):
         total = self._empty(first, stop, shape)
         low, high = sorted([self, other], key=lambda s: s.first)
         same_mlps = (self.first[1], self.stop[1]) == (other.first[1], other.stop[1])
-        # Overlapping attention edges, neither range inside the other: every place is written once, without zeros.
+        # If the ranges of attention edges overlap and neither contains the other, every place is written just once.
         if same_mlps and low.first[0] <= high.first[0] <= low.stop[0] <= high.stop[0]:
             begin, end = high.first[0] - first[0], low.stop[0] - first[0]
             total[:, :begin] = low.parts[:, :begin]
@@ -158,7 +160,7 @@ class Sums(PathSums):
 
 
 def span(*every: Sums) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the fewest edges of any, and one more than the most."""
+    """Return the smallest number of edges over all sums, and one more than the largest."""
     first = (min(s.first[0] for s in every), min(s.first[1] for s in every))
     return first, (max(s.stop[0] for s in every), max(s.stop[1] for s in every))
 
@@ -170,7 +172,7 @@ def split_axis(tensor: Tensor, axis: int, *sizes: int) -> Tensor:
 
 
 class Deferred:
-    """Sums computed on first use; those of queries and keys are never used."""
+    """Sums that are computed on first use; the sums of queries and keys are never used."""
 
     def __init__(self, make: Callable[[], PathSums]) -> None:
         self._make: Callable[[], PathSums] | None = make

@@ -5,13 +5,13 @@ transpose on adjoints that are sorted by the edges still to come, G(t) = sum_b t
 
     B(t)^T G(t),      coefficient of t^b:  sum_j B_j^T G^(b-j):
 
-an edge moves an adjoint one place up, exactly as it moves a sum of paths. So the adjoint is a `Sums` too, and every
-step has a transpose: a linear function its own, a sum hands the adjoint to both terms, an edge adds one place. A
-constant that begins somewhere adds its product with the adjoint there, by edges still to come.
+an edge moves an adjoint up by one, exactly as it moves a sum of paths. So the adjoint is a `Sums` too, and every step
+has a transpose: a linear function its own, a sum hands the adjoint to both terms, an edge adds one place. A constant
+that begins somewhere adds its product with the adjoint there, by edges still to come.
 
 Nothing runs forward on parts. Rules write out transposes that are expensive (`Backwards`); torch finds the others, by
 differentiating the function at zeros that take no memory. `pulled_slowly` runs blocks forward and differentiates: the
-tape is tested against it, and it serves rules that need numbers.
+tape is tested against it, and rules that need actual numbers use it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from attnscope.pathways.sums import LEADING, Backwards, Constants, OnParts, Path
 
 
 class UnrecordedError(Exception):
-    """A rule needs numbers, and a tape has none."""
+    """Raised when a rule needs numbers, which a tape does not have."""
 
 
 Handed = Iterator[tuple["Recorded", Sums]]
@@ -53,7 +53,9 @@ class Tape:
         return self.like.new_zeros(()).expand(*leading, *shape)
 
     def pulled(self, last: Recorded, adjoint: Sums, kept: Sequence[Recorded] = (), stop: bool = False) -> Pulled:
-        """Carry the adjoint at `last` to the first step, returning those at `kept`; with `stop` these end there."""
+        """Carry the adjoint at `last` to the first step (with `stop`, not past `kept`). Also return the adjoints at
+        `kept`.
+        """
         pending: dict[int, Sums] = {last.index: adjoint}
         constants: list[Sums] = []
         wanted = {step.index for step in kept}
@@ -80,7 +82,9 @@ class Tape:
 
 @dataclass(frozen=True)
 class Pulled:
-    """Adjoints where the tape begins (None: nothing arrives) and at the kept steps, and what constants add by edges."""
+    """Adjoints at the start of the tape (None if nothing arrives) and at kept steps, and contributions of constants,
+    sorted by edges.
+    """
 
     before: Sums | None
     constants: Sums | None
@@ -90,7 +94,7 @@ class Pulled:
 
 @dataclass(frozen=True, eq=False)
 class Recorded(PathSums):
-    """One step: the shape of its value, and how its adjoint is handed to the steps it was computed from."""
+    """One step: the shape of its value, and how its adjoint is passed to the steps from which it was computed."""
 
     tape: Tape
     index: int
@@ -161,7 +165,7 @@ class Recorded(PathSums):
     def _beginning(self, step: Recorded, constant: Tensor) -> Recorded:
         shape = tuple(constant.shape)
 
-        def product(g: Tensor) -> Tensor:  # summed over tokens first: a bias is the same for all of them
+        def product(g: Tensor) -> Tensor:  # sum over tokens first: a bias is the same for all of them
             return (summed_to(g, shape) * constant).reshape(*g.shape[:LEADING], -1).sum(-1)
 
         begun = Recorded(step.tape, step.index, step.shape, step.back, product)
@@ -185,7 +189,9 @@ class Recorded(PathSums):
 
 
 def pulled_through(network: Network, layer: int, adjoint: Sums, count: Count, heads: bool = False) -> Pulled:
-    """Carry an adjoint from after block `layer` to before it; with `heads`, also to the output of each attention."""
+    """Carry an adjoint from after the block with index `layer` to before it; with `heads`, also to the output of each
+    attention.
+    """
     pulled = pulled_if_recorded(network, layer, adjoint, count, heads)
     return pulled_slowly(network, layer, adjoint, count) if pulled is None else pulled
 
@@ -193,8 +199,9 @@ def pulled_through(network: Network, layer: int, adjoint: Sums, count: Count, he
 def pulled_if_recorded(
     network: Network, layer: int, adjoint: Sums, count: Count, heads: bool = False, mlps: bool = False
 ) -> Pulled | None:
-    """Do the same for any number of sources, with `mlps` also to the output of each MLP's gate. Return None if a rule
-    needs numbers."""
+    """Do the same as `pulled_through` for any number of sources; with `mlps`, also to the output of each MLP's gate.
+    Return None if a rule needs actual numbers.
+    """
     try:
         return Taped.of(network, layer, count, heads, mlps).pulled(adjoint)
     except UnrecordedError:
@@ -203,7 +210,7 @@ def pulled_if_recorded(
 
 @dataclass(frozen=True)
 class Taped:
-    """A recorded block: its last step, and those at the output of each attention and of each MLP's gate."""
+    """A recorded block: its last step, and the steps at the output of each attention and each MLP's gate."""
 
     tape: Tape
     last: Recorded
@@ -236,7 +243,7 @@ class Taped:
 
     @torch.no_grad()
     def pulled(self, adjoint: Sums) -> Pulled:
-        """Carry an adjoint from behind the block to before it."""
+        """Carry an adjoint from after the block to before it."""
         found = self.tape.pulled(self.last, adjoint, (*self.heads, *self.mlps))
         at_heads, at_mlps = found.kept[: len(self.heads)], found.kept[len(self.heads) :]
         return Pulled(found.before, found.constants, at_heads, at_mlps)
@@ -253,7 +260,7 @@ class Taped:
 
 
 def summed_to(g: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Transpose broadcasting: sum over axes that the argument lacks, or has with size one."""
+    """Apply the transpose of broadcasting: sum over axes that `shape` lacks or has with size one."""
     lack = g.ndim - LEADING - len(shape)
     if lack:
         g = g.sum(tuple(range(LEADING, LEADING + lack)))
@@ -266,7 +273,8 @@ def _added(every: list[Sums]) -> Sums | None:
 
 
 def pulled_slowly(network: Network, layer: int, adjoint: Sums, count: Count) -> Pulled:
-    """Carry an adjoint back by running the block forward and differentiating: slow, for any rule. One edge axis only.
+    """Carry an adjoint back by running the block forward and differentiating it: slow, but for any rule (one edge
+    axis).
 
     A frozen block is B_0 + t B_1 + ..., plus constants c_0 + t c_1 + ... that begin in it. All adjoints G^(b) go side
     by side as sources of one stream (the block is linear: zeros will do), the derivative of part j of the answer is
@@ -285,10 +293,10 @@ def pulled_slowly(network: Network, layer: int, adjoint: Sums, count: Count) -> 
         for edges in range(answer.sums.first[0], answer.sums.stop[0]):
             part = answer.parts[:, edges, 0]
             grads = torch.autograd.grad(part, [leaf, *seen], after, retain_graph=True, allow_unused=True)
-            for place, grad in enumerate(grads):
-                # Behind an attention edge (place 1 on), `edges - 1` more edges lead to this part of the answer.
-                ahead = edges if place == 0 else max(edges - 1, 0)
-                collected[place] += [] if grad is None else [Sums(grad[:, 0, 0][None, :, None], (ahead, 0))]
+            for index, grad in enumerate(grads):
+                # From the output of an attention (index >= 1), `edges - 1` more edges lead to this part of the answer.
+                ahead = edges if index == 0 else max(edges - 1, 0)
+                collected[index] += [] if grad is None else [Sums(grad[:, 0, 0][None, :, None], (ahead, 0))]
     before, *at_heads = map(_added, collected)
     assert None not in at_heads, "an attention whose output goes nowhere"
     with torch.no_grad():

@@ -1,12 +1,12 @@
 """Targets of a decomposition: one number that depends linearly on the output, with a name a person can read.
 
     logit(42)                      the last token's logit of vocabulary entry 42
-    logit_difference(42, 7)        the logit of entry 42 minus that of entry 7
-    class_logit(3)                 the logit of a class, where the model gives one row a sequence
+    logit_difference(42, 7)        the logit of entry 42 minus the logit of entry 7
+    class_logit(3)                 the logit of a class, if the model returns one row per sequence
     stream_norm(network)           the last stream, projected onto itself: adds up to its Frobenius norm
     residual_norm(network)         the part of it in which tokens differ: adds up to ||X - 1 mean^T||_F
 
-Sequences of a batch are summed.
+Targets are summed over the sequences of a batch.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ Functional = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """The sum of weight * output[position, entry] over `entries`; with a `direction`, its product with the stream."""
+    """The sum of weight * output[position, entry] over `entries`; with a `direction`, its inner product with the
+    stream.
+    """
 
     name: str
     entries: tuple[tuple[int, float], ...] = ()
-    position: int | None = -1  # None: the output has no axis of tokens
+    position: int | None = -1  # None if the output has no axis of tokens
     direction: Float[Tensor, "batch token width"] | None = None
 
     def __call__(self, output: Float[Tensor, "*shape"]) -> Float[Tensor, ""]:
@@ -49,7 +51,7 @@ class Target:
         return torch.stack([weight * row[..., entry].sum() for entry, weight in self.entries]).sum()
 
     def read_from(self, network: Network) -> Network:
-        """Return the network that ends where this target reads."""
+        """Return the network that ends at the tensor from which this target is computed."""
         return network if self.direction is None else network.without_tail
 
 
@@ -86,7 +88,7 @@ def residual_norm(network: Network) -> Target:
     residual = stream - stream.mean(-2, keepdim=True)
     size = residual.norm()
     if not size > 0:
-        raise RefusalError("All tokens of the last stream are equal, so nothing tells them apart: give a longer text.")
+        raise RefusalError("All tokens of the last stream are equal, so no residual is left: give a longer text.")
     return Target("what tells tokens apart", direction=residual / size)
 
 
@@ -120,10 +122,10 @@ def pulled_back_through_tail(network: Network, target: Functional) -> tuple[Floa
 
 
 def pulled_back(network: Network, target: Functional) -> tuple[Float[Tensor, "batch token width"], float]:
-    """Return T^T c at the stream that enters the first block, and what constants add to the target.
+    """Return T^T c at the stream that enters the first block, and the contribution of constants to the target.
 
     The frozen network is affine, out = T x + b, so <c, out> = <T^T c, x> + <c, b>. T^T c is one derivative of the
-    network's own code, taken along its parts; T is never written.
+    network's own code, taken along its parts; T is never stored.
     """
     with torch.enable_grad():
         leaf = network.streams[0].detach().clone().requires_grad_()
@@ -139,10 +141,11 @@ def pulled_back(network: Network, target: Functional) -> tuple[Float[Tensor, "ba
 def pulled_back_by_length(
     network: Network, target: Functional
 ) -> tuple[Float[Tensor, "length batch token width"], Float[Tensor, " length"]]:
-    """Return T_k^T c for every length k, and what paths of each length that begin at constants add to the target.
+    """Return T_k^T c for every length k, and the contribution to the target of paths of length k that begin at
+    constants.
 
-    With t marking an attention edge, T(t) = sum over k of t^k T_k, and T_k^T c is what paths of length k send: the
-    adjoints of all lengths are carried back side by side (`tape`).
+    With t marking an attention edge, T(t) = sum over k of t^k T_k, and T_k^T c is the adjoint along paths of length k;
+    the adjoints of all lengths are carried back side by side (`tape`).
     """
     network = network_read_by(target, network)
     last, constant = pulled_back_through_tail(network, target)
@@ -153,7 +156,7 @@ def pulled_back_by_length(
         pulled = pulled_through(network, layer, adjoint, "attention")
         if pulled.constants is not None:
             constants[: pulled.constants.stop[0]] += pulled.constants.dense[0, :, 0]
-        if pulled.before is None:  # nothing that enters this block leaves it
+        if pulled.before is None:  # no path from before this block reaches its output
             return last.new_zeros(network.layers + 1, *network.streams[0].shape), constants
         adjoint = pulled.before
     return adjoint.within((0, 0), (network.layers + 1, 1))[0, :, 0], constants

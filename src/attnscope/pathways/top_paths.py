@@ -4,18 +4,19 @@ A path through L blocks takes at each the skip or one head (MLPs and norms are p
 <B_1^T ... B_L^T g, x>, with g the target's adjoint and x the stream that enters. The search goes backwards: the adjoint
 of a suffix of choices is pulled back through one more block for every choice there, and the best `width` are kept.
 
-The search meets in the middle. Routes through the first blocks are few, and their streams are known (`energy`): a
-suffix that reaches them is one product with each, the contribution of every path that it ends. Choices at the last
+The search meets in the middle. Routes through the first blocks are few, and their streams are known (`energy`): the
+product of a suffix's adjoint with each of these streams is the contribution of the path they form. Choices at the last
 blocks are all kept while they are few, and not ranked.
 
-Which are best? Not those with a large sum over all completions, which may cancel. With random signs on all earlier
-heads (see `energy`), E <a, Z>^2 over signed streams Z is the sum of squares of all completions of the suffix with
-adjoint a, and no completion is larger than its root. So suffixes are ranked by that root, estimated from some draws,
-and the largest root that was dropped bounds what may have been missed. At the input a root is the contribution itself:
-if nothing was dropped before, the answer is exact.
+The best suffixes are not the ones with a large sum over all completions, which may cancel. With random signs on all
+earlier heads (see `energy`), E <a, Z>^2 over signed streams Z is the sum of squares of all completions of the suffix
+with adjoint a, and no completion is larger than its root. So suffixes are ranked by that root, estimated from some
+draws, and the largest root that was dropped bounds the contribution of every missed path. At the input a root is the
+contribution itself: if nothing was dropped before, the answer is exact.
 
 A head h at a block is ranked before its adjoint is pulled to the block's input: with b the adjoint at its output and
-A_h Z V_h what it makes of the signed stream, <V_h^T A_h^T b, Z> = <b, A_h Z V_h>. Only those that are kept go on.
+A_h Z V_h its output for the signed stream, <V_h^T A_h^T b, Z> = <b, A_h Z V_h>. Only the adjoints that are kept are
+pulled further.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ from attnscope.pathways.targets import Functional, network_read_by
 
 @dataclass(frozen=True)
 class TopPath:
-    """`heads` are (block, head) in order. Most of the path begins at `token`, which contributes `of_token` of it."""
+    """One path: its `heads` as (block, head) in order, and the `token` with the largest part, `of_token`, of its
+    contribution.
+    """
 
     heads: tuple[tuple[int, int], ...]
     contribution: float
@@ -50,8 +53,9 @@ class TopPath:
 
 @dataclass(frozen=True)
 class TopPaths:
-    """No path outside the list is larger than `missed`: for certain if the answer is `exact`, else by an estimate from
-    random signs."""
+    """The largest paths. No other path is larger than `missed`: for certain if `exact`, else by an estimate from random
+    signs.
+    """
 
     paths: tuple[TopPath, ...]
     exact: bool
@@ -61,14 +65,14 @@ class TopPaths:
 
 @dataclass(frozen=True, eq=False)
 class _Beam:
-    """Suffixes: their choices, and their adjoints, or the contributions of all paths that they end."""
+    """The suffixes kept: their choices, and their adjoints or the contributions of all paths that end in them."""
 
     routes: Routes
     known: Float[Tensor, " suffix *known"]
 
 
 class _EnoughError(Exception):
-    """The part of a block that is needed has run."""
+    """Raised to leave a block once the part that is needed has run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,14 +114,14 @@ def top_paths(
         beam = _Beam(routes, transpose.to_input(at_heads, rows, choices))
         advance("paths", network.layers - layer, network.layers)
     contributions = _Beam(beam.routes, beam.known.flatten(1) @ outer.streams.flatten(1).mT)  # [suffix, prefix]
-    found, root = _through_prefixes(contributions, outer, signs, width)
-    largest = found.known[:, 0].abs().argsort(descending=True, stable=True)[:count].tolist()
+    best, root = _through_prefixes(contributions, outer, signs, width)
+    largest = best.known[:, 0].abs().argsort(descending=True, stable=True)[:count].tolist()
     suffixes = {route: row for row, route in enumerate(beam.routes)}
-    chosen = [found.routes[row] for row in largest]
+    chosen = [best.routes[row] for row in largest]
     rows_of_chosen = torch.tensor([suffixes[route[outer.first :]] for route in chosen], device="cpu")
     paths = tuple(_described(network, outer, chosen, beam.known[rows_of_chosen]))
     advance("paths", network.layers, network.layers)
-    least = abs(paths[-1].contribution) if len(paths) == count else 0.0  # fewer than `count`: there are no others
+    least = abs(paths[-1].contribution) if len(paths) == count else 0.0  # 0 if there are fewer than `count` paths
     dropped = max(dropped, root)
     return TopPaths(paths, dropped == 0.0, max(dropped, least), width)
 
@@ -129,7 +133,7 @@ def _best(roots: Float[Tensor, " candidate"], width: int) -> tuple[Tensor, float
 
 
 def _roots(at_heads: AtHeads, signed: _Signed, block: Edges) -> Float[Tensor, " candidate"]:
-    """Return the root of the energy of all completions: of every suffix behind the skip, the first head, ..."""
+    """Return the root energy of all completions for every choice (skip, first head, ...) followed by every suffix."""
     products = torch.einsum("wnhtc,dnhtc->hwd", at_heads.heads, signed.mixed)
     if block.skip:
         assert at_heads.skip is not None
@@ -139,7 +143,7 @@ def _roots(at_heads: AtHeads, signed: _Signed, block: Edges) -> Float[Tensor, " 
 
 def _through_prefixes(beam: _Beam, outer: OuterRoutes, signs: Signs, width: int) -> tuple[_Beam, float]:
     """Search through the first blocks, where the contributions of all paths are known. At block 0 the root is the size
-    of the contribution itself: the smallest listed path bounds what is dropped there."""
+    of the contribution itself: the smallest listed path bounds every path dropped there."""
     dropped, prefixes = 0.0, outer.prefixes
     for layer in reversed(range(outer.first)):
         choices = options(outer.blocks[layer])
@@ -157,10 +161,10 @@ def _through_prefixes(beam: _Beam, outer: OuterRoutes, signs: Signs, width: int)
 
 @torch.no_grad()
 def _signed_streams(network: Network, outer: OuterRoutes, signs: Signs) -> list[_Signed]:
-    """Return signed streams at every block between the outer ones, in order."""
+    """Return the signed streams at every block between `outer.first` and `outer.last`, in order."""
     weights = signs_of(outer.prefixes, signs[: outer.first]).to(outer.streams)
     before = torch.einsum("dp,p...->d...", weights.expand(len(signs[0]) if signs else 1, -1), outer.streams)
-    found = []
+    signed = []
     for layer in range(outer.first, outer.last):
         after, mixed = [], []
         for start in range(0, len(before), AT_ONCE):
@@ -178,15 +182,15 @@ def _signed_streams(network: Network, outer: OuterRoutes, signs: Signs) -> list[
             with suppress(_EnoughError), watching(keep), watching(signing):  # the last block need not run to its end
                 after.append(network.block(layer, graded).parts[:, 0, 0])
             mixed.append(split_heads(only_attention(seen, network, layer), network))
-        found.append(_Signed(before, torch.cat(mixed)))
+        signed.append(_Signed(before, torch.cat(mixed)))
         before = torch.cat(after) if after else before
-    return found
+    return signed
 
 
 def _described(
     network: Network, outer: OuterRoutes, routes: list[tuple[int, ...]], adjoints: Tensor
 ) -> Iterator[TopPath]:
-    """Yield whole paths, whose suffixes behind the first blocks have these adjoints: pulled back to the tokens."""
+    """Yield whole paths. `adjoints` belong to their suffixes after the first blocks and are pulled back here."""
     every = list(range(len(routes)))
     for layer in reversed(range(outer.first)):
         transpose = BlockTranspose(network, layer)

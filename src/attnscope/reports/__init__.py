@@ -1,1 +1,1 @@
-"""Documents, pages, terminal screens, notebook views, charts and their theme. Nothing here imports torch."""
+"""Documents, pages, terminal screens, notebook views, charts and their theme. Does not import torch."""

@@ -1,4 +1,4 @@
-"""Lists in a terminal: measures, variants, remedies, and papers that can be reproduced."""
+"""Show lists in a terminal: measures, variants, remedies, and papers that can be reproduced."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from attnscope.core.words import clean
 from attnscope.reports.terminal import OUTCOMES
 
 KINDS: Mapping[Kind, str] = {
-    "pattern": "other weights than softmax",
+    "pattern": "replaces the softmax weights",
     "logits": "before softmax",
-    "output": "what heads give, and values",
+    "output": "changes the output of heads, or values",
     "block": "norms and residual",
-    "weights": "a change of parameters alone",
+    "weights": "changes parameters only",
 }
 
 
 @dataclass(frozen=True)
 class Paper:
-    """An experiment as the list shows it, with the verdicts of earlier runs."""
+    """An experiment in the list of papers, with the verdicts of earlier runs."""
 
     name: str
     title: str
     paper: str
     summary: str
     takes: str
-    on_record: tuple[str, ...]  # in full, a line for each run
-    brief: tuple[str, ...]  # of each preset, in a few words
+    on_record: tuple[str, ...]  # the verdicts of each run, one per line
+    brief: tuple[str, ...]  # the verdicts of each preset, in a few words
     claims: tuple[tuple[Verdict, str], ...]
     advice: str = ""
 
 
 def show_papers(papers: Iterable[Paper]) -> RenderableType:
-    """Show one line for each paper: its name, and how many claims earlier runs of both presets reproduced."""
+    """Show one line per paper: its name, and how many claims each preset reproduced in earlier runs."""
     table = Table.grid(padding=(0, 2), expand=True)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
@@ -62,17 +62,17 @@ def show_papers(papers: Iterable[Paper]) -> RenderableType:
 def show_claims(papers: Iterable[Paper]) -> RenderableType:
     """Show every paper with its claims, and how to run one."""
     parts: list[RenderableType] = []
-    for one in papers:
+    for paper in papers:
         table = Table.grid(padding=(0, 2))
-        for verdict, statement in one.claims:
+        for verdict, statement in paper.claims:
             table.add_row(Text(verdict, style=OUTCOMES[verdict]), Text(statement))
         parts += [
-            Text.assemble("\n", (one.name, "bold"), f"  {one.title}  ", (f"arXiv:{one.paper}", "dim")),
-            Text(one.summary),
-            Text(one.takes, style="dim"),
-            *(Text(f"on record: {words}", style="dim") for words in one.on_record),
+            Text.assemble("\n", (paper.name, "bold"), f"  {paper.title}  ", (f"arXiv:{paper.paper}", "dim")),
+            Text(paper.summary),
+            Text(paper.takes, style="dim"),
+            *(Text(f"on record: {words}", style="dim") for words in paper.on_record),
             table,
-            *([Text(f"What to do with it: {one.advice}")] if one.advice else []),
+            *([Text(f"What follows from it: {paper.advice}")] if paper.advice else []),
         ]
     return Group(*parts, Text("\nRun one with: attnscope reproduce NAME", style="dim"))
 
@@ -89,7 +89,7 @@ def show_measures(cards: Iterable[Card]) -> RenderableType:
 
 
 def show_card(card: Card) -> RenderableType:
-    """Show one measure in full."""
+    """Show the whole card of one measure."""
     lines = [
         Text.assemble((card.name, "bold"), f"  {card.title}"),
         Text(card.summary),
@@ -122,13 +122,13 @@ def show_variants(cards: Iterable[VariantCard]) -> RenderableType:
             table.add_row(*map(Text, map(clean, (card.name, card.title, cost, start))))
     words = (
         "time: to mix n tokens; -: no more mixing than there was. start: keeps what a trained model computes, or "
-        "changes it at once.\nOne in full, with formula and source: attnscope variants NAME"
+        "changes it at once.\nFor the formula and source of one: attnscope variants NAME"
     )
     return Group(table, Text(f"\n{words}", style="dim"))
 
 
 def show_variant(card: VariantCard) -> RenderableType:
-    """Show one variant in full."""
+    """Show the whole card of one variant."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     for term, words in (("kind", f"{card.kind}: {KINDS[card.kind]}"), *card.facts()):
@@ -142,7 +142,7 @@ def _range(card: Card) -> str:
 
 
 def show_remedies(rows: Iterable[Prescription]) -> RenderableType:
-    """Show which remedies a finding calls for, and why."""
+    """Show which remedies are for which finding, and why."""
     parts: list[RenderableType] = [Text("")]
     for row in rows:
         parts.append(Text.assemble((row.finding, "bold"), "  ", ", ".join(row.remedies)))

@@ -2,8 +2,9 @@
 
 A heat map is read by lightness, so a ramp changes lightness in equal steps (then it also survives colour blindness and
 a black-and-white printer), and hue only helps to tell the steps apart. OKLab (Ottosson 2020,
-https://bottosson.github.io/posts/oklab/) is a space in which equal distances look equal; its inverse is three cubes
-between two 3x3 matrices. Light pages run pale to deep, dark pages deep to pale: large values stand out.
+https://bottosson.github.io/posts/oklab/) is a colour space in which equal distances look equal; to convert back to RGB,
+multiply by a 3x3 matrix, cube the three numbers, and multiply by another matrix. Ramps run from pale to deep on light
+pages and from deep to pale on dark ones, so that large values stand out.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Stop = tuple[float, float, float]
 """Lightness 0..1, chroma, hue in degrees."""
 
 STEPS = 25
-"""Steps in a ramp: two neighbours differ by less than an eye can tell in small cells."""
+"""Steps in a ramp: in small cells the eye cannot tell two neighbouring steps apart."""
 
 SEQUENTIAL: dict[str, tuple[Stop, ...]] = {
     "light": ((0.955, 0.018, 200.0), (0.62, 0.105, 225.0), (0.30, 0.115, 278.0)),
@@ -34,9 +35,10 @@ DIVERGING: dict[str, tuple[Stop, ...]] = {
     "dark": ((0.82, 0.105, 240.0), (0.285, 0.0, 240.0), (0.285, 0.0, 65.0), (0.82, 0.135, 65.0)),
 }
 SERIES: dict[str, tuple[str, ...]] = {
-    # Okabe & Ito 2008, ordered by contrast against the page of each theme.
-    "light": ("#0b62a4", "#c8500a", "#00795a", "#a2457e", "#5a5f66", "#8a6d00"),
-    "dark": ("#6cb8f0", "#f2a65a", "#4fcfa8", "#e39ac3", "#b4bac2", "#e5cf5b"),
+    # Okabe & Ito 2008, ordered by contrast against the page of each theme. The seventh, an indigo, is as far from the
+    # other six as contrast allows, for colour-blind readers too (OKLab distance, Machado's matrices).
+    "light": ("#0b62a4", "#c8500a", "#00795a", "#a2457e", "#5a5f66", "#8a6d00", "#2a1a5e"),
+    "dark": ("#6cb8f0", "#f2a65a", "#4fcfa8", "#e39ac3", "#b4bac2", "#e5cf5b", "#7f78ff"),
 }
 
 
@@ -59,20 +61,26 @@ def hex_of(lightness: float, chroma: float, hue: float) -> str:
 
 @cache
 def sequential(theme: str, steps: int = STEPS) -> tuple[str, ...]:
-    """Return a ramp from small to large."""
+    """Return the colours of small to large values."""
     return _ramp(SEQUENTIAL[theme], steps)
 
 
 @cache
 def diverging(theme: str, steps: int = STEPS) -> tuple[str, ...]:
-    """Return a ramp for less, equal, more. It has an odd number of steps, so that `equal` has its own colour."""
+    """Return a ramp for negative, zero and positive values. It has an odd number of steps, so that zero has its own
+    colour."""
     low, mid_low, mid_high, high = DIVERGING[theme]
     half = steps // 2 + 1
     return _ramp((low, mid_low), half)[:-1] + _ramp((mid_high, high), half)
 
 
+def colour_of(step: str) -> str:
+    """Return the light colour of a style-sheet class: `q0` to `q24` are sequential, `d0` to `d24` diverging."""
+    return (diverging if step.startswith("d") else sequential)("light")[int(step[1:])]
+
+
 def _ramp(stops: tuple[Stop, ...], steps: int) -> tuple[str, ...]:
-    """Return colours whose lightness runs evenly from first stop to last. Chroma and hue follow the stops between."""
+    """Return colours whose lightness runs evenly from first stop to last. Chroma and hue are interpolated."""
     colours = []
     for i in range(steps):
         t = i / (steps - 1)
@@ -105,9 +113,9 @@ def _linear(channel: float) -> float:
     return channel / 12.92 if channel <= 0.04045 else float(((channel + 0.055) / 1.055) ** 2.4)
 
 
-FILLED = 1 / 3  # share of a range: if numbers fill less, the map looks washed out
+FILLED = 1 / 3  # if numbers fill a smaller share of the range than this, the map looks washed out
 _ROUNDING = 1.001
-_NOISE = 0.25  # an observed range is at least this share of its largest value: noise should look like noise
+_NOISE = 0.25  # an observed range spans at least this share of its largest value, so that noise is not magnified
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,7 @@ class Scale:
     diverging: bool = False
 
     def share(self, values: np.ndarray) -> np.ndarray:
-        """Return where numbers lie between the ends, from 0 to 1."""
+        """Return where values lie between `low` (0) and `high` (1)."""
         with np.errstate(invalid="ignore", divide="ignore"):
             if self.log:
                 at = np.log(np.maximum(values, self.low) / self.low) / np.log(self.high / self.low)
@@ -128,7 +136,7 @@ class Scale:
             return np.asarray(np.clip(at, 0, 1))
 
     def colours(self) -> dict[str, Any]:
-        """Return the scale for a Vega-Lite chart."""
+        """Return the Vega-Lite scale."""
         return {
             "type": "log" if self.log else "linear",
             "domain": [self.low, self.high],
@@ -148,17 +156,17 @@ def scale(values: np.ndarray, card: Card, bound: float | None = None) -> Scale:
     finite = values[np.isfinite(values)]
     if card.low < 0 and (finite < 0).any():
         reach = float(np.abs(finite).max())
-        return Scale(-reach, reach, "to either side of 0, as far as the largest number here", diverging=True)
+        return Scale(-reach, reach, "symmetric around 0, up to the largest number here", diverging=True)
     top = float(finite.max(initial=0.0))
     fits = bound is not None and np.isfinite(bound) and top <= _ROUNDING * bound
     if card.log:
         return _logarithmic(finite[finite > 0], bound if fits and bound and top > FILLED * bound else None)
     if fits and bound is not None and top > FILLED * bound:
-        return Scale(card.low, bound, "up to the most that is possible at this length")
+        return Scale(card.low, bound, "up to the largest possible value at this length")
     if np.isfinite(card.low) and np.isfinite(card.high) and card.bound is None:
         seen = max(top - card.low, 0.0)
         if seen == 0 or seen > FILLED * (card.high - card.low):
-            return Scale(card.low, card.high, "over all that the measure can be")
+            return Scale(card.low, card.high, "over the whole range of the measure")
         return Scale(card.low, card.low + round_up(seen), "up to a round number above the largest here")
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     low = max(min(low, high - _NOISE * abs(high)), card.low if np.isfinite(card.low) else -np.inf)
@@ -168,7 +176,7 @@ def scale(values: np.ndarray, card: Card, bound: float | None = None) -> Scale:
 def _logarithmic(positive: np.ndarray, bound: float | None) -> Scale:
     low, high = (float(positive.min()), float(positive.max())) if positive.size else (1.0, 10.0)
     if bound is not None and bound > low:
-        return Scale(low, bound, "logarithmic, up to the most that is possible at this length", log=True)
+        return Scale(low, bound, "logarithmic, up to the largest possible value at this length", log=True)
     high = high if high > low else 10 * low
     return Scale(low, high, "logarithmic, from the smallest to the largest number here", log=True)
 
@@ -192,17 +200,17 @@ def strokes(steps: Int[np.ndarray, "column row"], ramp: str, at: Int[np.ndarray,
     columns, rows = steps.shape
     edges = np.arange(columns + 1) if at is None else at
     wide = columns if at is None else 1000
-    found: defaultdict[int, list[str]] = defaultdict(list)
+    runs_by_step: defaultdict[int, list[str]] = defaultdict(list)
     for row in range(rows):
         start = 0
         for column in range(1, columns + 1):
             if column == columns or steps[column, row] != steps[start, row]:
                 length = max(edges[column] - edges[start], 1)  # so that two looks within one unit are both visible
-                found[int(steps[start, row])].append(f"M{edges[start]} {row}h{length}")
+                runs_by_step[int(steps[start, row])].append(f"M{edges[start]} {row}h{length}")
                 start = column
     paths = "".join(
         f'<path class="{f"{ramp}{step}" if step >= 0 else "void"}" d="{"".join(runs)}"/>'
-        for step, runs in sorted(found.items())
+        for step, runs in sorted(runs_by_step.items())
         if step != MISSING
     )
     return (

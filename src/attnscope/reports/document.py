@@ -1,7 +1,7 @@
-"""The content of a record: a page, a terminal and a notebook all show the same `Document`.
+"""The content of a record as a `Document`, which a page, a terminal and a notebook all show.
 
     def document(found: Collapse) -> Document:          # in the words.py of a command
-        return Document(verdict(found), "What depth leaves of x", about=("12 blocks",), sections=(
+        return Document(verdict(found), "How different the tokens of x stay", about=("12 blocks",), sections=(
             Section("Findings", sentences=("...",)),
             Section("Curves", figures=(Figure("curves", "Residual by block", drawn_by("...chart:curves", found)),)),
         ))
@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import Any
 
 from attnscope.core.words import numeral
+from attnscope.reports.tabs import Tab
 from attnscope.reports.words import Level, Verdict
 
 
@@ -25,7 +26,7 @@ from attnscope.reports.words import Level, Verdict
 class Table:
     """Rows of text under an optional heading.
 
-    `align` has one letter for each column, l or r; by default the first column is left and the others are right.
+    `align` has one letter for each column, l or r; by default the first column is aligned left and the others right.
     A terminal shows the first `brief` rows, and all of them with --verbose; None shows all rows always.
     """
 
@@ -44,10 +45,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart on a page. `name` is unique on the page and is the name of its files; screen readers read `summary`.
+    """A chart on a page. `name` is unique on the page and names its files; screen readers read `summary`.
 
     `draw(width)` returns an Altair chart, a Vega-Lite specification, or SVG text, `width` pixels wide. A themed figure
-    has colours of its own: `draw(width, theme=...)` is called for "light" and for "dark".
+    chooses its own colours: `draw(width, theme=...)` is called for "light" and for "dark".
     """
 
     name: str
@@ -62,8 +63,8 @@ class Figure:
 class Card:
     """A judged statement, such as a claim or a finding: a card on a page, a line in a terminal.
 
-    `label` is the judgement in one or two words and `level` its colour. `facts` are (name, lines), shown on the page
-    and with --verbose.
+    `label` is the judgement in one or two words and `level` its colour. `facts` are (name, lines) pairs, shown on the
+    page and with --verbose.
     """
 
     level: Level
@@ -78,8 +79,9 @@ class Section:
     """Part of a document, shown in the order of its fields.
 
     `background` says how to read the section: on the page, and in a terminal with --verbose. `items` is a list; with
-    `coloured`, item i has the colour of line i in the charts. `link` is a short title for the contents of the page.
-    `detail` folds the section on the page and hides it in a terminal without --verbose.
+    `coloured`, item i has the colour of line i in the charts. `link` is a short title for the table of contents.
+    `detail` folds the section on the page and hides it in a terminal without --verbose. `beside` puts the tables side
+    by side as far as there is room.
     """
 
     title: str
@@ -87,19 +89,21 @@ class Section:
     sentences: tuple[str, ...] = ()
     items: tuple[str, ...] = ()
     cards: tuple[Card, ...] = ()
+    tabs: tuple[Tab, ...] = ()
     figures: tuple[Figure, ...] = ()
     notes: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     link: str = ""
     detail: bool = False
     coloured: bool = False
+    beside: bool = False
 
 
 @dataclass(frozen=True)
 class Document:
     """A verdict and its sections. `about` lines say what was measured, `provenance` rows where the numbers come from.
 
-    A page names the `command` that made the record; by default that of the record's class.
+    A page names the `command` that made the record; by default the command of the record's class.
     """
 
     verdict: Verdict

@@ -2,8 +2,8 @@
 
     chart = experiment_figure(figure)       # figure: attnscope.core.experiment.Figure, plain data
 
-Dashed rows are references. Over many powers of ten a difference of a tenth is thinner than a line, so a logarithmic
-figure with references repeats its panels on a linear axis.
+Dashed rows are references. On an axis over many powers of ten, a difference of 10% is thinner than a line, so a
+logarithmic figure with references repeats its panels on a linear axis.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from attnscope.core.experiment import Figure, Point
 from attnscope.core.words import numeral
 from attnscope.reports.theme import LETTER, label_room, power_axis, tick_labels
 
-ROW, LINE = 22, 13  # pixels of a row, and of a line of a heading
-LINES = 3  # of a heading, at most
-WIDEST = 110  # pixels of a column
+ROW, LINE = 22, 13  # heights in pixels of a row, and of a line of a heading
+LINES = 3  # most lines in a heading
+WIDEST = 110  # largest width of a column, in pixels
 READABLE: dict[str, Any] = {"description": "label:N", "tooltip": [{"field": "label", "type": "nominal", "title": " "}]}
-BREAK = "¦"  # between the lines of a heading: a line feed in a label is drawn, not split at
+BREAK = "¦"  # separates the lines of a heading: Vega would draw a line feed as a character
 
 
 def number_table(figure: Figure, *, title: bool = True, width: int = 1000) -> alt.LayerChart:
     """Draw numbers as text: a row for every x, a column for every series, a dash for a missing number.
 
-    Nothing is drawn to scale, because columns share no axis. Tooltips give the spread over seeds. `width` includes the
-    names of rows. Headings wrap in narrow columns.
+    Nothing is drawn to scale, because columns have different units. Tooltips give the spread over seeds. `width`
+    includes the names of rows. Headings wrap in narrow columns.
     """
     names, columns = (list(dict.fromkeys(str(getattr(row, of)) for row in figure.rows)) for of in ("x", "series"))
     names_room = min(label_room(names), width // 2)
@@ -60,11 +60,11 @@ def number_table(figure: Figure, *, title: bool = True, width: int = 1000) -> al
             labelAngle=0,
             labelExpr=f"split(datum.label, '{BREAK}')",
             labelLimit=0,
-            labelPadding=4 + LINE * lines,  # further lines go down from the first
+            labelPadding=4 + LINE * lines,  # further lines are below the first
             ticks=False,
         ),
     )
-    between = alt.Axis(labelLimit=names_room, grid=True, tickBand="extent")  # rules between rows, not through them
+    between = alt.Axis(labelLimit=names_room, grid=True, tickBand="extent")  # lines between rows, not through them
     y = alt.Y("row:N", sort=names, title=None, scale=alt.Scale(type="band"), axis=between)
     chart = alt.layer(alt.Chart(rows).mark_text(style="number").encode(x=x, y=y, text="text:N", **READABLE))
     chart = chart.properties(width=side, height=ROW * len(names))
@@ -78,7 +78,7 @@ def _spread(value: float, low: float, high: float) -> str:
 
 
 def _broken(heading: str, letters: int) -> str:
-    """Wrap words to `letters` a line, with at most `LINES` lines."""
+    """Wrap words to `letters` characters per line, in at most `LINES` lines."""
     lines: list[str] = []
     for word in heading.split():
         fits = bool(lines) and (len(lines[-1]) + 1 + len(word) <= letters or len(lines) == LINES)
@@ -88,17 +88,17 @@ def _broken(heading: str, letters: int) -> str:
 
 COLUMNS = {"curves": 3, "bars": 2, "tracks": 4}
 NARROWEST = {"curves": 230, "bars": 300, "tracks": 140}
-"""Pixels of a panel with its axis, below which fewer stand side by side."""
-AXIS, SPACING, LEGEND = 56, 28, 240  # pixels; of a legend, at most
-NARROW = 480  # a whole chart of less has its legend above it
-FAR = 1e3  # a logarithmic axis this long hides what a linear one shows
+"""Least width in pixels of a panel with its axis: in a narrower figure, fewer panels are side by side."""
+AXIS, SPACING, LEGEND = 56, 28, 240  # widths in pixels; a legend may be narrower
+NARROW = 480  # in pixels; a narrower chart has its legend above it
+FAR = 1e3  # ratio of the largest to the smallest y; a longer logarithmic axis hides differences that a linear one shows
 DASHES = [5, 3]
 
 
 def experiment_figure(
     figure: Figure, *, title: bool = True, width: int = 1000
 ) -> alt.Chart | alt.LayerChart | alt.ConcatChart:
-    """Draw a figure, `width` pixels wide with its axes and legend."""
+    """Draw a figure; `width` in pixels includes axes and legend."""
     rows = _rows(figure)
     if rows.empty:
         raise RefusalError(f"The figure '{figure.name}' has no finite number to draw.")
@@ -106,7 +106,7 @@ def experiment_figure(
         return number_table(figure, title=title, width=width)
     names = list(dict.fromkeys(rows["series"]))
     panels = list(dict.fromkeys(rows["panel"]))
-    # Panels that share no series have each a legend of their own, so that colours need not be told apart across them.
+    # Panels without a common series have one legend each, so that a colour may be used again in another panel.
     apart = len(panels) > 1 and rows.groupby("series")["panel"].nunique().max() == 1
     drawn_on = _axes(rows, figure)
     legend = "bottom" if apart else "right" if width >= NARROW else "top"
@@ -121,7 +121,7 @@ def experiment_figure(
             parts.append(_Panel(some, drawn, own, y_scale, _colour(own, legend, side), side).chart(str(panel)))
         block = parts[0] if len(parts) == 1 else alt.concat(*parts, columns=columns, spacing=SPACING)
         blocks.append(block.resolve_scale(color="independent") if apart else block)
-    # Both axes of one panel stand side by side where there is room; of several, each panel has its own below it.
+    # The linear copy of a single panel is beside it if there is room; copies of several panels are below them.
     below = 1 if len(panels) > 1 else columns
     chart = blocks[0] if len(blocks) == 1 else alt.concat(*blocks, columns=below, spacing=SPACING)
     chart = chart.resolve_scale(color="independent") if apart else chart
@@ -129,7 +129,7 @@ def experiment_figure(
 
 
 def _shape(kind: str, panels: int, room: int) -> tuple[int, int]:
-    """Return how many panels stand side by side, and how wide each is inside its axes."""
+    """Return how many panels are side by side, and how wide each is inside its axes."""
     columns = max(1, min(panels, COLUMNS[kind], (room + SPACING) // (NARROWEST[kind] + SPACING)))
     return columns, (room - SPACING * (columns - 1)) // columns - AXIS
 
@@ -139,7 +139,7 @@ def _legend_room(names: list[str]) -> int:
 
 
 def _axes(rows: pd.DataFrame, figure: Figure) -> list[Figure]:
-    """Return the figure. Add a copy with a linear axis if its dashed rows cannot be compared on the logarithmic one."""
+    """Return the figure, and a copy with a linear axis if its references cannot be compared on the logarithmic one."""
     if not figure.log or figure.kind != "curves" or not rows["dashed"].any():
         return [figure]
     far = float(rows["y"].max()) > FAR * float(rows["y"].min())
@@ -147,7 +147,8 @@ def _axes(rows: pd.DataFrame, figure: Figure) -> list[Figure]:
 
 
 def _rows(figure: Figure) -> pd.DataFrame:
-    """Return points with a finite y. Bands that are not finite shrink to y; a logarithmic axis raises zeros."""
+    """Return points with a finite y. Bands that are not finite are replaced by y; on a logarithmic axis, values at or
+    below 0 are drawn at a floor, a third of the smallest positive y."""
     points = [point for point in figure.rows if math.isfinite(point.y)]
     rows = pd.DataFrame([vars(point) for point in points])
     if rows.empty:
@@ -201,7 +202,7 @@ def _colour(names: list[str], legend: str, side: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Panel:
-    """One panel: its rows, the names of its series, and the scale and colours that it shares with others."""
+    """One panel: its rows, the names of its series, and the scale and colours that all panels share."""
 
     rows: pd.DataFrame
     figure: Figure
@@ -235,13 +236,14 @@ class _Panel:
         x, y = alt.X("x:Q", title=figure.x, scale=logarithmic if figure.log_x else linear, axis=axis), self._y()
         base = alt.Chart(rows)
         solid, dashed = base.transform_filter("!datum.dashed"), base.transform_filter("datum.dashed")
-        banded = base.transform_filter("!datum.dashed || datum.low < datum.high")  # a row without one tears the band
+        # rows without a band are left out, because they would interrupt the band
+        banded = base.transform_filter("!datum.dashed || datum.low < datum.high")
         layers = [
             banded.mark_area(style="spread").encode(
                 x=x,
                 y=alt.Y("low:Q", scale=self.scale, title=figure.y),
                 y2="high:Q",
-                detail="dashed:N",  # a full and a dashed line of one colour have bands of their own
+                detail="dashed:N",  # a solid and a dashed line of one colour have separate bands
                 **colour,
             ),
             solid.mark_line(style="line").encode(x=x, y=y, **colour),
@@ -249,7 +251,7 @@ class _Panel:
         ]
         if rows["dashed"].any():
             layers.append(dashed.mark_line(strokeDash=DASHES, strokeWidth=2.2).encode(x=x, y=y, **colour))
-            # A dashed line that lies on the full line of its colour is seen by its marks alone.
+            # If a dashed line coincides with the solid line of its colour, only its marks can be seen.
             twin = rows["dashed"] & rows["series"].isin(rows.loc[~rows["dashed"], "series"])
             if twin.any():
                 marks = alt.Chart(rows[twin]).mark_point(shape="diamond", size=44, strokeWidth=1.4, style="hollow")
@@ -263,7 +265,8 @@ class _Panel:
         x = alt.X("x:N", sort=order, title=self.figure.x, axis=axis)
         low = alt.Y("low:Q", scale=self.scale, title=self.figure.y)
         beside = {"xOffset": alt.XOffset("series:N", sort=self.names)} if len(self.names) > 1 else {}
-        floor = self.scale["domain"][0] if self.figure.log else 0.0  # a bar's length is its number, of either sign
+        # bars begin at 0, so that their length shows the number
+        floor = self.scale["domain"][0] if self.figure.log else 0.0
         base = alt.Chart(self.rows).transform_calculate(floor=str(floor))
         bars = base.mark_bar(opacity=0.85).encode(x=x, y=self._y(), y2="floor:Q", **READABLE, **beside, **self.colour)
         spread = base.mark_rule(style="number", strokeWidth=1.5).encode(x=x, y=low, y2="high:Q", **beside)

@@ -28,7 +28,7 @@ def digest(text: str) -> str:
 SUFFIXES = (".html", ".json", ".png", ".svg")
 _SCRIPT = re.compile(r"<script[^>]*>(.*?)</script>", re.DOTALL)
 VEGA_LITE = "6.4"
-"""The Vega-Lite that specifications are compiled with; it is the one Altair 6.3 writes for."""
+"""The Vega-Lite version that compiles specifications; Altair 6.3 writes for it."""
 
 
 def save(chart: Any, path: Path | str, *, theme: str | None = None, scale: float = 2.0) -> Path:
@@ -57,7 +57,7 @@ def render(document: dict[str, Any], suffix: str, scale: float = 2.0) -> bytes:
 
 
 def _html(document: dict[str, Any]) -> bytes:
-    """Return a page with the chart. Texts in it come from users: a `</script>` in one must not end the page's script.
+    """Return a page with the chart. A `</script>` in a text of the chart must not end the page's script.
 
     vl-convert copies the specification into the page unchanged. So every `<` is replaced by a private-use character,
     which becomes its JavaScript escape in the finished page.
@@ -73,7 +73,7 @@ def _html(document: dict[str, Any]) -> bytes:
 
 
 def _confined(html: str) -> str:
-    """Add a Content-Security-Policy to the page: it allows its two scripts (Vega, the chart) by hash, and no network.
+    """Add a Content-Security-Policy to the page that allows its two scripts (Vega, the chart) by hash, and no network.
 
     Vega compiles a chart's expressions to functions, which needs 'unsafe-eval'. With `ast` it interprets them instead.
     Inline styles are allowed ('unsafe-inline'): Vega positions marks by attributes, and its menu adds a style sheet;
@@ -81,7 +81,7 @@ def _confined(html: str) -> str:
     """
     plain, interpreted = '{"renderer":"svg"}', '{"renderer":"svg","ast":true}'
     before, opts, after = html.rpartition(f"const opts = {plain}")
-    assert opts, "vl-convert writes its options in another way"
+    assert opts, "vl-convert no longer writes its options as expected"
     html = f"{before}const opts = {interpreted}{after}"
     scripts = " ".join(f"'{digest(script)}'" for script in _SCRIPT.findall(html))
     policy = (
@@ -93,11 +93,11 @@ def _confined(html: str) -> str:
 
 
 # Charts on pages are drawn in the `page` theme, whose colours are CSS variables: one drawing serves light, dark and
-# print. Every mark that can be read carries its sentence (`aria-label`, from the chart's `description`), which the
-# page's script shows under the pointer, under a finger, and on arrow keys.
+# print. Every mark has a sentence (`aria-label`, from the chart's `description`), which the page's script shows on
+# hover, on touch and on arrow keys.
 
 WIDTHS = {"phone": 326, "tablet": 600, "desk": 1080}
-"""Of whole charts with their axes and legends, on screens up to 46rem, up to 74rem, and beyond (see shell.css)."""
+"""Widths of charts with axes and legends, on screens up to 46rem, up to 74rem, and wider (see shell.css)."""
 BROAD = 440  # pixels; wider drawings are unreadable on a telephone
 PLACES = "d|transform|viewBox|[xyr]|[xy][12]|[cdr][xy]|width|height|points"
 
@@ -147,7 +147,7 @@ def _unchecked(make: Callable[[], Any]) -> Any:
 
 
 def drawing(chart: Any, name: str) -> str:
-    """Return a chart, or its specification, as SVG with the colours of the page and the width it was drawn at.
+    """Return a chart, or its specification, as SVG of fixed width in the colours of the page.
 
     A drawing too wide for a narrow screen is marked `broad`, and the style sheet lets it scroll instead of shrink.
     """
@@ -166,7 +166,7 @@ def fluid(document: dict[str, Any]) -> str:
 def numbered(svg: str, name: str) -> str:
     """Renumber clips and gradients from 0, so that equal charts give equal SVGs.
 
-    The renderer numbers them by how much it drew before. `name` keeps the numbers of one page apart.
+    The renderer continues its numbers from chart to chart. `name` makes them unique on the page.
     """
     for kind, label in (("clip", "clip"), ("gradient_", "gradient")):
         numbers: dict[str, int] = {}

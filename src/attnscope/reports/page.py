@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import jinja2
     from markupsafe import Markup
 
-# Numbers with a sign before them or in their power: -0.5, +1,234.5, 3e-5, 10^-14.
+# Numbers with a sign, or a sign in the exponent: -0.5, +1,234.5, 3e-5, 10^-14.
 SIGNED = re.compile(r"(?<![\w&#;.^-])(?:[+-]\d[\d,]*(?:\.\d+)?(?:e-?\d+)?|\d[\d,]*(?:\.\d+)?e-\d+|\d+\^-\d+)(?![\w-])")
 CODE = re.compile(r"`([^`]+)`")
 ARXIV = re.compile(r"\barXiv:(\d{4}\.\d{4,5})\b")
@@ -40,11 +40,13 @@ def document_page(
     figures: Iterable[Drawn] = (),
     **words: Any,
 ) -> str:
-    """Return the page of a document. Equal documents give equal pages.
+    """Return the page of a document. The same document gives the same page.
 
     A `template` that extends document.html adds sections of its own, from `figures` and `words`.
     """
     drawn = [_drawn(section) for section in document.sections]
+    if any(section.tabs for section in document.sections):
+        styles, scripts = ("tabs.css", *styles), ("tabs.js", *scripts)
     sections = [(section, figures, _address(section)) for section, figures in drawn]
     return page(
         template,
@@ -62,7 +64,7 @@ def document_page(
 
 
 def _drawn(section: Section) -> tuple[Section, list[Drawn]]:
-    """Draw the figures of a section; a figure that is refused leaves its reason as a note."""
+    """Draw the figures of a section. If a figure is refused, add the reason as a note."""
     figures, refused = [], []
     for figure in section.figures:
         try:
@@ -97,10 +99,10 @@ def page(
     scripts: Sequence[str] = (),
     **words: Any,
 ) -> str:
-    """Return a page that extends `shell.html`. Equal words give equal pages.
+    """Return a page that extends `shell.html`. The same input gives the same page.
 
     `figures` are the charts whose specifications can be saved from the page. `styles` and `scripts` are templates that
-    the page needs beside those of the shell.
+    the page needs besides those of the shell.
     """
     templates = environment()
     style = page_style(templates) + "".join(templates.get_template(name).render() for name in styles)
@@ -118,7 +120,8 @@ def page(
 
 
 def environment(package: str = "attnscope.reports") -> jinja2.Environment:
-    """Return the templates of a package. They may include those of this package. Values are escaped by default."""
+    """Return the template environment of a package, which can also include the templates of
+    `attnscope.reports`. Values are escaped."""
     import jinja2
 
     packages = dict.fromkeys((package, "attnscope.reports"))
@@ -154,7 +157,7 @@ def policy(style: str, script: str) -> str:
 
 
 def unbroken(text: str) -> Markup:
-    """Escape text and prevent line breaks inside a number: browsers would break `-5.082e-4` after either sign."""
+    """Escape text and prevent line breaks inside numbers: browsers would break `-5.082e-4` after a minus sign."""
     from markupsafe import Markup, escape
 
     return Markup(SIGNED.sub(r'<span class="unbroken">\g<0></span>', str(escape(text))))

@@ -1,16 +1,17 @@
-"""What all records share: save, load, table, chart, sentences, page and notebook view.
+"""The methods that all records share: save, load, table, chart, sentences, page and notebook view.
 
     record.save("collapse.json"); attnscope.load("collapse.json")
     record.table(); record.chart(); record.sentences(); attnscope.report(record, "collapse.html")
 
-A record is a frozen dataclass. Its file holds its fields: `{"format": "attnscope-KIND", "version": 1, ...fields}`. Its
-words and charts are in the folder of its command, and are imported when they are first needed:
+A record is a frozen dataclass. Its file holds its fields: `{"format": "attnscope-KIND", "version": 1, ...fields,
+"sha256": hash of everything before}`. Its words and charts are in the folder of its command, and are imported when they
+are first needed:
 
     words.py       document(record): the content of a page, a terminal and a notebook; verdict(record)
     chart.py       chart(record): the main chart of the record
 
-A folder may replace how the document is shown: `sentences` in words.py, `show` (terminal) and `html` (notebook) in
-terminal.py or words.py, `render` in page.py.
+A folder may define functions that replace the default display of the document: `sentences` in words.py, `show`
+(terminal) and `html` (notebook) in terminal.py or words.py, `render` in page.py.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from attnscope.core.decoding import FieldError, decode, encode
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import named_path, read_document, write_atomically
+from attnscope.core.hashes import hashed, refuse_damaged
 
 if TYPE_CHECKING:
     import pandas
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 Kind = TypeVar("Kind", bound="Record")
 Step = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""From the document of one version to that of the next."""
+"""Converts the document of one version to the next version."""
 BESIDE = (
     "format",
     "version",
@@ -57,7 +59,7 @@ class Record:
     FOLDER: ClassVar[str] = ""  # package with its words and page; if empty, the package of the class
     VERSION: ClassVar[int] = 1
     STEPS: ClassVar[Mapping[int, Step]] = MappingProxyType({})  # upgrades from each earlier version to the next
-    INDENT: ClassVar[int | None] = 1  # None writes one line, for documents of thousands of numbers
+    INDENT: ClassVar[int | None] = 1  # None writes a single line, for documents with thousands of numbers
 
     @classmethod
     def made_by(cls) -> str:
@@ -75,7 +77,7 @@ class Record:
 
     @classmethod
     def from_json(cls: type[Kind], data: Mapping[str, Any]) -> Kind:
-        """Return the record that `to_json` wrote. A `FieldError` names a wrong field."""
+        """Return the record that `to_json` wrote. If a field is wrong, raise a `FieldError` that names it."""
         read: Kind = decode(cls, {name: value for name, value in data.items() if name not in BESIDE})
         return read
 
@@ -88,15 +90,15 @@ class Record:
             return self.write_page(path)
         separators = (",", ":") if self.INDENT is None else None
         text = json.dumps(
-            self.document(), indent=self.INDENT, separators=separators, allow_nan=False, ensure_ascii=False
+            hashed(self.document()), indent=self.INDENT, separators=separators, allow_nan=False, ensure_ascii=False
         )
-        # A name that is not UTF-8 becomes question marks rather than an error after hours of work.
+        # Replace characters that are not UTF-8 by question marks: an error here could lose hours of work.
         write_atomically(path, text.encode("utf-8", errors="replace"))
         return path
 
     @classmethod
     def load(cls: type[Kind], path: Path | str) -> Kind:
-        """Read the file that `save` wrote, given itself or the folder that holds it; refuse another kind of record."""
+        """Read the file that `save` wrote; `path` is the file or its folder. Refuse another kind of record."""
         file = cls.file_in(named_path(path, "file"))
         wanted = f"the {cls.KIND} file that {cls.made_by()} wrote"
         data = {"format": "attnscope-compiled"} if file.suffix.lower() == HEADS else read_document(file, wanted)
@@ -104,12 +106,12 @@ class Record:
         if not kind:
             raise RefusalError(f"{file} is not a {cls.KIND} file: give {wanted}.")
         if kind != cls.KIND:
-            raise RefusalError(f"{file} is of the kind {kind} and not a {cls.KIND}: give {wanted}.")
+            raise RefusalError(f"{file} is of kind {kind:.40}, not {cls.KIND}: give {wanted}.")
         return read_record(cls, data, file)
 
     @classmethod
     def file_in(cls, path: Path) -> Path:
-        """Return `path`, or the file of this kind in it if it is a folder."""
+        """If `path` is a folder, return the file of this kind in it; otherwise return `path`."""
         if not path.is_dir():
             return path
         usual = path / cls.FILE
@@ -117,7 +119,7 @@ class Record:
         return packed if packed.is_file() and not usual.exists() else usual
 
     def table(self) -> pandas.DataFrame:
-        """Return the numbers as a tidy frame."""
+        """Return the numbers as a tidy data frame."""
         raise NotImplementedError
 
     def sentences(self) -> tuple[str, ...]:
@@ -167,7 +169,7 @@ _MODULES = MappingProxyType(
 
 
 def ask(record: Record, name: str, *args: Any, **options: Any) -> Any:
-    """Call the function `name` in the folder of a record, or make the answer from the record's document.
+    """Call the function `name` in the folder of a record, or derive its result from the record's document.
 
     Return None if the folder has neither.
     """
@@ -176,14 +178,14 @@ def ask(record: Record, name: str, *args: Any, **options: Any) -> Any:
     if name == "document" or not _function(record, "document"):
         return None
     verbose = options.pop("verbose", False)
-    shown: Document = ask(record, "document", **options)
+    content: Document = ask(record, "document", **options)
     if name == "render":
-        return import_module("attnscope.reports.page").document_page(shown, record.COMMAND)
+        return import_module("attnscope.reports.page").document_page(content, record.COMMAND)
     if name == "show":
-        return import_module("attnscope.reports.terminal").document_screen(shown, verbose=verbose)
+        return import_module("attnscope.reports.terminal").document_screen(content, verbose=verbose)
     if name == "html":
-        return import_module("attnscope.reports.notebook").document_html(shown)
-    return {"sentences": shown.sentences, "verdict": shown.verdict}.get(name)
+        return import_module("attnscope.reports.notebook").document_html(content)
+    return {"sentences": content.sentences, "verdict": content.verdict}.get(name)
 
 
 def _function(record: Record, name: str) -> Callable[..., Any] | None:
@@ -207,17 +209,19 @@ def kind_of(data: Any) -> str:
 
 def read_record(kind: type[Kind], data: Mapping[str, Any], path: Path) -> Kind:
     """Return the record in a document of its kind, or refuse and say what is wrong."""
+    if isinstance(data.get("version"), int) and data["version"] in (kind.VERSION, *kind.STEPS):
+        data = refuse_damaged(data, path, f"run {kind.made_by()} again")
     try:
         while isinstance(version := data.get("version"), int) and version < kind.VERSION and version in kind.STEPS:
             data = {**kind.STEPS[version](data), "version": version + 1}
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise RefusalError(f"{path} is damaged inside ({error}): run {kind.made_by()} again.") from error
+        raise RefusalError(f"{path} is damaged ({error!s:.200}): run {kind.made_by()} again.") from error
     if data.get("version") != kind.VERSION:
         raise RefusalError(
-            f"{path} is a {kind.KIND} of version {data.get('version')} and this attnscope reads version {kind.VERSION}:"
-            f" run {kind.made_by()} again, or use the attnscope that wrote it."
+            f"{path} is a {kind.KIND} of version {data.get('version')!s:.40} but this attnscope reads version "
+            f"{kind.VERSION}: run {kind.made_by()} again, or use the attnscope that wrote it."
         )
     try:
         return kind.from_json(data)
     except FieldError as error:
-        raise RefusalError(f"{path} is damaged inside ({error}): run {kind.made_by()} again.") from error
+        raise RefusalError(f"{path} is damaged ({error!s:.200}): run {kind.made_by()} again.") from error

@@ -1,6 +1,6 @@
 """Turn a survey's tidy table into the rows of its charts.
 
-A `Panel` is the part of a table in one chart: one measure, in one stack, in the stream or at one kind of attention.
+A `Panel` is the part of a table that one chart shows: one measure, in one stack, at one site.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Panel(NamedTuple):
 
 
 def panels(table: pd.DataFrame, stacks: Sequence[str] = ()) -> tuple[Panel, ...]:
-    """Return every chart that a table can fill, streams first. The middle of a block belongs to its stream.
+    """Return a panel for every chart of a table, streams first. The site `middle` is part of the stream.
 
     `stacks` gives the order of the stacks; the default is the order of the table.
     """
@@ -62,8 +62,8 @@ def depth_rows(table: pd.DataFrame, card: Card, panel: Panel) -> pd.DataFrame:
     """Return one row per depth and part: `depth, part, mean, low, high, broken, label`.
 
     Stream measures have one number per sequence, so their spread is over sequences (p10 to p90). Attention measures
-    have one per head, so theirs is over the heads of a block (p10 to p90 of the heads' means): it shows whether the
-    heads of a block agree.
+    have one number per head, so their spread is over the heads of a block (p10 to p90 of the heads' means): it shows
+    whether the heads of a block agree.
     """
     rows = panel_rows(table, panel)
     depth = rows["layer"].astype(float) - card.of_block + np.where(rows["site"] == "middle", 0.5, 0.0)
@@ -89,7 +89,7 @@ def depth_rows(table: pd.DataFrame, card: Card, panel: Panel) -> pd.DataFrame:
         frame = pd.DataFrame(columns).reset_index()
     frame["broken"] = (frame["nonfinite"] > 0) | ~np.isfinite(frame["mean"])
     if card.log:
-        # A logarithmic axis has no zero: values at or below it are drawn on a floor below all others.
+        # A logarithmic axis has no zero: values at or below 0 are drawn on a floor below all others.
         numbers = frame[["mean", "low"]].to_numpy(float)
         above = numbers[np.isfinite(numbers) & (numbers > 0)]
         floor = float(above.min()) / 2 if above.size else 1e-12
@@ -103,7 +103,7 @@ def depth_rows(table: pd.DataFrame, card: Card, panel: Panel) -> pd.DataFrame:
 
 
 def depth_title(card: Card, panel: Panel) -> str:
-    """Return the title of the depth axis: block N computes, the stream enters block N."""
+    """Return the title of the depth axis: `block`, or for streams `entering block`."""
     return "entering block" if panel.site == "stream" and not card.of_block else "block"
 
 

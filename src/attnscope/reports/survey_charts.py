@@ -3,7 +3,7 @@
     chart = depth_profile(survey.table(), survey.cards["relative_residual"], stack="decoder")
     chart = head_grid(survey.table(), survey.cards["sink_mass"], stack="decoder", site="self")
 
-NaN and infinite numbers are crossed out, never coloured.
+NaN and infinite numbers are crossed out instead of coloured.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attnscope.reports.colours import scale
 from attnscope.reports.rows import Panel, depth_rows, depth_title, head_rows, panels, part_title, unit_title
 from attnscope.reports.theme import SCHEMA
 
-if TYPE_CHECKING:  # a survey page draws dozens of profiles, without altair
+if TYPE_CHECKING:  # plain specifications, because a page draws dozens of them and altair is slow
     import altair as alt
 
 Spec = dict[str, Any]  # part of a Vega-Lite specification
@@ -35,20 +35,21 @@ def depth_profile(
     width: int = 340,
     height: int = 150,
 ) -> alt.LayerChart:
-    """Draw one measure of one stack under a title. Without `stack` or `site`, the first that the table has."""
+    """Draw one measure of one stack against depth. `stack` and `site` default to the first in the table."""
     import altair
 
     panel = first_panel(table, card, stack, site)
     document = depth_specification(depth_rows(table, card, panel), card, panel, width=width, height=height)
     spread = "mean and p10 to p90 over " + ("sequences" if panel.site == "stream" else "heads")
-    del document["$schema"]  # Altair only joins charts without a schema, and adds its own
+    del document["$schema"]  # Altair joins only charts without a schema, and then adds its own
     return altair.LayerChart.from_dict({**document, "title": chart_title(card, panel, spread)})
 
 
 def depth_specification(rows: pd.DataFrame, card: Card, panel: Panel, *, width: int, height: int) -> Spec:
-    """Return the mean as a line, p10 to p90 as a band, and the alarm as a dashed rule; `rows` are `depth_rows`.
+    """Return a chart of the mean as a line, p10 to p90 as a band, and the alarm as a dashed line; `rows` are
+    `depth_rows`.
 
-    Depths inside a block (after the attention write, before the MLP's) lie half-way between two blocks.
+    Values in the middle of a block (after attention, before the MLP) are drawn half-way between two blocks.
     """
     axis = {"tickMinStep": 1, "tickCount": 8, "labelExpr": depth_label(rows, card, panel)}
     x = _channel("depth", title=depth_title(card, panel), scale={"nice": False, "zero": False, "padding": 6}, axis=axis)
@@ -81,8 +82,8 @@ def depth_specification(rows: pd.DataFrame, card: Card, panel: Panel, *, width: 
     layers = [{**layer, **sound} for layer in layers]
     if card.alarm and _in_sight(rows, card.alarm.threshold):
         rule = {"values": [{"threshold": card.alarm.threshold}]}
-        place = {"y": _channel("threshold", scale=values)}
-        layers.append({"data": rule, "mark": {"type": "rule", "style": "threshold"}, "encoding": place})
+        encoding = {"y": _channel("threshold", scale=values)}
+        layers.append({"data": rule, "mark": {"type": "rule", "style": "threshold"}, "encoding": encoding})
     if rows["broken"].any():
         cross = {"type": "text", "style": "broken", "text": "✕", "fontSize": 11, "fontWeight": "bold"}
         seen = {"tooltip": [_channel("depth", title="NaN or infinite at block")], "x": x, "y": {"value": height - 8}}
@@ -101,7 +102,7 @@ def _channel(field: str, kind: str = "quantitative", **options: Any) -> Spec:
 
 
 def _records(rows: pd.DataFrame) -> list[Spec]:
-    """Return rows as JSON can hold them: missing and infinite numbers become None."""
+    """Return rows for JSON: missing and infinite numbers become None."""
     columns = {
         str(name): [
             None if isinstance(value, float) and not math.isfinite(value) else value for value in column.tolist()
@@ -112,7 +113,7 @@ def _records(rows: pd.DataFrame) -> list[Spec]:
 
 
 def depth_label(rows: pd.DataFrame, card: Card, panel: Panel) -> str:
-    """Return Vega's expression for a tick: the number of the block, or `end` after the last one."""
+    """Return the Vega expression for a tick label: the number of the block, or `end` after the last block."""
     whole = "format(datum.value, 'd')"
     if panel.site != "stream" or card.of_block:
         return whole
@@ -136,7 +137,7 @@ def chart_title(card: Card, panel: Panel, spread: str) -> Spec:
 
 
 def value_scale(rows: pd.DataFrame, card: Card) -> Spec:
-    """Return the scale of a measure. A linear axis includes zero, so that a decline looks as large as it is."""
+    """Return the scale of a measure. A linear axis includes zero, so that differences are not exaggerated."""
     if card.log:
         return {"type": "log", "nice": False, "padding": 6}
     numbers = rows[["low", "high", "mean"]].to_numpy(float)
@@ -148,8 +149,8 @@ def value_scale(rows: pd.DataFrame, card: Card) -> Spec:
 
 
 def value_axis(rows: pd.DataFrame, card: Card) -> Spec:
-    """Return an axis of about four lines: powers of ten on a log axis, with 1, 2, 5 if these are few, else even
-    steps.
+    """Return an axis with about four grid lines: even steps, or on a log axis powers of ten (with 2 and 5 if there are
+    few).
     """
     numbers = rows[["low", "high", "mean"]].to_numpy(float)
     seen = numbers[np.isfinite(numbers) & (numbers > 0)]
@@ -160,14 +161,14 @@ def value_axis(rows: pd.DataFrame, card: Card) -> Spec:
     powers = [10.0**e for e in decades if low <= 10.0**e <= high]
     if len(powers) < 3:
         powers = [m * 10.0**e for e in decades for m in (1, 2, 5) if low <= m * 10.0**e <= high]
-    if len(powers) < 3:  # within a small part of a decade a logarithmic axis is nearly linear
+    if len(powers) < 3:  # over a small part of a decade a logarithmic axis is nearly linear
         powers = _even(low, high)
     powers = powers[:: max(1, len(powers) // 4)]
     return {"values": powers, "format": ",.7~g" if low > 1e-4 and high < 1e7 else ".0e"}
 
 
 def _even(low: float, high: float) -> list[float]:
-    """Return three to six round numbers between two others; only the lower one if both are equal."""
+    """Return three to six round numbers between two bounds, or the lower bound if both are equal."""
     if not high > low:
         return [low]
     power = 10.0 ** np.floor(np.log10(high - low))
@@ -179,7 +180,7 @@ def _even(low: float, high: float) -> list[float]:
 
 
 def reading_size(rows: pd.DataFrame) -> int:
-    """Return the size of dots: smaller if they would touch."""
+    """Return the size of dots, small enough that they do not touch."""
     depths = rows["depth"].nunique()
     return 24 if depths <= 32 else 10 if depths <= 64 else 4
 
@@ -202,7 +203,7 @@ def head_grid(
     site: str | None = None,
     bound: float | None = None,
 ) -> alt.LayerChart:
-    """Draw one measure of one stack, a square per head. Without `part`, the card's first.
+    """Draw one measure of one stack, one square per head. `part` defaults to the card's first.
 
     `bound` is the largest possible value at this sequence length, if known.
     """

@@ -1,4 +1,4 @@
-"""Terminal screens: any `Document`, and helpers for custom screens. 80 columns, colour optional.
+"""Print any `Document` on a terminal, with helpers for custom screens. Output fits 80 columns.
 
 All output is built from `Text`, never from markup, so that a model called `[red]x` is printed as it is.
 """
@@ -10,22 +10,27 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from rich.color import Color
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
 from attnscope.core.words import clean
+from attnscope.reports.tabs import Shade, ShadedText, Tab
 
-if TYPE_CHECKING:  # lists are printed from here too, without records
+if TYPE_CHECKING:  # catalog.py prints lists with this module, without records
     from attnscope.reports import document
     from attnscope.reports.record import Record
     from attnscope.reports.words import Verdict
 
 LEVELS: dict[str, str] = {"calm": "bold green", "note": "bold", "warning": "bold yellow", "critical": "bold red"}
-OUTCOMES = {"reproduced": "green", "not reproduced": "yellow", "contradicted": "red", "not run": "dim"}  # of claims
-MOST_NOTES = 2  # in a section without --verbose
-MOST_NAME, MOST_HEADING = 30, 12  # characters that do not wrap: in a first column, in a heading
+OUTCOMES = {"reproduced": "green", "not reproduced": "yellow", "contradicted": "red", "not run": "dim"}  # by verdict
+MOST_NOTES = 2  # most rows or sentences in a section without --verbose
+MOST_NAME, MOST_HEADING = 30, 12  # longest text, in characters, that does not wrap: in a first column, in a heading
+MOST_PIECES = 400  # most pieces of a shaded text that are printed
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII = str.maketrans(BLOCKS + "→×·–−�", "_.-=+*%#>x---?")
 
@@ -46,7 +51,7 @@ def print_record(
 
 
 def print_screen(what: RenderableType, files: Mapping[str, Path | None], console: Console) -> None:
-    """Print a screen and the paths of files. A terminal without Unicode gets ASCII characters instead of an error."""
+    """Print a screen and the paths of files. On a terminal without Unicode, use ASCII characters."""
     written = {label: path for label, path in files.items() if path is not None}
     with console.capture() as captured:
         console.print(what)
@@ -75,17 +80,53 @@ def _section(part: document.Section, verbose: bool, titled: bool) -> list[Render
         *(Text(clean(text)) for text in part.sentences),
         *(Text(f"· {clean(text)}") for text in part.items),
         *([_cards(part.cards, verbose)] if part.cards else []),
+        *(line for tab in part.tabs[: None if verbose else 1] for line in _tab(tab, part.title, verbose)),
         *(Text(clean(text), style="dim") for text in notes),
     ]
-    for place, table in enumerate(tables):
+    if part.beside and tables:
+        grids = [Group(Text(clean(table.caption), style="bold"), grid(table, verbose)) for table in tables]
+        blocks.append(Columns(grids, padding=(1, 3)))
+        tables = []
+    for number, table in enumerate(tables):
         heading = table.caption or ("" if titled else part.title)
-        blocks += [Text.assemble("\n" if blocks or place else "", (clean(heading), "bold"))] if heading else []
+        blocks += [Text.assemble("\n" if blocks or number else "", (clean(heading), "bold"))] if heading else []
         blocks += [Text(clean(table.note), style="dim")] if verbose and table.note else []
         blocks.append(grid(table, verbose))
     if not blocks:
         return []
     background = (Text(clean(text), style="dim") for text in (part.background if verbose else ()))
     return [section(clean(part.title)) if titled else Text(""), *background, *blocks]
+
+
+def _tab(tab: Tab, title: str, verbose: bool) -> list[RenderableType]:
+    lines: list[RenderableType] = [section(clean(f"{title}: {tab.title}"))]
+    lines += [Text(clean(tab.caption), style="dim")] if verbose and tab.caption else []
+    for block in tab.blocks:
+        if isinstance(block, ShadedText):
+            label = Text(clean(f"{block.label}: ") if block.label else "", style="dim")
+            more = len(block.pieces) - MOST_PIECES
+            rest = Text(f" ... and {more} more" if more > 0 else "", style="dim")
+            lines.append(Text.assemble(label, shaded(block.pieces[:MOST_PIECES]), rest))
+        elif block.lines_of_text:
+            lines += [Text(clean(f"{block.label}:"), style="dim")] if block.label else []
+            lines += [shaded(row, solid=True) for row in block.lines_of_text]
+            lines += [Text(clean(block.caption), style="dim")] if block.caption else []
+    return lines
+
+
+def shaded(pieces: Sequence[Shade], solid: bool = False) -> Text:
+    """Return text on background colours. `solid` text has the colour of its background: only a console without colours
+    shows it."""
+    from attnscope.reports.colours import colour_of, ink
+
+    line = Text("")
+    for piece in pieces:
+        style = Style(underline="underlined" in piece.mark, italic="dotted" in piece.mark, dim="dim" in piece.mark)
+        if piece.colour:
+            ground = colour_of(piece.colour)
+            style += Style(color=Color.parse(ground if solid else ink(ground)), bgcolor=Color.parse(ground))
+        line.append(clean(piece.text.replace("\n", "⏎")), style=style)
+    return line
 
 
 def _cards(cards: Sequence[document.Card], verbose: bool) -> Table:
@@ -104,14 +145,14 @@ def grid(table: document.Table, verbose: bool = True) -> Table:
     made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=bool(table.heading), header_style="dim")
     rows = table.rows if verbose else table.rows[: table.brief]
     headings = table.heading or ("",) * len(table.alignment)
-    for place, (heading, side) in enumerate(zip(headings, table.alignment, strict=True)):
-        longest = max((len(row[place]) for row in rows), default=0)
+    for column, (heading, side) in enumerate(zip(headings, table.alignment, strict=True)):
+        longest = max((len(row[column]) for row in rows), default=0)
         number = side == "r"
         made.add_column(
             Text("\n".join(wrap(clean(heading), max(longest, MOST_HEADING), break_long_words=False))),
             justify="right" if number else "left",
-            style="" if place else "bold",
-            no_wrap=number or (place == 0 and longest <= MOST_NAME),
+            style="" if column else "bold",
+            no_wrap=number or (column == 0 and longest <= MOST_NAME),
             overflow="fold",
         )
     for row in rows:

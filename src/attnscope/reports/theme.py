@@ -1,8 +1,7 @@
 """Themes of charts: light, dark, and `page`, whose colours are the CSS variables of the report.
 
-Charts name roles (`spread`, `line`, `broken`) and named colour ranges, never colours, so one specification serves all
-themes. In the `page` theme a colour is the text `var(--...)`: the SVG follows the reader's choice of light or dark
-without being drawn twice.
+Charts refer to roles (`spread`, `line`, `broken`) and named colour ranges, never to colours, so one specification
+serves all themes. In the `page` theme a colour is the text `var(--...)`, so one SVG serves light and dark pages.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.words import TINY
 from attnscope.reports.colours import SERIES, diverging, sequential
 
-FEW_DECADES = 2.5  # up to this many decades, an axis has room for 1, 2 and 5 of every power of ten
+FEW_DECADES = 2.5  # up to this many decades, an axis has room for ticks at 1, 2 and 5 times every power of ten
 MOST_TICKS = 8
 
 
 def tick_labels(values: Iterable[float]) -> dict[str, Any]:
-    """Return options of a linear axis: labels as powers of ten if all values are tiny, else the default."""
+    """Return options of a linear axis: labels in scientific notation if all values are tiny, else the default."""
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
     if largest == 0 or largest >= TINY:
         return {}
@@ -28,12 +27,12 @@ def tick_labels(values: Iterable[float]) -> dict[str, Any]:
 
 
 def power_axis(low: float, high: float) -> dict[str, Any]:
-    """Return options of a logarithmic axis: 1, 2 and 5 of each power of ten if few, else up to eight powers."""
+    """Return options of a logarithmic axis: ticks at 1, 2 and 5 times each power of ten, or at up to eight powers."""
     exponents = range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)
     if math.log10(high / low) <= FEW_DECADES:
         values = [m * 10.0**e for e in range(exponents.start - 1, exponents.stop) for m in (1, 2, 5)]
         values = [float(f"{v:.1g}") for v in values if low * (1 - 1e-9) <= v <= high * (1 + 1e-9)]
-        if len(values) < 2:  # a small part of one power of ten
+        if len(values) < 2:  # less than one power of ten
             return {"tickCount": 4, "format": "~g"}
     else:
         step = max(1, math.ceil(len(exponents) / MOST_TICKS))
@@ -43,19 +42,20 @@ def power_axis(low: float, high: float) -> dict[str, Any]:
 
 
 def round_below(value: float, decades: float) -> float:
-    """Return the start of a logarithmic axis: the power of ten at or below, or 1, 2 or 5 times it over few decades."""
+    """Return where a logarithmic axis starts: at the largest power of ten at or below a value, or, if the axis spans
+    few decades, at 1, 2 or 5 times that power."""
     power = 10.0 ** math.floor(math.log10(value) + 1e-9)
     return max(m * power for m in ((1, 2, 5) if decades <= FEW_DECADES else (1,)) if m * power <= value * (1 + 1e-9))
 
 
-LINE = 14.0  # pixels from one name at the end of a line to the next
+LINE = 14.0  # least pixels between two names at the ends of lines
 LETTER = 6.4  # pixels of an average letter at 11 px, rounded up, so that no name is cut
 
 
 def end_labels(
     ends: Mapping[str, tuple[int | float, float]], *, log: bool, domain: tuple[float, float], height: int
 ) -> list[dict[str, Any]]:
-    """Return {name, x, y} of names at the ends of lines, in axis units. They replace a legend.
+    """Return {name, x, y}, in axis units, to write each line's name at its end. The names replace a legend.
 
     Names of lines that end close together are moved apart, no further than needed: `end_labels({"whole model": (12,
     0.6), "attention only": (12, 0.5)}, log=True, domain=(0.1, 1), height=300)`.
@@ -64,8 +64,8 @@ def end_labels(
     order = sorted(ends, key=lambda name: -ends[name][1])
     wanted = [height * (high - (math.log10(ends[name][1]) if log else ends[name][1])) / (high - low) for name in order]
     rows = []
-    for name, place in zip(order, moved_apart(wanted, LINE, 0.0, float(height)), strict=True):
-        value = high - place * (high - low) / height
+    for name, pixel in zip(order, moved_apart(wanted, LINE, 0.0, float(height)), strict=True):
+        value = high - pixel * (high - low) / height
         rows.append({"name": name, "x": ends[name][0], "y": 10.0**value if log else value})
     return rows
 
@@ -76,9 +76,9 @@ def label_room(names: Sequence[str]) -> int:
 
 
 def moved_apart(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Return rising positions at least `gap` apart, inside low..high if they fit, with the least squared movement.
+    """Return increasing positions at least `gap` apart, inside low..high if they fit, with the least squared movement.
 
-    After subtracting i * gap from position i, the result has to rise: pool neighbours that do not (isotonic
+    After subtracting i * gap from position i, the positions must not decrease: pool neighbours that do (isotonic
     regression).
     """
     pools: list[list[float]] = []
@@ -97,14 +97,14 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def fit(chart: Any, width: int) -> Any:
-    """Return a chart that is `width` pixels wide with its axes and legends."""
+    """Return a chart that is `width` pixels wide, including its axes and legends."""
     return chart.properties(width=width, autosize={"type": "fit-x", "contains": "padding"})
 
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 FONT = '-apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 WITHOUT_A_PAGE = ("light", "dark")
-THEMES = (*WITHOUT_A_PAGE, "page")  # the last uses CSS variables that only our pages define
+THEMES = (*WITHOUT_A_PAGE, "page")  # `page` uses CSS variables that only our pages define
 
 _INK: dict[str, dict[str, str]] = {
     "light": {
@@ -132,16 +132,17 @@ _INK: dict[str, dict[str, str]] = {
 
 
 def specification(chart: Any, theme: str | None = "light", *, validate: bool = True) -> dict[str, Any]:
-    """Return the Vega-Lite document of a chart, or of plain data, in a theme; by default in its own, or else light."""
+    """Return the Vega-Lite document of a chart, or of plain data, in a theme; by default the chart's own theme, or
+    light."""
     document: dict[str, Any] = _finite(chart if isinstance(chart, dict) else chart.to_dict(validate=validate))
     own = getattr(chart, "config", None)
-    if theme is None and isinstance(own, dict):  # `dressed` put it there
+    if theme is None and isinstance(own, dict):  # added by `dressed`
         return {**document, "config": own}
     return {**document, "config": configuration(theme or "light")}
 
 
 def _finite(part: Any) -> Any:
-    """Return a part of a document with null for NaN and infinity, which JSON does not know."""
+    """Return part of a document with None for NaN and infinity, which JSON lacks."""
     if isinstance(part, dict):
         return {name: _finite(value) for name, value in part.items()}
     if isinstance(part, list | tuple):
@@ -164,7 +165,7 @@ def configuration(theme: str) -> dict[str, Any]:
         raise RefusalError(f"There is no theme called '{theme}'.{nearest(theme, THEMES)}")
     ink = _INK[theme]
     page = theme == "page"
-    series = [f"var(--series-{i})" for i in range(6)] if page else list(SERIES[theme])
+    series = [f"var(--series-{i})" for i in range(len(SERIES["light"]))] if page else list(SERIES[theme])
     ramp = list(sequential("light" if page else theme))
     two_sided = list(diverging("light" if page else theme))
     return {
@@ -204,7 +205,7 @@ def configuration(theme: str) -> dict[str, Any]:
         },
         "header": {"labelColor": ink["ink"], "titleColor": ink["soft"]},
         "range": {"category": series, "heatmap": ramp, "ramp": ramp, "diverging": two_sided},
-        # A mark's own default would win over a style's colour, so the defaults are set as well.
+        # A mark's own default takes precedence over the colour of a style, so the defaults are set as well.
         "mark": {"color": series[0]},
         "rule": {"color": ink["alarm"]},
         "text": {"color": ink["ink"]},

@@ -1,4 +1,4 @@
-"""Words that pages and terminals share: verdicts, sources as links, cards, and how sequences begin."""
+"""Text that pages and terminals share: verdicts, sources as links, ranges, and whether sequences begin with BOS."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Level = Literal["calm", "note", "warning", "critical"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """The first sentence of a record, and how bad it is: `calm`, or the severity of a finding."""
+    """The first sentence of a record, and its level: `calm`, or the severity of a finding."""
 
     level: Level
     sentence: str
@@ -59,7 +59,7 @@ def beginning_words(provenance: Mapping[str, Any]) -> tuple[str, ...]:
     found = provenance.get("bos")
     if not isinstance(found, Mapping) or "begins" not in found:
         return ()
-    if not isinstance(found["begins"], bool):  # a merged survey of both kinds
+    if not isinstance(found["begins"], bool):  # the survey was merged from sequences with and without BOS
         return ("with and without BOS",)
     why = found.get("why")
     reason = "; ".join(map(str, why)) if isinstance(why, list) else why

@@ -1,20 +1,20 @@
-"""Confidence intervals of means: Student's over pairs, with texts as independent draws, and the bootstrap.
+"""Confidence intervals of means: Student's interval of paired differences, clustered by text, and the bootstrap.
 
-Two models read the same sequences, so d_i, the difference on sequence i, is what counts. Pairing removes what makes one
-text harder than another, which is far larger than the effect of a remedy.
+Two models read the same sequences, and d_i is their difference on sequence i. Pairing removes the variation between
+easy and hard texts, which is far larger than the effect of a remedy.
 
-Sequences that were cut from one text are not independent: a name that one model knows better comes up in all of them.
+Sequences that were cut from one text are not independent: a name that one model knows better appears in all of them.
 Texts are drawn at random, so the spread is taken over texts (Liang and Zeger 1986, the robust variance of a clustered
 mean). With n sequences from g texts, and r_k the sum of d_i - mean(d) over text k,
 
     mean(d) +- t_{g-1, 0.975} sqrt(g / (g - 1) * sum_k r_k^2) / n
 
-which is Student's paired interval if every sequence is a text of its own. It is about these two models on other text of
-the same kind. The variation between training seeds is not included.
+which is Student's paired interval if every sequence is a separate text. The interval holds for these two models on
+other text of the same kind. The variation between training seeds is not included.
 
-The bootstrap draws the same number of texts again and again from those that were seen. The interval of a mean holds the
-middle 95% of the means of these draws. It only assumes that draws are independent: texts that were cut from one
-document are drawn together (`groups`). It is too narrow with few texts (below ten or so).
+The bootstrap repeatedly draws the same number of texts, with replacement, from the texts that were seen. The interval
+of a mean holds the middle 95% of the means of these draws. It only assumes that draws are independent: texts that were
+cut from one document are drawn together (`groups`). It is too narrow with few texts (below ten or so).
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ def bootstrap_mean(
 def simultaneous_differences(
     values: Sequence[Sequence[float]], seed: int = 0, groups: Sequence[int] | None = None
 ) -> tuple[Float[np.ndarray, "one one"], Float[np.ndarray, "one one"]]:
-    """Return differences of the means of every two rows, and how far each may be off so that *all* hold together.
+    """Return the differences of means of all pairs of rows, and half-widths such that *all* intervals hold together.
 
     Rows are methods and columns the same texts. A hard text is hard for all methods, so the difference D of two rows is
     taken text by text, and t = mean D / s with s its standard error. Among 36 such differences two are beyond their own
-    95% interval by chance alone. So signs are drawn for the texts, the same for all pairs, as if no
-    method were better than another (the paired bootstrap with random signs: Liu 1988; by groups: Cameron, Gelbach and
-    Miller 2008); of every draw the largest |t| of all pairs is kept, and its 95% point c widens every interval to mean
-    D -+ c s (max-t: Westfall and Young 1993). All hold together in 95 of 100 experiments, whatever the dependence.
-    Drawing texts with replacement does not: with 16 texts of nine equal methods it was wrong in
-    24 of 100, the signs in 7.
+    95% interval by chance alone. So signs are drawn for the texts, the same for all pairs, as if no method were better
+    than another (the paired bootstrap with random signs: Liu 1988; by groups: Cameron, Gelbach and Miller 2008); the
+    largest |t| of all pairs is kept from every draw, and its 95% point c widens every interval to mean D -+ c s (max-t:
+    Westfall and Young 1993). All hold together in 95 of 100 experiments, whatever the dependence. Drawing texts with
+    replacement does not achieve this: with 16 texts and nine equal methods it was wrong in 24 of 100 experiments,
+    random signs in 7.
 
     With five texts or fewer all signs are equal in more than 5 of 100 draws, and nothing can be concluded.
     """
@@ -72,9 +72,10 @@ def simultaneous_means(
 ) -> tuple[Float[np.ndarray, " number"], Float[np.ndarray, " number"]]:
     """Return means of many numbers, from their sums over groups of `sizes`, and the half-width of each interval.
 
-    All intervals hold together in 95 of 100 experiments: by signs, as above. They are infinite with five groups or
-    fewer. Under a draw of signs e_g the numbers that are zero on average have the same distribution, so at most 5 of
-    100 draws call one of them different from zero; the other numbers can only make c larger.
+    All intervals hold together in 95 of 100 experiments, by random signs as in `simultaneous_differences`. They are
+    infinite with five groups or fewer. Numbers whose mean is zero have the same distribution after a draw of signs, so
+    in at most 5 of 100 experiments one of them is called different from zero; the other numbers can only widen the
+    intervals.
     """
     count = len(sums)
     signs = _signs(count, seed)
@@ -86,7 +87,7 @@ def simultaneous_means(
 
 
 def _signs(count: int, seed: int) -> Signs:
-    """Return all sign vectors if they are few (up to a global sign, which leaves |t| alone), else DRAWS of them."""
+    """Return all sign vectors if they are few (up to a global sign, which does not change |t|), else DRAWS of them."""
     if 2 ** (count - 1) <= DRAWS:
         bits = np.arange(2 ** (count - 1))[:, None] >> np.arange(count) & 1
         return 1.0 - 2.0 * bits
@@ -96,8 +97,8 @@ def _signs(count: int, seed: int) -> Signs:
 def _spread(sums: GroupSums, sizes: GroupSizes, signs: Signs) -> Float[np.ndarray, "draw number"]:
     """Return the variance of a sum over G groups with these signs: G / (G - 1) * sum_g (e_g S_g - n_g m)^2.
 
-    m is the mean of a single number (Liang and Zeger 1986). A large group is expected to have a large sum; S_g minus
-    the mean *group* would count that as spread.
+    e_g is the sign of group g, S_g its sum, n_g its size, and m the mean per number (Liang and Zeger 1986). Subtracting
+    the mean group sum instead of n_g m would count differences in group size as spread.
     """
     count = len(sums)
     mean = signs @ sums / sizes.sum()
@@ -107,7 +108,7 @@ def _spread(sums: GroupSums, sizes: GroupSizes, signs: Signs) -> Float[np.ndarra
 
 
 def _t(sums: GroupSums, sizes: GroupSizes, signs: Signs) -> Float[np.ndarray, "draw number"]:
-    """Return |t| of the sum with these signs; infinite without spread, 0 if all numbers are 0."""
+    """Return |t| of the sum with these signs; infinite if the spread is 0, but 0 if all numbers are 0."""
     squares, total, spread = np.square(sums).sum(0), signs @ sums, _spread(sums, sizes, signs)
     # A spread at rounding level counts as 0: all numbers are the same.
     known = spread > 1e-12 * squares
@@ -149,7 +150,9 @@ class Interval:
 
 
 def paired_interval(before: Sequence[float], after: Sequence[float], texts: Sequence[Hashable] = ()) -> Interval:
-    """Return the mean of `after - before` with its interval. `texts` names the text of each; default: one text each."""
+    """Return the mean of `after - before` with its interval. `texts` names the text of each sequence (default: all
+    differ).
+    """
     differences = [b - a for a, b in zip(before, after, strict=True)]
     n = len(differences)
     mean = math.fsum(differences) / n

@@ -1,4 +1,4 @@
-"""Count, mean, spread, smallest and largest of many numbers, for a whole vector of heads at once.
+"""Count, mean, spread, minimum and maximum of many numbers, for a whole vector of heads at once.
 
 Merging is exact (see `exact`): batches, shards and resumed runs give the same mean and variance to the last bit. NaN
 and infinity are counted and ignored, so that one broken sequence cannot hide the others.
@@ -30,7 +30,7 @@ from attnscope.core.errors import RefusalError
 
 UNIT = 1074  # a value is counted in units of 2^-UNIT, a square in units of 2^-(2 UNIT)
 _MANTISSA = 53
-_LONGEST = 2 * (UNIT + 1024) + 64  # bits of the longest possible sum of squares; a file that claims more is damaged
+LONGEST = 2 * (UNIT + 1024) + 64  # bits of the longest possible sum of squares; a file that claims more is damaged
 
 
 def float_to_json(value: float) -> float | str:
@@ -52,10 +52,17 @@ def counts_to_json(array: NDArray[np.int64]) -> Any:
     return array.tolist()
 
 
-def counts_from_json(data: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
+def whole_from_json(data: Any) -> NDArray[np.int64]:
+    """Return whole numbers. Others are refused, because numpy would cut them off."""
     raw = np.asarray(data)
-    array = raw.astype(np.int64) if raw.dtype.kind in "iu" or not raw.size else None  # other kinds are not cast
-    if array is None or (array < 0).any():
+    if raw.dtype.kind not in "iu" and raw.size:
+        raise ValueError("whole numbers are needed")
+    return raw.astype(np.int64)
+
+
+def counts_from_json(data: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    array = whole_from_json(data)
+    if (array < 0).any():
         raise ValueError("a count is a whole number, and never negative")
     return np.full(shape, int(array)) if array.ndim == 0 else array.reshape(shape)
 
@@ -117,7 +124,7 @@ def from_text(text: Any) -> int:
         raise ValueError(f"an exact sum is a string, not {type(text).__name__}")
     digits, _, zeros = text.partition("p")
     places = int(zeros or 0)
-    if not 0 <= places <= _LONGEST or len(digits) > _LONGEST:
+    if not 0 <= places <= LONGEST or len(digits) > LONGEST:
         raise ValueError("an exact sum is longer than any float can make it")
     return int(digits, 16) << places
 
@@ -127,7 +134,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """All arrays have the shape of a cell: `()` or `(heads,)`. An empty cell has minimum inf and maximum -inf."""
+    """Mergeable moments. All arrays have the shape `()` or `(heads,)`. If empty, minimum is inf and maximum -inf."""
 
     count: NDArray[np.int64]
     nonfinite: NDArray[np.int64]
@@ -178,17 +185,17 @@ class Moments:
 
     @property
     def mean(self) -> NDArray[np.float64]:
-        """NaN where nothing finite was seen."""
+        """The mean of the finite values; NaN if there are none."""
         pairs = zip(self.total.flat, self.count.flat, strict=True)
         return self._array([ratio(t, int(n) << UNIT) for t, n in pairs])
 
     @property
     def variance(self) -> NDArray[np.float64]:
-        """Mean squared distance from the mean: (n sum v^2 - (sum v)^2) / n^2, in integers up to the division."""
+        """The mean squared distance from the mean, (n sum v^2 - (sum v)^2) / n^2, with integers until the division."""
         triples = list(zip(self.total.flat, self.squares.flat, self.count.flat, strict=True))
         spreads = [int(n) * q - t * t for t, q, n in triples]
         if any(n and spread < 0 for spread, (_, _, n) in zip(spreads, triples, strict=True)):
-            # Cauchy and Schwarz forbid it: no numbers have such sums. Checked here and not when files are read, because
+            # By Cauchy-Schwarz no numbers have such sums. This is checked here and not when files are read, because
             # merging thousands of shards should not multiply anything.
             raise RefusalError("Sums of a survey do not fit its counts: the file was changed by hand; scan again.")
         return self._array([ratio(a, int(n) ** 2 << 2 * UNIT) for a, (_, _, n) in zip(spreads, triples, strict=True)])

@@ -15,14 +15,14 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
-from attnscope.stats.moments import Shape, floats_from_json, floats_to_json
+from attnscope.stats.moments import Shape, floats_from_json, floats_to_json, whole_from_json
 
 NOWHERE = -1
 
 
 @dataclass(frozen=True, eq=False)
 class Peak:
-    """`value` is -inf and labels are -1 for a cell without values."""
+    """The largest value of each cell and its labels; a cell without values has value -inf and labels -1."""
 
     value: NDArray[np.float64]
     where: dict[str, NDArray[np.int64]]
@@ -47,15 +47,15 @@ class Peak:
             row, column = flat.argmax(axis=0), np.arange(len(value))
             seen = ~np.isneginf(value)
             labels = {n: np.broadcast_to(where[n], values.shape).reshape(flat.shape) for n in sorted(where)}
-            found = {n: np.where(seen, label[row, column], NOWHERE) for n, label in labels.items()}
-            return cls(value.reshape(shape), {n: label.reshape(shape) for n, label in found.items()})
-        found = {}
+            winners = {n: np.where(seen, label[row, column], NOWHERE) for n, label in labels.items()}
+            return cls(value.reshape(shape), {n: label.reshape(shape) for n, label in winners.items()})
+        winners = {}
         for name in sorted(where):
             label = np.broadcast_to(where[name], values.shape).reshape(flat.shape)
             smallest = np.where(tied, label, np.iinfo(np.int64).max).min(axis=0)
             tied &= label == smallest
-            found[name] = np.where(np.isneginf(value), NOWHERE, smallest).reshape(shape)
-        return cls(value.reshape(shape), found)
+            winners[name] = np.where(np.isneginf(value), NOWHERE, smallest).reshape(shape)
+        return cls(value.reshape(shape), winners)
 
     @property
     def shape(self) -> Shape:
@@ -104,7 +104,7 @@ class Peak:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], shape: Shape) -> Peak:
-        where = {n: np.asarray(w, dtype=np.int64).reshape(shape) for n, w in data["where"].items()}
+        where = {n: whole_from_json(w).reshape(shape) for n, w in data["where"].items()}
         return cls(floats_from_json(data["value"], shape), where)
 
 
@@ -117,7 +117,7 @@ OFFSET = 1 << (LABEL_BITS - 1)
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """`codes` are sorted and unique, `counts` are positive: two equal tallies have equal arrays."""
+    """Counts of labels. `codes` are sorted and unique, `counts` positive, so equal tallies have equal arrays."""
 
     shape: Shape
     codes: NDArray[np.int64]
@@ -160,7 +160,7 @@ class Tally:
         return Tally(shape, self.codes[start:stop] - first, self.counts[start:stop].copy())
 
     def cells(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Return each cell's labels in rising order, and their counts; cells in flat order."""
+        """Return the labels of each cell in ascending order with their counts, cells in flat order."""
         edges = np.arange(math.prod(self.shape) + 1, dtype=np.int64) << LABEL_BITS
         starts = np.searchsorted(self.codes, edges)
         labels = (self.codes & ((1 << LABEL_BITS) - 1)) - OFFSET
@@ -182,7 +182,7 @@ class Tally:
         )
 
     def to_json(self) -> list[list[int]]:
-        """Return `[label, count, step, count, ...]` for each cell: steps between labels are shorter than labels."""
+        """Return `[label, count, step, count, ...]` for each cell: steps between labels are shorter numbers."""
         rows = []
         for labels, counts in self.cells():
             row = np.empty(2 * len(labels), np.int64)
@@ -197,7 +197,7 @@ class Tally:
             raise ValueError("a tally has one row for each cell")
         codes, counts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for cell, row in enumerate(data):
-            pairs = np.asarray(row, dtype=np.int64).reshape(-1, 2)
+            pairs = whole_from_json(row).reshape(-1, 2)
             if (pairs[1:, 0] <= 0).any() or (pairs[:, 1] <= 0).any():
                 raise ValueError("labels rise and counts are positive")
             codes.append((cell << LABEL_BITS) + np.cumsum(pairs[:, 0]) + OFFSET)

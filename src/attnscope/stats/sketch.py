@@ -1,6 +1,6 @@
 """Quantiles of many numbers in little memory, with a stated relative error, merged exactly.
 
-The idea of DDSketch (Masson, Rim, Lee 2019, arXiv:1908.10693): count values in buckets whose width grows with the
+The idea is from DDSketch (Masson, Rim, Lee 2019, arXiv:1908.10693): count values in buckets whose width grows with the
 value, so that any quantile is known to a fixed relative error. Its logarithmic buckets are replaced here by their
 piecewise linear form, the first bits of the float itself: sign, exponent and 6 bits of mantissa. Every power of two is
 cut into 64 equal buckets, so a bucket [a, a + w) has w <= a/64, and its middle is within a/128 of everything in it:
@@ -33,7 +33,8 @@ _DROPPED_BITS = 52 - 6
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """`counts[i]` numbers lie between `edges[i]` and `edges[i + 1]`; a stretch without numbers is one bin of count 0.
+    """A histogram: `counts[i]` numbers lie between `edges[i]` and `edges[i + 1]`; a range without numbers is one bin of
+    count 0.
 
     Bins differ in width (at most 1/64 of the distance from zero): divide `counts` by `np.diff(edges)` for a density.
     Without numbers there are no edges and no counts.
@@ -76,7 +77,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class QuantileSketch:
-    """A tally of bucket numbers. NaN and infinity are ignored (`Moments` counts them)."""
+    """A sketch of quantiles: a tally of bucket numbers. NaN and infinity are ignored (`Moments` counts them)."""
 
     tally: Tally
 
@@ -121,6 +122,11 @@ class QuantileSketch:
         return cls(Tally.from_json(data, shape))
 
 
+def bucket_of(value: float) -> int:
+    """Return the number of the bucket that holds a finite value."""
+    return int(_buckets(np.asarray(value, np.float64)))
+
+
 def _buckets(values: NDArray[np.float64]) -> NDArray[np.int64]:
     bucket = np.abs(values).view(np.int64) >> _DROPPED_BITS
     return np.asarray(np.where(values < 0, -bucket, bucket))
@@ -135,7 +141,7 @@ def _middle(bucket: Any) -> float:
 
 
 def _ends(bucket: int) -> tuple[float, float]:
-    """Return the lower and upper edge of a bucket. That of zero reaches to its neighbours on both sides."""
+    """Return the lower and upper edge of a bucket. The bucket of zero reaches to its neighbours on both sides."""
     return _edge(bucket if bucket > 0 else bucket - 1), _edge(bucket if bucket < 0 else bucket + 1)
 
 

@@ -5,22 +5,22 @@ five are outside by chance. `band` bounds all of them together: with m_j a mean 
 
     band = m_j -+ c s_j,      c the 95% point, over draws of signs for the prompts, of the largest |t_j| of all
 
-so that in 95 of 100 repetitions no number whose true mean is zero is told from zero (`simultaneous_means`; the
-maximum is that of Westfall and Young 1993). Drawing prompts with replacement does not hold this: the error is then
-taken as known, and of 16 prompts and 144 numbers that were all zero some number was outside in 43 of 100. A number that
-never varies has no error and no width. With five prompts or fewer the band is infinite.
+so that in 95 of 100 repetitions no number whose true mean is zero is called different from zero (`simultaneous_means`;
+max-t of Westfall and Young 1993). Drawing prompts with replacement does not achieve this, because it treats the error
+as known: with 16 prompts and 144 numbers that were all zero, some number was outside in 43 of 100 repetitions. A number
+that never varies has no error and no width. With five prompts or fewer the band is infinite.
 
-Correlations are over numbers (heads), and what is drawn at random are prompts. Drawing them again would add their noise
-a second time, and noise makes every correlation smaller: the draws then lie below the correlation itself. So the
-interval is by leaving out one prompt at a time (the jackknife), on z = artanh r:
+Correlations are over numbers (heads), while prompts are the random sample. Resampling prompts would add their noise a
+second time, and noise makes every correlation smaller: the draws then lie below the correlation itself. So the interval
+is computed by leaving out one prompt at a time (the jackknife), on z = artanh r:
 
     z -+ t_{n-1} se,    se^2 = (n - 1) / n sum_i (z_i - mean z)^2,    z_i without prompt i
 
-It is an interval for the correlation of means over *this many* prompts. Where the noise of one side is not that of the
-other, that of the true means is farther from zero: r is about sqrt(rel_a rel_b) times it (Spearman 1904); noise that
-both share (they are of the same prompts) adds to r instead. rel, the reliability of each side, is given too: the
-correlation of the means over two halves of the prompts, over many ways to halve them, stepped up to all prompts by
-2 h / (1 + h) (Spearman and Brown 1910).
+It is an interval for the correlation of means over *this many* prompts. If the noise of both sides is independent, the
+correlation of the true means is farther from zero: r is about sqrt(rel_a rel_b) times it (Spearman 1904). Noise that
+both share (they use the same prompts) adds to r instead. The reliability rel of each side is given too: it is the
+correlation of the means over two halves of the prompts, over many ways to halve them, stepped up to all prompts by 2 h
+/ (1 + h) (Spearman and Brown 1910).
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from jaxtyping import Float
 
 from attnscope.stats.intervals import DRAWS, LEVEL, simultaneous_means
 
-HALVES = 200  # ways to halve the prompts
+HALVES = 200  # number of random ways to halve the prompts
 FEWEST_TO_HALVE = 4
-ALMOST = 1 - 1e-12  # a correlation of 1 has no z
+ALMOST = 1 - 1e-12  # correlations are clipped here, because artanh(1) is infinite
 
 Table = Float[np.ndarray, "prompt number"]
 
 
 @dataclass(frozen=True)
 class Spread:
-    """For every column: mean, standard error, its own interval, and the half-width of the simultaneous band."""
+    """For every column: the mean, its standard error, its own interval, and the half-width of the simultaneous band."""
 
     mean: Float[np.ndarray, " number"]
     error: Float[np.ndarray, " number"]
@@ -79,7 +79,7 @@ class Correlation:
 
     @property
     def most(self) -> float | None:
-        """About the largest correlation that two numbers with this much independent noise can have."""
+        """Approximately the largest correlation possible with this much independent noise on both sides."""
         return None if self.reliable is None else float(np.sqrt(np.prod(np.clip(self.reliable, 0.0, 1.0))))
 
 
@@ -88,13 +88,13 @@ def correlations(one: Table, other: Table, seed: int = 0) -> tuple[Correlation |
     return _correlation(one, other, seed, lambda means: means), _correlation(one, other, seed, ranks)
 
 
-def _correlation(one: Table, other: Table, seed: int, scale: Callable[[Table], Table]) -> Correlation | None:
-    rows = len(one)
-    value = _row_by_row(scale(one.mean(0)[None]), scale(other.mean(0)[None]))[0]
+def _correlation(first: Table, second: Table, seed: int, scale: Callable[[Table], Table]) -> Correlation | None:
+    rows = len(first)
+    value = _row_by_row(scale(first.mean(0)[None]), scale(second.mean(0)[None]))[0]
     if np.isnan(value):
         return None
     without = (1 - np.eye(rows)) / max(rows - 1, 1)
-    left = _row_by_row(scale(without @ one), scale(without @ other))
+    left = _row_by_row(scale(without @ first), scale(without @ second))
     if rows < 2 or np.isnan(left).any():
         return Correlation(float(value), -1.0, 1.0)
     from scipy.special import stdtrit  # slow to import, and seldom needed
@@ -102,7 +102,7 @@ def _correlation(one: Table, other: Table, seed: int, scale: Callable[[Table], T
     z, others = (np.arctanh(np.clip(r, -ALMOST, ALMOST)) for r in (value, left))
     error = np.sqrt((rows - 1) / rows * np.square(others - others.mean()).sum())
     off = stdtrit(rows - 1, (1 + LEVEL) / 2) * error
-    reliable = None if rows < FEWEST_TO_HALVE else (_reliable(one, seed, scale), _reliable(other, seed, scale))
+    reliable = None if rows < FEWEST_TO_HALVE else (_reliable(first, seed, scale), _reliable(second, seed, scale))
     return Correlation(float(value), float(np.tanh(z - off)), float(np.tanh(z + off)), reliable)
 
 

@@ -1,9 +1,11 @@
 """Fewer keys and values by a strided convolution: memory-compressed attention.
 
 Every `stride`-th token is an anchor, counted from the first real one. Its key and value are a convolution over `kernel`
-tokens: those from the anchor on, or, under a causal mask, those up to it, so that an anchor is seen from its own place
-on. There are ceil(n / stride) of them (arXiv:1801.10198, heads of Multiformer, arXiv:2205.07100).
+tokens: the anchor and those after it or, under a causal mask, the anchor and those before it, so that no anchor
+contains later tokens. There are ceil(n / stride) of them (arXiv:1801.10198, heads of Multiformer, arXiv:2205.07100).
 """
+
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +15,9 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
-from attnscope.matrix.visibility import Key, Mixed, Query, RealKeys, Value, Visible, for_every_head, mix, real_keys
+from attnscope.matrix.visibility import AttentionInputs, Mixed, RealKeys, Visible, mix
+
+Kernel = Float[Tensor, "head dim dim kernel"]
 
 
 def start(size: Size, *, kernel: int = 4) -> dict[str, Tensor]:
@@ -23,39 +27,17 @@ def start(size: Size, *, kernel: int = 4) -> dict[str, Tensor]:
 
 
 def pattern(
-    query: Query,
-    key: Key,
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    key_kernel: Float[Tensor, "head dim dim kernel"],
-    value_kernel: Float[Tensor, "head value_dim value_dim kernel"],
-    stride: int = 4,
+    inputs: AttentionInputs, *, key_kernel: Kernel, value_kernel: Kernel, stride: int = 4
 ) -> Float[Tensor, "batch head query anchor"]:
     """Return weights over anchors."""
-    plain = _plain(visible, causal, query.shape[-2])
-    anchors = _compress(for_every_head(key, query.shape[1]), key_kernel, plain, stride)
-    seen = _seen(plain, query.shape[-2], key.shape[-2], stride, query.device)
-    return softmax_pattern(query, anchors, visible=seen, causal=False, scale=scale)
+    return softmax_pattern(_anchors(inputs, key_kernel, value_kernel, stride))
 
 
-def slow(
-    query: Query,
-    key: Key,
-    value: Value,
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    key_kernel: Float[Tensor, "head dim dim kernel"],
-    value_kernel: Float[Tensor, "head value_dim value_dim kernel"],
-    stride: int = 4,
-) -> Mixed:
+def slow(inputs: AttentionInputs, *, key_kernel: Kernel, value_kernel: Kernel, stride: int = 4) -> Mixed:
     """Compute the convolution as a sum over the tokens under the kernel, one anchor at a time."""
-    plain = _plain(visible, causal, query.shape[-2])
-    heads, tokens = query.shape[1], key.shape[-2]
-    kernels = {"key": (for_every_head(key, heads), key_kernel), "value": (for_every_head(value, heads), value_kernel)}
+    plain, whole = _plain(inputs), inputs.unshared
+    heads, tokens = inputs.query.shape[1], inputs.key.shape[-2]
+    kernels = {"key": (whole.key, key_kernel), "value": (whole.value, value_kernel)}
     made: dict[str, Tensor] = {}
     for name, (vectors, kernel) in kernels.items():
         anchors = []
@@ -70,8 +52,9 @@ def slow(
                         total = total + torch.einsum("hoi,hi->ho", kernel[..., step], vectors[row, :, place])
                 anchors.append(total)
         made[name] = torch.stack(anchors).reshape(len(vectors), -1, heads, kernel.shape[1]).transpose(1, 2)
-    seen = _seen(plain, query.shape[-2], tokens, stride, query.device)
-    return mix(softmax_pattern(query, made["key"], visible=seen, causal=False, scale=scale), made["value"])
+    seen = _seen(inputs, plain, stride)
+    anchored = replace(inputs, key=made["key"], value=made["value"], visible=seen, causal=False)
+    return mix(softmax_pattern(anchored), anchored.value)
 
 
 @variant(
@@ -89,30 +72,23 @@ def slow(
     slow=slow,
     changes="single tokens cannot be told apart under one anchor; stride 1 and a kernel of 1 change nothing",
 )
-def compressed(
-    query: Query,
-    key: Key,
-    value: Value,
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    key_kernel: Float[Tensor, "head dim dim kernel"],
-    value_kernel: Float[Tensor, "head value_dim value_dim kernel"],
-    stride: int = 4,
-) -> Mixed:
-    plain = _plain(visible, causal, query.shape[-2])
-    key, value = for_every_head(key, query.shape[1]), for_every_head(value, query.shape[1])
-    fewer = _compress(key, key_kernel, plain, stride), _compress(value, value_kernel, plain, stride)
-    seen = _seen(plain, query.shape[-2], key.shape[-2], stride, query.device)
-    return plain_attention(query, *fewer, visible=seen, causal=False, scale=scale)
+def compressed(inputs: AttentionInputs, *, key_kernel: Kernel, value_kernel: Kernel, stride: int = 4) -> Mixed:
+    return plain_attention(_anchors(inputs, key_kernel, value_kernel, stride))
 
 
-def _plain(visible: Visible, causal: bool, queries: int) -> RealKeys:
-    plain = real_keys(visible, causal, queries)
+def _anchors(inputs: AttentionInputs, key_kernel: Kernel, value_kernel: Kernel, stride: int) -> AttentionInputs:
+    """Return the inputs with anchors in place of tokens."""
+    plain, whole = _plain(inputs), inputs.unshared
+    key, value = _compress(whole.key, key_kernel, plain, stride), _compress(whole.value, value_kernel, plain, stride)
+    return replace(inputs, key=key, value=value, visible=_seen(inputs, plain, stride), causal=False)
+
+
+def _plain(inputs: AttentionInputs) -> RealKeys:
+    plain = inputs.real_keys()
     if plain is None or (plain.real is not None and plain.real.shape[1] != 1):
         raise RefusalError(
-            "Compressed keys are made of several tokens each: a mask may hide padding and the future, and nothing else."
+            "Compressed keys are made of several tokens each: a mask may hide padding and later tokens, and nothing "
+            "else."
         )
     return plain
 
@@ -135,8 +111,9 @@ def _compress(
     return made.reshape(batch, heads, -1, made.shape[-1]).mT
 
 
-def _seen(plain: RealKeys, queries: int, keys: int, stride: int, device: torch.device) -> Visible:
-    """Return which anchors a query sees: those whose own token it sees."""
+def _seen(inputs: AttentionInputs, plain: RealKeys, stride: int) -> Visible:
+    """Return which anchors a query sees: the anchors whose token it sees."""
+    queries, keys, device = inputs.query.shape[-2], inputs.key.shape[-2], inputs.query.device
     anchors = torch.arange(0, keys, stride, device=device)
     if plain.real is None:
         visible = None

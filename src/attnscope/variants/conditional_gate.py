@@ -1,6 +1,6 @@
-"""A gate on every channel of what attention writes, conditional on the token.
+"""A gate on every channel of the attention write, conditional on the token.
 
-A head with nothing to add puts its weight on a sink. A gate that reads the stream can close the write instead (the
+A head with nothing to add puts its weight on a sink. A gate computed from the stream can close the write instead (the
 conditional channel gate of arXiv:2603.05498).
 """
 

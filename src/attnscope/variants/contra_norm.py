@@ -1,4 +1,4 @@
-"""ContraNorm: y - s softmax(u u^T) y, u the tokens at unit length; every token moves away from similar tokens.
+"""ContraNorm, y - s softmax(u u^T) y with u the tokens at unit length, moves every token away from similar tokens.
 
 It acts on the output of attention, on the whole width, over the tokens that attention may see (arXiv:2303.06562).
 """
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.plain_attention import plain_attention
-from attnscope.matrix.visibility import Visible
+from attnscope.matrix.visibility import AttentionInputs, Visible
 
 
 def start(size: Size) -> dict[str, Tensor]:
@@ -20,7 +20,7 @@ def start(size: Size) -> dict[str, Tensor]:
 @variant(
     kind="block",
     title="ContraNorm: tokens pushed apart",
-    summary="Every token is pushed away from the tokens that are like it.",
+    summary="Every token is pushed away from the tokens that are similar to it.",
     citation="arXiv:2303.06562",
     formula="y - s softmax(u u^T) y,  u = y / |y|",
     cost="n^2",
@@ -37,5 +37,5 @@ def contra_norm(
     causal: bool = False,
 ) -> Float[Tensor, "batch token width"]:
     unit, tokens = F.normalize(write, dim=-1)[:, None], write[:, None]
-    alike = plain_attention(unit, unit, tokens, visible=visible, causal=causal, scale=1.0)[:, 0]
+    alike = plain_attention(AttentionInputs(unit, unit, tokens, visible, causal, scale=1.0))[:, 0]
     return write - strength.to(write.dtype) * alike

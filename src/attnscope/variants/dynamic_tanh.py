@@ -14,7 +14,7 @@ def start(size: Size) -> dict[str, Tensor]:
 @variant(
     kind="block",
     title="Dynamic tanh instead of a norm",
-    summary="A bounded function of every coordinate stands where a norm stood.",
+    summary="A bounded function of every coordinate replaces a norm.",
     citation="arXiv:2503.10622",
     formula="g tanh(alpha x) + b",
     cost="none",

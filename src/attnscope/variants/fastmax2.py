@@ -1,4 +1,5 @@
-"""Fastmax of order 2: e^x cut off after 1 + x + x^2/2, which factorises, so that cost grows with n and not with n^2.
+"""Fastmax of order 2: e^x cut off after 1 + x + x^2/2, which factorises, so that the cost is linear in n instead of
+quadratic.
 
 f(x) = ((x + 1)^2 + 1)/2 is never below 1/2, so weights stay positive however large x is. Queries and keys are centred
 and divided by their standard deviation, x = scale q . k. Features: 1, the d coordinates, and their d(d+1)/2 products;
@@ -13,34 +14,32 @@ from torch import Tensor
 
 from attnscope.core.variant import variant
 from attnscope.matrix.linear_attention import factorised_attention, factorised_pattern
-from attnscope.matrix.visibility import Key, Mixed, Query, Value, Visible, Weights, for_every_head, mix, real_keys, seen
+from attnscope.matrix.visibility import AttentionInputs, Mixed, Weights, mix
 
 
-def pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: float) -> Weights:
-    query, key = standard(query), standard(for_every_head(key, query.shape[1]))
-    product = scale * query @ key.mT
-    mask = seen(query.shape[-2], key.shape[-2], visible, causal, query.device)
-    return factorised_pattern(1 + product + product.square() / 2, mask)
+def pattern(inputs: AttentionInputs) -> Weights:
+    query, key = standard(inputs.query), standard(inputs.unshared.key)
+    product = inputs.scale * query @ key.mT
+    return factorised_pattern(1 + product + product.square() / 2, inputs.mask)
 
 
 @variant(
     kind="pattern",
     title="Fastmax of order 2",
-    summary="The first three terms of the exponential of a normalised logit, without the pattern.",
+    summary="The first three terms of the exponential of a normalised logit, computed without the pattern.",
     citation="arXiv:2402.07901",
     formula="A_ij = f(x_ij) / sum_j f(x_ij),  f(x) = 1 + x + x^2/2,  x = scale q_i . k_j of standardised q, k",
     cost="n",
     pattern=pattern,
     changes="a polynomial falls off less than an exponential: small weights become large ones",
 )
-def fastmax2(query: Query, key: Key, value: Value, *, visible: Visible, causal: bool, scale: float) -> Mixed:
-    plain = real_keys(visible, causal, query.shape[-2])
-    if plain is None:  # queries sum over different keys: nothing to factorise
-        return mix(pattern(query, key, visible=visible, causal=causal, scale=scale), value)
-    key, value = for_every_head(key, query.shape[1]), for_every_head(value, query.shape[1])
-    sign = 1.0 if scale >= 0 else -1.0
-    pair = (lambda rows: _features(rows, sign * abs(scale) ** 0.5), lambda rows: _features(rows, abs(scale) ** 0.5))
-    return factorised_attention(query, key, value, features=pair, real=plain.real, causal=plain.causal)
+def fastmax2(inputs: AttentionInputs) -> Mixed:
+    plain = inputs.real_keys()
+    if plain is None:  # queries sum over different keys, so the sum does not factorise
+        return mix(pattern(inputs), inputs.value)
+    sign, root = 1.0 if inputs.scale >= 0 else -1.0, abs(inputs.scale) ** 0.5
+    pair = (lambda rows: _features(rows, sign * root), lambda rows: _features(rows, root))
+    return factorised_attention(inputs.unshared, plain, pair)
 
 
 def standard(tokens: Float[Tensor, "batch head token dim"]) -> Float[Tensor, "batch head token dim"]:

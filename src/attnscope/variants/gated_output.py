@@ -1,6 +1,6 @@
-"""A sigmoid gate behind each head, read from the token's own stream.
+"""A sigmoid gate after each head, computed from the token's own stream.
 
-(A V) * g sigmoid(x W + b) before the output projection, elementwise or one gate a head (arXiv:2505.06708; why fewer
+(A V) * g sigmoid(x W + b) before the output projection, elementwise or one gate per head (arXiv:2505.06708; why fewer
 samples suffice: arXiv:2602.01468).
 """
 

@@ -1,6 +1,6 @@
-"""A sigmoid gate on the values before they are mixed, read from each token's own stream.
+"""A sigmoid gate on the values before they are mixed, computed from each token's own stream.
 
-A (V * g sigmoid(x W + b)), elementwise or one gate a head (arXiv:2602.01468).
+A (V * g sigmoid(x W + b)), elementwise or one gate per head (arXiv:2602.01468).
 """
 
 from typing import Literal

@@ -6,16 +6,15 @@ from torch import Tensor
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.gate import doubly_normalised_pattern, share_of_each
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
-from attnscope.matrix.visibility import Key, Mixed, PerHead, Query, Value, Visible, Weights, mix
+from attnscope.matrix.visibility import AttentionInputs, Mixed, PerHead, Weights, mix
 
 
 def start(size: Size) -> dict[str, Tensor]:
     return {"share": torch.zeros(size.heads)}
 
 
-def pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: float, share: PerHead) -> Weights:
-    doubly = doubly_normalised_pattern(query, key, visible, causal, scale)
-    softmax = softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
+def pattern(inputs: AttentionInputs, *, share: PerHead) -> Weights:
+    doubly, softmax = doubly_normalised_pattern(inputs), softmax_pattern(inputs)
     part = share_of_each(share, softmax.dtype)
     return (1 - part) * softmax + part * doubly
 
@@ -23,7 +22,7 @@ def pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: fl
 @variant(
     kind="pattern",
     title="Hybrid normalised attention",
-    summary="Softmax and doubly normalised attention, mixed by a trained share a head.",
+    summary="Softmax and doubly normalised attention, mixed by a trained share per head.",
     citation="arXiv:2009.14308",
     formula="(1 - u) softmax(s) + u A,  A doubly normalised, u in [0, 1]",
     cost="n^2",
@@ -35,9 +34,6 @@ def pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: fl
     pattern=pattern,
     keeps="share u = 0: softmax alone",
 )
-def hybrid_normalised(
-    query: Query, key: Key, value: Value, *, visible: Visible, causal: bool, scale: float, share: PerHead
-) -> Mixed:
-    doubly = mix(doubly_normalised_pattern(query, key, visible, causal, scale), value)
-    plain = plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
+def hybrid_normalised(inputs: AttentionInputs, *, share: PerHead) -> Mixed:
+    doubly, plain = mix(doubly_normalised_pattern(inputs), inputs.value), plain_attention(inputs)
     return plain + share_of_each(share, plain.dtype) * (doubly - plain)

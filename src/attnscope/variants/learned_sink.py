@@ -11,25 +11,22 @@ from torch import Tensor
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.gate import share_of_each
 from attnscope.matrix.plain_attention import attention_with_share_of_sink, sink_pattern, softmax_pattern
-from attnscope.matrix.visibility import Key, Mixed, PerHead, Query, Value, Visible, Weights
+from attnscope.matrix.visibility import AttentionInputs, Mixed, PerHead, Weights
 
 
 def start(size: Size) -> dict[str, Tensor]:
     return {"sink": torch.zeros(size.heads), "share": torch.zeros(size.heads)}
 
 
-def pattern(
-    query: Query, key: Key, *, visible: Visible, causal: bool, scale: float, sink: PerHead, share: PerHead
-) -> Weights:
-    without = softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
-    within = sink_pattern(query, key, sink, visible=visible, causal=causal, scale=scale)
+def pattern(inputs: AttentionInputs, *, sink: PerHead, share: PerHead) -> Weights:
+    without, within = softmax_pattern(inputs), sink_pattern(inputs, sink)
     return without + share_of_each(share, without.dtype) * (within - without)
 
 
 @variant(
     kind="pattern",
     title="Learned sink of each head",
-    summary="One trained logit a head takes weight away from all keys and gives nothing in return.",
+    summary="One trained logit per head takes weight from all keys and adds no value.",
     citation="arXiv:2508.10925",
     formula="A_ij = (1 - g) e^s_ij / sum_j e^s_ij + g e^s_ij / (e^c + sum_j e^s_ij),  g in [0, 1]",
     cost="n^2",
@@ -39,8 +36,5 @@ def pattern(
     pattern=pattern,
     keeps="share g = 0: the sink takes nothing; g = 1 is the published attention",
 )
-def learned_sink(
-    query: Query, key: Key, value: Value, *, visible: Visible, causal: bool, scale: float, sink: PerHead, share: PerHead
-) -> Mixed:
-    mixture = share_of_each(share, query.dtype)
-    return attention_with_share_of_sink(query, key, value, sink, mixture, visible=visible, causal=causal, scale=scale)
+def learned_sink(inputs: AttentionInputs, *, sink: PerHead, share: PerHead) -> Mixed:
+    return attention_with_share_of_sink(inputs, sink, share_of_each(share, inputs.query.dtype))

@@ -1,10 +1,11 @@
 """Heads of different kinds in one block, with shared projections (Multiformer, arXiv:2205.07100).
 
 `kinds` names one kind for every head (fewer names are repeated): `full` is softmax attention, any other name a variant.
-Options of a kind carry its name, `local_window=8`, `performer_projection=...`, and are for the heads of that kind.
+An option of one kind is prefixed with its name (`local_window=8`, `performer_projection=...`) and is passed to its
+heads.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,13 +16,13 @@ from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.registry import variants
 from attnscope.core.variant import Size, Variant, variant
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
-from attnscope.matrix.visibility import Key, Mixed, Query, Value, Visible, for_every_head, mix
+from attnscope.matrix.visibility import AttentionInputs, Mixed, mix
 
 MULTIFORMER = ("full", "local", "performer", "compressed")
 
 
 def start(size: Size, *, kinds: Sequence[str] = MULTIFORMER) -> dict[str, Tensor]:
-    """Start each kind, for as many heads as it has."""
+    """Return the start parameters of each kind, for the heads that it has."""
     begun: dict[str, Tensor] = {}
     for kind, heads in _heads_of(kinds, size.heads).items():
         if kind != "full":
@@ -30,37 +31,26 @@ def start(size: Size, *, kinds: Sequence[str] = MULTIFORMER) -> dict[str, Tensor
     return begun
 
 
-def slow(
-    query: Query,
-    key: Key,
-    value: Value,
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    kinds: Sequence[str] = MULTIFORMER,
-    **of_kinds: Any,
-) -> Mixed:
+def slow(inputs: AttentionInputs, *, kinds: Sequence[str] = MULTIFORMER, **of_kinds: Any) -> Mixed:
     """Compute one head after the other, each in its own slow form."""
 
-    def attend(kind: str, query: Tensor, key: Tensor, value: Tensor, visible: Visible, **options: Any) -> Tensor:
-        call: dict[str, Any] = {"visible": visible, "causal": causal, "scale": scale}
+    def attend(kind: str, part: AttentionInputs, **options: Any) -> Tensor:
         if kind == "full":
-            return mix(softmax_pattern(query, key, **call), value)
-        chosen = _variant(kind, causal)
+            return mix(softmax_pattern(part), part.value)
+        chosen = _variant(kind, part.causal)
         if chosen.slow is not None:
-            mixed: Tensor = chosen.slow(query, key, value, **call, **options)
+            mixed: Tensor = chosen.slow(part, **options)
             return mixed
         assert chosen.pattern is not None
-        return mix(chosen.pattern(query, key, **call, **options), value)
+        return mix(chosen.pattern(part, **options), part.value)
 
-    return _by_kind(attend, (query, key, value), visible, kinds, of_kinds)
+    return _by_kind(attend, inputs, kinds, of_kinds)
 
 
 @variant(
     kind="pattern",
     title="Heads of different kinds",
-    summary="Every head of a layer has its own kind of attention (full, local, performer, compressed, or any other).",
+    summary="Every head of a block has its own kind of attention (full, local, performer, compressed, or any other).",
     citation="arXiv:2205.07100",
     formula="head h: A^h V^h by its own kind;  all heads share W_Q, W_K, W_V, W_O",
     cost="as its kinds",
@@ -74,42 +64,28 @@ def slow(
     slow=slow,
     changes="heads that are not full lose what their kind loses; with kinds=('full',) nothing changes",
 )
-def mixed_heads(
-    query: Query,
-    key: Key,
-    value: Value,
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    kinds: Sequence[str] = MULTIFORMER,
-    **of_kinds: Any,
-) -> Mixed:
-    def attend(kind: str, query: Tensor, key: Tensor, value: Tensor, visible: Visible, **options: Any) -> Tensor:
+def mixed_heads(inputs: AttentionInputs, *, kinds: Sequence[str] = MULTIFORMER, **of_kinds: Any) -> Mixed:
+    def attend(kind: str, part: AttentionInputs, **options: Any) -> Tensor:
         if kind == "full":
-            return plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
-        chosen = _variant(kind, causal)
-        mixed: Tensor = chosen(query, key, value, visible=visible, causal=causal, scale=scale, **options)
+            return plain_attention(part)
+        mixed: Tensor = _variant(kind, part.causal)(part, **options)
         return mixed
 
-    return _by_kind(attend, (query, key, value), visible, kinds, of_kinds)
+    return _by_kind(attend, inputs, kinds, of_kinds)
 
 
 def _by_kind(
-    attend: Any, qkv: tuple[Tensor, Tensor, Tensor], visible: Visible, kinds: Sequence[str], of_kinds: dict[str, Any]
+    attend: Callable[..., Tensor], inputs: AttentionInputs, kinds: Sequence[str], of_kinds: dict[str, Any]
 ) -> Mixed:
-    heads = qkv[0].shape[1]
-    query, key, value = (for_every_head(tensor, heads) for tensor in qkv)
     parts: list[Tensor] = []
     order: list[int] = []
-    assigned = _heads_of(kinds, heads)
+    assigned = _heads_of(kinds, inputs.query.shape[1])
     _refuse_options_of_no_kind(of_kinds, tuple(assigned))
     for kind, mine in assigned.items():
-        seen = visible[:, mine] if visible is not None and visible.shape[1] != 1 else visible
         options = {name.removeprefix(f"{kind}_"): x for name, x in of_kinds.items() if name.startswith(f"{kind}_")}
-        parts.append(attend(kind, query[:, mine], key[:, mine], value[:, mine], seen, **options))
+        parts.append(attend(kind, inputs.of_heads(mine), **options))
         order += mine
-    return torch.cat(parts, 1)[:, torch.tensor(order, device=query.device).argsort()]
+    return torch.cat(parts, 1)[:, torch.tensor(order, device=inputs.query.device).argsort()]
 
 
 def _heads_of(kinds: Sequence[str], heads: int) -> dict[str, list[int]]:
@@ -127,7 +103,7 @@ def _variant(kind: str, causal: bool) -> Variant:
     if kind not in known:
         raise RefusalError(f"There is no kind of head called '{kind}'.{nearest(kind, ['full', *known])}")
     if causal and not known[kind].card.causal:
-        raise RefusalError(f"Heads of kind '{kind}' see the future: choose another kind for a causal model.")
+        raise RefusalError(f"Heads of kind '{kind}' see later tokens: choose another kind for a causal model.")
     return known[kind]
 
 

@@ -1,11 +1,11 @@
-"""FAVOR+: softmax attention estimated by positive orthogonal random features, at a cost that grows with n.
+"""FAVOR+: softmax attention estimated by positive orthogonal random features, at a cost linear in n.
 
 e^(q.k) is the mean over Gaussian w of e^(w.q - |q|^2/2) e^(w.k - |k|^2/2): products of positive features, unbiased, and
 with less variance if the w are orthogonal (arXiv:2009.14794). A constant e^(|w|^2/4) for every feature moves between
-the two sides, which keeps both in range; a factor common to a query's features cancels in its row. Nothing here depends
-on later tokens, unlike the usual division by the largest key feature.
+the two sides, which keeps both in range; a factor common to a query's features cancels in its row. Unlike the usual
+division by the largest key feature, nothing here depends on later tokens.
 
-The start draws w from `seed`; another seed is the redraw that the paper asks for while training.
+The start draws w from `seed`; another seed gives the redraw that the paper recommends during training.
 """
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.linear_attention import factorised_attention, factorised_pattern
-from attnscope.matrix.visibility import Key, Mixed, Query, Value, Visible, Weights, for_every_head, mix, real_keys, seen
+from attnscope.matrix.visibility import AttentionInputs, Mixed, Weights, mix
 
 
 def start(size: Size, *, features: int | None = None, seed: int = 0) -> dict[str, Tensor]:
@@ -30,26 +30,23 @@ def start(size: Size, *, features: int | None = None, seed: int = 0) -> dict[str
     return {"projection": (directions * lengths).flatten(0, 1)[:count].float()}
 
 
-def pattern(
-    query: Query, key: Key, *, visible: Visible, causal: bool, scale: float, projection: Float[Tensor, "feature dim"]
-) -> Weights:
-    """As defined, without shifts."""
-    exact = torch.promote_types(query.dtype, torch.float32)
-    query = query.to(exact) * scale  # all of the scale on one side: the products are the same
-    key = for_every_head(key, query.shape[1]).to(exact)
-    root = abs(scale) ** 0.5
+def pattern(inputs: AttentionInputs, *, projection: Float[Tensor, "feature dim"]) -> Weights:
+    """Compute the pattern directly from its formula, in float32 or float64."""
+    exact = torch.promote_types(inputs.query.dtype, torch.float32)
+    query = inputs.query.to(exact) * inputs.scale  # the whole scale is on one side, which gives the same products
+    key = inputs.unshared.key.to(exact)
+    root = abs(inputs.scale) ** 0.5
     phi_query, phi_key = (
         (side @ projection.to(exact).mT - side.square().sum(-1, keepdim=True) / 2).exp()
         for side in (query / root, key * root)
     )
-    mask = seen(query.shape[-2], key.shape[-2], visible, causal, query.device)
-    return factorised_pattern(phi_query @ phi_key.mT, mask)
+    return factorised_pattern(phi_query @ phi_key.mT, inputs.mask)
 
 
 @variant(
     kind="pattern",
     title="Performer (FAVOR+)",
-    summary="Softmax attention estimated by positive orthogonal random features, without the pattern.",
+    summary="Softmax attention estimated by positive orthogonal random features, computed without the pattern.",
     citation="arXiv:2009.14794",
     formula="A_ij ~ sum_w e^(w.q_i - |q_i|^2/2) e^(w.k_j - |k_j|^2/2),  rows normalised",
     cost="n",
@@ -58,23 +55,12 @@ def pattern(
     pattern=pattern,
     changes="it estimates softmax with an error that falls with the root of the number of features",
 )
-def performer(
-    query: Query,
-    key: Key,
-    value: Value,
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    projection: Float[Tensor, "feature dim"],
-) -> Mixed:
-    plain = real_keys(visible, causal, query.shape[-2])
-    if plain is None:  # queries sum over different keys: nothing to factorise
-        weights = pattern(query, key, visible=visible, causal=causal, scale=scale, projection=projection)
-        return mix(weights, value)
-    key, value = for_every_head(key, query.shape[1]), for_every_head(value, query.shape[1])
+def performer(inputs: AttentionInputs, *, projection: Float[Tensor, "feature dim"]) -> Mixed:
+    plain, scale = inputs.real_keys(), inputs.scale
+    if plain is None:  # queries sum over different keys, so the sum does not factorise
+        return mix(pattern(inputs, projection=projection), inputs.value)
     root = abs(scale) ** 0.5
-    shift = projection.to(torch.promote_types(query.dtype, torch.float32)).square().sum(-1) / 4
+    shift = projection.to(torch.promote_types(inputs.query.dtype, torch.float32)).square().sum(-1) / 4
 
     def of_query(rows: Tensor) -> Tensor:
         exponent = _exponent(rows * (scale / root), projection) + shift
@@ -83,8 +69,7 @@ def performer(
     def of_key(rows: Tensor) -> Tensor:
         return (_exponent(rows * root, projection) - shift).exp()
 
-    pair = (of_query, of_key)
-    return factorised_attention(query, key, value, features=pair, real=plain.real, causal=plain.causal)
+    return factorised_attention(inputs.unshared, plain, (of_query, of_key))
 
 
 def _exponent(

@@ -1,7 +1,7 @@
 """QK-Clip: query and key projections of a head are scaled down once its largest logit exceeds a threshold.
 
-Logits of head h are multiplied by min(1, t / S_h), S_h the largest logit seen. Query and key take the square root each;
-if heads share keys (their factors differ) the query takes it all, so that no other head changes
+Logits of head h are multiplied by min(1, t / S_h), S_h the largest logit seen. Query and key are each multiplied by its
+square root; if heads share keys (their factors differ), the query takes the whole factor, so that no other head changes
 (arXiv:2507.20534).
 """
 
@@ -16,7 +16,7 @@ from attnscope.core.variant import variant
 
 @variant(
     kind="weights",
-    title="QK-Clip: largest logit held down",
+    title="QK-Clip: largest logit bounded",
     summary="Query and key projections of heads whose largest logit is above a threshold are scaled down.",
     citation="arXiv:2507.20534",
     formula="W_Q, W_K of head h <- sqrt(min(1, t / S_h)) W_Q, W_K,  S_h the largest logit of head h",
@@ -28,9 +28,9 @@ from attnscope.core.variant import variant
 def qk_clip(
     weights: Mapping[str, Tensor], *, max_logit: Float[Tensor, " head"], threshold: float = 100.0
 ) -> dict[str, Tensor]:
-    """`query_weight`, `key_weight` as `[head*dim, width]`, and their biases, if any."""
+    """Scale `query_weight` and `key_weight`, both `[head*dim, width]`, and their biases, if any."""
     if threshold <= 0:
-        raise RefusalError(f"A threshold of {threshold:g} would leave no logits: give a number above 0.")
+        raise RefusalError(f"A threshold of {threshold:g} would remove all logits: give a number above 0.")
     heads = len(max_logit)
     if "query_weight" not in weights or len(weights["query_weight"]) % heads:
         raise RefusalError(f"QK-Clip needs query_weight with rows for {heads} heads, and a largest logit for each.")

@@ -1,6 +1,6 @@
-"""A norm behind attention and MLP as well as before them, so that every write to the stream has the same length.
+"""Norms after attention and MLP as well as before them, so that every write to the stream has the same length.
 
-x <- x + norm(f(norm(x))), against spikes in the stream (sandwich norm, arXiv:2105.13290; its effect on spikes:
+x <- x + norm(f(norm(x))) prevents spikes in the stream (sandwich norm, arXiv:2105.13290; its effect on spikes:
 arXiv:2603.05498).
 """
 
@@ -18,14 +18,14 @@ def start(size: Size) -> dict[str, Tensor]:
 
 @variant(
     kind="block",
-    title="Sandwich norm: also behind a branch",
+    title="Sandwich norm: also after a branch",
     summary="What attention or the MLP is about to add to the stream is normed first.",
     citation="arXiv:2105.13290",
     formula="x <- x + g f / rms(f),  f = what the branch gives",
     cost="none",
     parameters={"gain": "width"},
     start=start,
-    changes="a token's write had a length of its own, which one gain for all tokens cannot give back",
+    changes="each token's write had its own length, which one gain for all tokens cannot restore",
 )
 def sandwich_norm(
     write: Float[Tensor, "batch token width"], *, gain: Float[Tensor, " width"]

@@ -11,34 +11,23 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.plain_attention import mean_of_visible, plain_attention, softmax_pattern, uniform_pattern
-from attnscope.matrix.visibility import Key, Mixed, PerHead, Query, Value, Visible, Weights, for_every_head
+from attnscope.matrix.visibility import AttentionInputs, Mixed, PerHead, Weights
 
 
 def start(size: Size) -> dict[str, Tensor]:
     return {"alpha": torch.zeros(size.heads), "beta": torch.ones(size.heads), "gamma": torch.zeros(size.heads)}
 
 
-def pattern(
-    query: Query,
-    key: Key,
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    alpha: PerHead,
-    beta: PerHead,
-    gamma: PerHead,
-) -> Weights:
-    softmax = softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
-    uniform = uniform_pattern(query, key, visible=visible, causal=causal)
-    own = torch.eye(query.shape[-2], key.shape[-2], dtype=softmax.dtype, device=softmax.device)
+def pattern(inputs: AttentionInputs, *, alpha: PerHead, beta: PerHead, gamma: PerHead) -> Weights:
+    softmax, uniform = softmax_pattern(inputs), uniform_pattern(inputs)
+    own = torch.eye(*softmax.shape[-2:], dtype=softmax.dtype, device=softmax.device)
     return _each(alpha, softmax) * own + _each(beta, softmax) * softmax - _each(gamma, softmax) * uniform
 
 
 @variant(
     kind="pattern",
     title="Shaped: identity, attention, mean",
-    summary="The token itself, attention and minus the mean of visible values, each with a trained weight a head.",
+    summary="The token itself, plus attention, minus the mean of visible values, each with a trained weight per head.",
     citation="arXiv:2306.17759",
     formula="(alpha I + beta A - gamma J) V",
     cost="n^2",
@@ -50,23 +39,10 @@ def pattern(
     pattern=pattern,
     keeps="alpha 0, beta 1, gamma 0: A alone",
 )
-def shaped(
-    query: Query,
-    key: Key,
-    value: Value,
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-    alpha: PerHead,
-    beta: PerHead,
-    gamma: PerHead,
-) -> Mixed:
-    if query.shape[-2] != key.shape[-2]:
+def shaped(inputs: AttentionInputs, *, alpha: PerHead, beta: PerHead, gamma: PerHead) -> Mixed:
+    if inputs.query.shape[-2] != inputs.key.shape[-2]:
         raise RefusalError("Shaped attention adds the token's own value: it needs keys of the same sequence.")
-    mixed = plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
-    mean = mean_of_visible(query, value, visible=visible, causal=causal)
-    own = for_every_head(value, query.shape[1])
+    mixed, mean, own = plain_attention(inputs), mean_of_visible(inputs), inputs.unshared.value
     return _each(alpha, mixed) * own + _each(beta, mixed) * mixed - _each(gamma, mixed) * mean
 
 

@@ -1,7 +1,7 @@
 """Sigma-reparametrisation: every projection divided by its largest singular value, times one trained number.
 
-W <- gain W / sigma_1(W): how sharp attention can become is then one number for each matrix, against entropy collapse
-(arXiv:2303.06296). The singular value comes from a whole decomposition, so that its gradient is exact.
+W <- gain W / sigma_1(W): one number per matrix then limits how sharp attention can become, which prevents entropy
+collapse (arXiv:2303.06296). The singular value comes from a full decomposition, so that its gradient is exact.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ def sigma(weight: Float[Tensor, "out in"]) -> Float[Tensor, ""]:
 
 @variant(
     kind="weights",
-    title="Sigma-reparam: spectral norms held",
+    title="Sigma-reparam: bounded spectral norms",
     summary="Every projection has spectral norm 1 times one trained number.",
     citation="arXiv:2303.06296",
     formula="W <- g W / sigma_1(W)",
@@ -37,7 +37,7 @@ def sigma(weight: Float[Tensor, "out in"]) -> Float[Tensor, ""]:
     keeps="g = sigma_1(W) of the trained matrix",
 )
 def sigma_reparam(weights: Mapping[str, Tensor], **gains: Tensor) -> dict[str, Tensor]:
-    """Change the matrices that have a gain."""
+    """Return the weights with the matrices that have a gain divided by their largest singular value and scaled."""
     unknown = [name for name in gains if name.removesuffix("_gain") not in weights]
     if unknown:
         raise RefusalError(f"There is no matrix for the gain '{unknown[0]}': gains are called NAME_gain.")

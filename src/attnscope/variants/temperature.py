@@ -1,29 +1,31 @@
-"""Logits divided by a temperature, one for every head: above 1 attention spreads, below 1 it sharpens.
+"""Divide logits by a temperature per head: above 1 attention spreads, below 1 it sharpens.
 
-It works without training; trained, it is one number per head. YaRN sets it for stretched contexts (arXiv:2309.00071).
+It works without training; if trained, it adds one number per head. YaRN sets it for stretched contexts
+(arXiv:2309.00071).
 """
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
-from attnscope.matrix.visibility import Key, Mixed, PerHead, Query, Value, Visible, Weights
+from attnscope.matrix.visibility import AttentionInputs, Mixed, PerHead, Weights
 
 
 def start(size: Size) -> dict[str, Tensor]:
     return {"temperature": torch.ones(size.heads)}
 
 
-def pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: float, temperature: PerHead) -> Weights:
-    query = query / temperature.to(query.dtype)[:, None, None]
-    return softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
+def pattern(inputs: AttentionInputs, *, temperature: PerHead) -> Weights:
+    return softmax_pattern(_divided(inputs, temperature))
 
 
 @variant(
     kind="logits",
     title="Temperature of each head",
-    summary="Logits divided by a number for each head: above 1 attention spreads, below 1 it sharpens.",
+    summary="Logits are divided by a number per head: above 1 attention spreads, below 1 it sharpens.",
     citation="arXiv:2309.00071",
     formula="softmax(s / T) V",
     cost="n^2",
@@ -33,8 +35,9 @@ def pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: fl
     pattern=pattern,
     keeps="T = 1",
 )
-def temperature(
-    query: Query, key: Key, value: Value, *, visible: Visible, causal: bool, scale: float, temperature: PerHead
-) -> Mixed:
-    query = query / temperature.to(query.dtype)[:, None, None]
-    return plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
+def temperature(inputs: AttentionInputs, *, temperature: PerHead) -> Mixed:
+    return plain_attention(_divided(inputs, temperature))
+
+
+def _divided(inputs: AttentionInputs, temperature: PerHead) -> AttentionInputs:
+    return replace(inputs, query=inputs.query / temperature.to(inputs.query.dtype)[:, None, None])

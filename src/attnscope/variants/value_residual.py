@@ -1,6 +1,7 @@
-"""Values with a share of the first block's values, which stay available in all blocks.
+"""Add a share of the first block's values to the values of every block.
 
-V_l <- own V_l + first V_1, two trained numbers per head (arXiv:2410.17897).
+The values of block l become own * V_l + first * V_0, with two trained numbers `own` and `first` per head
+(arXiv:2410.17897).
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""A bound that is exceeded is counted: without that, `no violation` would say nothing."""
+"""Violated bounds are counted, so that `no violation` means something."""
 
 from dataclasses import replace
 
@@ -70,7 +70,7 @@ def test_a_skip_has_a_bound_on_either_side(growth: float, violated: bool) -> Non
 
 @torch.no_grad()
 def test_overflowing_block_is_skipped_with_a_reason() -> None:
-    """Otherwise NaN would stand in the table as if it had been measured."""
+    """Otherwise NaN would be in the table like a measured value."""
     model = Nano(Config(vocab_size=30, width=8, heads=2, layers=3, norm="none"), 0).double()
     batch = {"input_ids": torch.arange(6)[None]}
     found = anatomy(model, batch)
@@ -84,7 +84,7 @@ def test_overflowing_block_is_skipped_with_a_reason() -> None:
     assert end_to_end(seen, "san") == ()
 
 
-def test_projections_that_read_a_norm_of_the_tokens_are_told_from_those_that_read_them() -> None:
+def test_projections_of_normed_tokens_are_recognised() -> None:
     rng = torch.Generator().manual_seed(0)
     tokens = torch.randn(1, 6, 8, generator=rng, dtype=torch.float64)
     pattern = torch.randn(1, 2, 6, 6, generator=rng, dtype=torch.float64).softmax(-1)

@@ -1,4 +1,4 @@
-"""collapse on small models: what it must see, what it must refuse, what it must say."""
+"""collapse on small models: curves, bounds, notes and refusals."""
 
 import math
 from pathlib import Path
@@ -105,7 +105,7 @@ def test_callers_model_is_unchanged() -> None:
     assert next(model.parameters()).dtype == torch.float32
 
 
-def test_bounds_hold_on_stacks_without_norms_and_speak_of_them() -> None:
+def test_bounds_hold_and_apply_on_stacks_without_norms() -> None:
     found = collapse(lambda seed: nano(seed), [ids()], seeds=(0, 1, 2))
     assert all(row.violations == 0 for rows in (found.bounds, found.skip_bounds) for row in rows)
     assert {end.name for end in found.ends} == {"contraction", "cubic", "theorem 2.3", "corollary 3.2"}
@@ -181,10 +181,10 @@ def test_masks_and_rotations_are_found_by_arithmetic() -> None:
         assert all(row.cubic is None and row.violations == 0 for row in found.bounds)
 
 
-def test_casts_to_float32_are_found_and_left_out() -> None:
+def test_casts_to_float32_are_found_and_skipped() -> None:
     found = collapse(tiny_llama(), [ids(2, 9)], variants="san", bounds=False)
     assert found.floor == torch.finfo(torch.float64).eps
-    assert any("LlamaRMSNorm" in note and "left out" in note for note in found.notes)
+    assert any("LlamaRMSNorm" in note and "skipped" in note for note in found.notes)
     assert coarse_modules(bert().double(), ids(1, 8)) == ()
     model = tiny_llama().double()
     assert coarse_modules(model, ids(1, 8)) == ("LlamaRMSNorm",)
@@ -216,7 +216,7 @@ def test_lipschitz_constants_hold_and_gates_have_none() -> None:
     assert "gated" in str(mlp_bounds(gated, found, found.stacks[0], ids(1, 8)))
 
 
-def test_padding_never_reaches_a_number() -> None:
+def test_padding_does_not_change_numbers() -> None:
     short, long = ids(1, 7, 60)["input_ids"], ids(1, 12, 60)["input_ids"]
     padded = torch.cat([torch.nn.functional.pad(short, (0, 5), value=59), long])
     mask = torch.tensor([[1] * 7 + [0] * 5, [1] * 12])
@@ -228,7 +228,7 @@ def test_padding_never_reaches_a_number() -> None:
     assert all(row.violations == 0 and row.sequences == 2 for row in together.bounds)
 
 
-def test_single_tokens_are_left_out_or_refused() -> None:
+def test_single_tokens_are_skipped_or_refused() -> None:
     one = {"input_ids": torch.tensor([[3]])}
     found = collapse(bert(), [ids(2, 8, 60), one], variants="whole", bounds=False)
     assert found.curves["whole"].n[0] == 2
@@ -268,10 +268,10 @@ def test_memory_running_out_halves_the_batch(monkeypatch: pytest.MonkeyPatch) ->
     armed = False
     run = measured_module._run
 
-    def arm(*args: Any) -> None:
+    def arm(*args: Any) -> Any:
         nonlocal armed
         armed = True
-        run(*args)
+        return run(*args)
 
     monkeypatch.setattr(BertModel, "forward", starved)
     monkeypatch.setattr(measured_module, "_run", arm)
@@ -337,10 +337,10 @@ class Chance(torch.nn.Module):
         return torch.nn.functional.dropout(x, 0.5, training=True)
 
 
-def test_chance_that_evaluation_leaves_on_is_refused() -> None:
+def test_a_model_that_is_random_in_evaluation_is_refused() -> None:
     model = bert()
     model.encoder.layer[1].intermediate.intermediate_act_fn = Chance()
-    with pytest.raises(RefusalError, match="another output each time it runs"):
+    with pytest.raises(RefusalError, match="changes from run to run"):
         collapse(model, [ids(1, 8, 60)])
 
 
@@ -352,7 +352,7 @@ def test_quantised_weights_are_refused_by_name() -> None:
         collapse(model, [ids(1, 8, 60)])
 
 
-def test_weights_of_eight_bits_are_refused_and_tables_of_positions_are_not() -> None:
+def test_eight_bit_weights_are_refused_and_integer_buffers_are_not() -> None:
     model = bert()
     model.register_buffer("table", torch.zeros(3, 3, dtype=torch.int64))
     assert collapse(model, [ids(1, 8, 60)], variants="whole", bounds=False).curves

@@ -1,4 +1,4 @@
-"""A construction whose widths of success are known: certificates as asked, and heads of the right shape."""
+"""Stand-ins for constructions, whose smallest widths are known."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def head(width: int) -> Head:
 
 
 class Builder:
-    """Builds heads that reach the accuracy where `reaches(width, seed)` says so, and remembers what it was asked."""
+    """Build heads that are accurate if `reaches(width, seed)`, and record all calls."""
 
     def __init__(self, reaches: Callable[[int, int], bool], stop_after: int | None = None) -> None:
         self.reaches, self.stop_after = reaches, stop_after
@@ -53,7 +53,7 @@ TAKEN_FOR: dict[str, Auto] = {"joint": "one pattern", "margin": "any pattern", "
 def exact_construction(
     name: str = "joint", *, needs: int = 1, universal: bool = False, fixed: bool = False, first: int = 2
 ) -> Construction:
-    """A circle: realises patterns with one key per row from width `needs` on, and is uniform below."""
+    """Return a construction that realises patterns with one key per row from width `needs` on."""
 
     def build(
         pattern: Pattern, width: int, accuracy: Any, rng: np.random.Generator, advance: Advance = lambda *a: None
@@ -77,7 +77,7 @@ def exact_construction(
 
 @contextmanager
 def registered(monkeypatch: pytest.MonkeyPatch, *known: Construction) -> Iterator[None]:
-    """Only these constructions exist, wherever they are looked up."""
+    """Replace all constructions by these."""
     table = {one.name: one for one in known}
     with monkeypatch.context() as patch:
         for module in ("attnscope.core.registry", "attnscope.commands.compile.run"):

@@ -1,4 +1,4 @@
-"""capacity: medians of measured widths, what is kept between runs, and what is not measured and says so."""
+"""capacity: medians of measured widths, the cache, and widths that are not measured."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ import pytest
 
 from attnscope.commands.capacity import widths
 from attnscope.commands.capacity.record import Capacity
-from attnscope.commands.capacity.run import NARROWEST, capacity
+from attnscope.commands.capacity.run import NARROWEST, capacity, known_constructions
 from attnscope.commands.capacity.widths import Measurement, Point, Shelf, cache_folder, known_widths_json
 from attnscope.commands.capacity.worklist import duration
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance
 from attnscope.core.registry import for_auto
+from attnscope.reports.colours import SERIES
 from attnscope.reports.theme import specification
 from tests.commands.compile.stand_in import exact_construction, registered
 
 
 class Meter:
-    """Stands in for `measure`: width 10 n + k + seed, in seconds (30 at n = 16) that are said and not spent."""
+    """A fake `measure`: width 10 n + k + seed, with made-up seconds (30 at n = 16)."""
 
     def __init__(self) -> None:
         self.asked: list[Point] = []
@@ -47,7 +48,7 @@ def ask(folder: Path, n: int = 20, k: int = 1, **options: Any) -> Capacity:
     return capacity(n, k, cache_folder=folder, **options)
 
 
-def test_the_median_over_stated_seeds(meter: Meter, tmp_path: Path) -> None:
+def test_width_is_the_median_over_seeds(meter: Meter, tmp_path: Path) -> None:
     answer = ask(tmp_path)
     need = answer.needs[0]
     assert (need.method, need.d, need.widths, need.seeds) == ("joint", 202, (201, 202, 203), (0, 1, 2))
@@ -55,11 +56,11 @@ def test_the_median_over_stated_seeds(meter: Meter, tmp_path: Path) -> None:
     assert answer.to_json()["seeds"] == [0, 1, 2]
 
 
-def test_methods_may_come_from_anything_that_can_be_gone_through(meter: Meter, tmp_path: Path) -> None:
+def test_methods_may_be_any_iterable(meter: Meter, tmp_path: Path) -> None:
     assert [need.method for need in ask(tmp_path, curves=False, methods=iter(["margin"])).needs] == ["margin"]
 
 
-def test_asked_again_the_answer_is_the_same_and_nothing_is_measured(meter: Meter, tmp_path: Path) -> None:
+def test_second_call_measures_nothing_and_gives_the_same_answer(meter: Meter, tmp_path: Path) -> None:
     first = ask(tmp_path)
     measured = len(meter.asked)
     assert measured == len(set(meter.asked)) > 0
@@ -75,7 +76,7 @@ def test_without_cache_everything_is_measured_again(meter: Meter, tmp_path: Path
     assert len(meter.asked) == 2 * measured
 
 
-def test_another_accuracy_or_version_is_another_number(
+def test_another_accuracy_or_version_is_measured_again(
     meter: Meter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask(tmp_path, curves=False)
@@ -100,12 +101,12 @@ def test_a_damaged_cache_is_measured_again(meter: Meter, tmp_path: Path) -> None
     assert all(path.suffix == ".json" for path in tmp_path.iterdir())
 
 
-def test_a_cache_that_cannot_be_written_does_not_matter(meter: Meter, tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_ignored(meter: Meter, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     assert ask(tmp_path / "file" / "cache").needs[0].d == 202
 
 
-def test_what_does_not_fit_the_budget_is_not_measured_and_says_so(meter: Meter, tmp_path: Path) -> None:
+def test_widths_beyond_the_budget_are_not_measured_and_have_a_note(meter: Meter, tmp_path: Path) -> None:
     answer = ask(tmp_path, n=4096, k=8, budget=0.0)
     assert not meter.asked
     assert all(need.d is None and not need.measured for need in answer.needs)
@@ -114,7 +115,7 @@ def test_what_does_not_fit_the_budget_is_not_measured_and_says_so(meter: Meter, 
 
 
 def test_costs_are_learned_from_smaller_sizes(meter: Meter, tmp_path: Path) -> None:
-    """Half a minute at 16 rows is an hour at 1024: what fits is measured, the rest is not tried."""
+    """Half a minute at 16 rows is an hour at 1024: only sizes that fit into the budget are measured."""
     answer = ask(tmp_path, n=1024, k=1, budget=10.0)
     sizes = {point.n for point in meter.asked}
     assert 16 in sizes
@@ -124,7 +125,7 @@ def test_costs_are_learned_from_smaller_sizes(meter: Meter, tmp_path: Path) -> N
 
 
 def test_the_question_itself_gets_the_rest_of_the_time(meter: Meter, tmp_path: Path) -> None:
-    """However long it is expected to take: the narrowest constructions answer with what they have by then."""
+    """However long it may take, the default constructions search the question until time runs out."""
     answer = ask(tmp_path, n=1024, k=1, budget=60.0)
     assert {(point.method, point.n) for point in meter.asked if point.n > 512} == {("joint", 1024), ("margin", 1024)}
     assert answer.needs[0].measured
@@ -137,7 +138,7 @@ def test_a_small_question_comes_before_its_curves(meter: Meter, tmp_path: Path) 
     assert [point.seed for point in meter.asked] == sorted(point.seed for point in meter.asked)
 
 
-def test_what_ships_with_the_package_answers_at_once(
+def test_shipped_widths_are_used_without_measuring(
     meter: Meter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shipped = [
@@ -165,7 +166,7 @@ def test_interruption_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytes
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_numbers_cut_short_are_not_kept(tmp_path: Path) -> None:
+def test_measurements_that_were_cut_short_are_not_stored(tmp_path: Path) -> None:
     point = Point("joint", 8, 1, "float32", 0.1, 0.01, 0)
     shelf = Shelf(tmp_path, fresh=True)
     shelf.put(Measurement(point, 7, 1.0, 3.0, cut_short=True))
@@ -182,7 +183,7 @@ def test_a_real_measurement_of_a_known_construction(monkeypatch: pytest.MonkeyPa
     assert "no width reaches" in margin.note
 
 
-def test_the_bounds_and_the_theorem_stand_beside(meter: Meter, tmp_path: Path) -> None:
+def test_record_has_bounds_and_the_width_of_the_theorem(meter: Meter, tmp_path: Path) -> None:
     data = ask(tmp_path, n=256, k=4, budget=0.0).to_json()
     assert data["universal_lower_bound"] == 8
     assert data["theorem_width"] > 100_000
@@ -200,7 +201,11 @@ def test_the_chart_has_both_panels_with_bounds_dashed(meter: Meter, tmp_path: Pa
     assert solid["encoding"]["y"]["scale"]["type"] == "log"
 
 
-def test_nothing_measured_is_no_chart(meter: Meter, tmp_path: Path) -> None:
+def test_every_construction_has_a_colour_of_its_own() -> None:
+    assert all(len(set(colours)) >= len(known_constructions()) for colours in SERIES.values())
+
+
+def test_chart_without_measured_widths_is_refused(meter: Meter, tmp_path: Path) -> None:
     with pytest.raises(RefusalError, match="`budget=`"):
         ask(tmp_path, budget=0.0).chart()
 
@@ -230,7 +235,7 @@ def test_the_cache_is_where_the_system_keeps_caches(monkeypatch: pytest.MonkeyPa
     assert cache_folder() == tmp_path / "home" / ".cache" / "attnscope" / "capacity"
 
 
-def test_what_ships_can_be_read() -> None:
+def test_shipped_widths_are_readable() -> None:
     shipped = widths.known_widths().values()
     assert len(shipped) > 100
     assert all(one.point.seed in (0, 1, 2) for one in shipped)
@@ -241,7 +246,7 @@ def test_durations() -> None:
     assert [duration(s) for s in (0.1, 40.0, 200.0, 9000.0, 400_000.0)] == ["1 s", "40 s", "3 min", "2 h", "5 days"]
 
 
-def test_what_the_table_has_is_answered_without_searching_and_without_torch() -> None:
+def test_shipped_widths_need_no_search_and_no_torch() -> None:
     program = (
         "import sys; from attnscope.commands.capacity.run import capacity\n"
         "answer = capacity(256, 4)\n"
@@ -255,26 +260,26 @@ def test_what_the_table_has_is_answered_without_searching_and_without_torch() ->
     assert "--no-cache" in done.stdout
 
 
-def test_what_the_table_lacks_or_a_budget_asks_for_is_searched_for(
+def test_widths_outside_the_table_or_with_a_budget_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Point] = []
+    points: list[Point] = []
 
     def measured(point: Point, seconds: float, advance: Advance) -> Measurement:
-        asked.append(point)
+        points.append(point)
         return Measurement(point, 9, 5.0, 0.01)
 
     monkeypatch.setattr("attnscope.commands.capacity.worklist.measure", measured)
     options: dict[str, Any] = {"cache_folder": tmp_path, "curves": False}
     assert capacity(64, 4, **options).shipped
-    assert not asked
+    assert not points
     for question in ({"leak": 0.02}, {"seeds": (7,)}, {"use_cache": False}, {"budget": 50.0, "seeds": (0, 8)}):
-        asked.clear()
+        points.clear()
         assert not capacity(64, 4, **options, **question).shipped
-        assert asked
+        assert points
 
 
-def test_the_answer_is_what_compile_would_take() -> None:
+def test_narrowest_is_the_construction_of_compile() -> None:
     one_pattern = for_auto("one pattern")
     assert one_pattern is not None
     assert one_pattern.name == NARROWEST

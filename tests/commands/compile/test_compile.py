@@ -34,7 +34,7 @@ def small() -> Pattern:
     return permutation(12, 0)
 
 
-def test_the_flat_keys_are_there_and_json_holds_them(small: Pattern) -> None:
+def test_json_has_the_flat_keys(small: Pattern) -> None:
     data = run(small).to_json()
     assert set(data) >= KEYS | {"reached", "why", "bounds", "failing_rows", "asked_leak", "tried"}
     again = json.loads(json.dumps(data, allow_nan=False))
@@ -114,7 +114,7 @@ def test_universal_keys_stop_at_the_curve_where_it_meets_the_bound(
 
 
 def test_universal_keys_that_fail_others_are_made_wider() -> None:
-    """At n = 256 the curve of width 4 has a window of two in float32, and none of eight random patterns."""
+    """At n = 256 the curve of width 4 realises a window of two in float32, but none of eight random patterns."""
     pattern = window(256, 2)
     compiled = run(pattern, universal=True)
     assert compiled.certificate.d > 4
@@ -167,7 +167,7 @@ def test_a_proof_that_does_not_belong_to_its_keys_is_refused(tmp_path: Path) -> 
         replace(compiled.universality, asked_leak=0.5),
     ):
         path = replace(compiled, universality=wrong).save(tmp_path / "head.safetensors")
-        with pytest.raises(RefusalError, match="damaged inside"):
+        with pytest.raises(RefusalError, match="is damaged"):
             Compiled.load(path)
 
 
@@ -183,7 +183,7 @@ def test_answers_do_not_depend_on_how_keys_are_numbered(make: Any, width: int, s
 
 
 def test_a_sink_beside_a_permutation_costs_one_coordinate() -> None:
-    """The key in every row is taken off, the rest is a circle."""
+    """The key that is in every row is removed by the reduction, and the rest fits a circle."""
     rng = np.random.default_rng(0)
     n, shares = 48, rng.uniform(0.2, 0.8, 48)
     others = np.concatenate([[5], 1 + rng.permutation(n - 1)])
@@ -260,7 +260,7 @@ def test_interruption_of_the_first_joint_head_leaves_the_curve(small: Pattern, m
 
 
 def test_time_that_is_up_keeps_the_best_head_and_says_so(small: Pattern, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No time at all: the first width that reaches the accuracy is the answer, and a forced width is drawn once."""
+    """Without any time, the first accurate width is returned, and a forced width is drawn once."""
     with registered(monkeypatch, exact_construction(needs=3, first=8)):
         compiled = run(small, budget=0.0)
         forced = run(small, width=2, budget=0.0)

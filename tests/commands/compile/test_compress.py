@@ -1,4 +1,4 @@
-"""Compressed selectors select what they should by the margin, at widths that bounds prove where they can be known."""
+"""Compressed selectors select the right keys by the margin, at proved widths where these are known."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KNOWN: dict[str, tuple[np.ndarray, int]] = {
 
 
 def holds(found: Compressed, selector: np.ndarray) -> None:
-    """The certificate from nothing but the tensors, in numpy, one row at a time."""
+    """Recompute the certificate in numpy from the tensors, one row at a time."""
     queries, keys = found.head.queries.double().numpy(), found.head.keys.double().numpy()
     logits = queries @ keys.T / found.width**0.5
     worst = np.inf
@@ -121,7 +121,7 @@ def test_an_interruption_keeps_the_best_head() -> None:
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 10**6), st.sampled_from(["float32", "float64", "bfloat16"]))
 @settings(max_examples=8)
 def test_every_selector_can_be_compressed(rows: int, keys: int, seed: int, dtype: Any) -> None:
-    """As wide as it has different keys, at most; and the certificate holds when recomputed."""
+    """The width is at most the number of different keys, and the recomputed certificate agrees."""
     rng = np.random.default_rng(seed)
     selector = rng.random((rows, keys)) < 0.5
     selector[np.arange(rows), rng.integers(keys, size=rows)] = True
@@ -134,13 +134,13 @@ def test_every_selector_can_be_compressed(rows: int, keys: int, seed: int, dtype
 @pytest.mark.parametrize(
     ("selector", "options", "sentence"),
     [
-        (np.ones(3, dtype=bool), {}, "a matrix of queries by keys"),
-        (np.zeros((0, 3), dtype=bool), {}, "a matrix of queries by keys"),
+        (np.ones(3, dtype=bool), {}, "is not a matrix: give one of queries by keys"),
+        (np.zeros((0, 3), dtype=bool), {}, "is not a matrix: give one of queries by keys"),
         (np.array([[True, False], [False, False]]), {}, "Row 1 selects no key"),
         (np.array([[1.0, np.nan]]), {}, "Row 0 of the scores is not finite"),
         (np.array([["a", "b"]]), {}, "truth values or scores"),
-        (np.eye(3, dtype=bool), {"margin": 0.0}, "A margin of 0 separates nothing"),
-        (np.eye(3, dtype=bool), {"margin": float("nan")}, "separates nothing"),
+        (np.eye(3, dtype=bool), {"margin": 0.0}, "A margin of 0 does not separate"),
+        (np.eye(3, dtype=bool), {"margin": float("nan")}, "does not separate keys"),
         (np.eye(3, dtype=bool), {"margin": 9.0, "max_logit": 4.0}, "allow a max_logit above 4.5"),
         (np.eye(3, dtype=bool), {"width": 0}, "choose 1 or more"),
     ],

@@ -1,4 +1,4 @@
-"""What the heads of a model need: patterns as the model makes them, widths that are certified, words that follow."""
+"""Widths of a model's heads: patterns, certified widths and sentences."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import attnscope
 from attnscope.commands.head_widths.record import HeadWidth, HeadWidths
 from attnscope.commands.head_widths.run import strongest
 from attnscope.core.errors import RefusalError
+from attnscope.hf.loading.options import Sampling
 from tests.cli.test_compile import invoke, refused
 
 module = import_module("attnscope.commands.head_widths.run")
@@ -30,8 +31,8 @@ def test_the_strongest_keys_are_kept_and_what_they_hold_is_said() -> None:
 
 @pytest.fixture(scope="module")
 def observed() -> Observed:
-    """What pocket attends to on one short text: read once for all tests."""
-    return module._patterns("pocket", None, 1, 1, 8, 0)
+    """The patterns of pocket on one short text, read once for all tests."""
+    return module._patterns("pocket", None, 1, Sampling(samples=1, max_tokens=8, batch_size=1))
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_time_that_is_up_leaves_heads_without_a_width(some_heads: int) -> None:
     found = attnscope.head_widths("pocket", k=1, texts=1, max_tokens=8, budget=0.0)
     assert len(found.heads) == some_heads
     assert not found.measured
-    assert "No head" in found.sentences()[0]
+    assert "No width was found" in found.sentences()[0]
 
 
 def test_the_command_keeps_the_record_and_its_page(some_heads: int, tmp_path: Path) -> None:
@@ -99,6 +100,6 @@ def test_cramped_and_idle_follow_from_the_widest_text() -> None:
     assert [one.head for one in found.measured] == [0, 1, 2, 4]
 
 
-def test_what_cannot_be_asked_is_refused() -> None:
+def test_unusable_options_are_refused() -> None:
     with pytest.raises(RefusalError, match="`k=` cannot be 0"):
         attnscope.head_widths("pocket", k=0)

@@ -1,4 +1,4 @@
-"""Hand-built transformers, against the obvious loop on every input there is."""
+"""Hand-built transformers equal a plain loop on every input up to a length."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_every_text_up_to_a_length_is_answered_exactly(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_answer_is_right_by_a_hair(name: str) -> None:
-    """Answers are numbers that are said to be the nearest of 0, 1, 2, ..: 1 between the best and the next."""
+def test_every_answer_has_a_clear_margin(name: str) -> None:
+    """The logits of the best and the next answer are 1 apart."""
     symbols, length = (2, 8) if PROGRAMS[name].symbols else (3, 5)
     built = program(name, symbols=symbols, length=length)
     place = slice(1, None) if built.program.starts else slice(None, -1)
@@ -58,7 +58,7 @@ def test_longer_texts_of_more_symbols(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_same_program_on_one_hot_heads_says_the_same_and_is_as_wide_as_is_said(name: str) -> None:
+def test_one_hot_heads_give_the_same_answers_at_the_stated_width(name: str) -> None:
     built = program(name, symbols=3, length=4)
     heads = {}
     for what, selector in built.program.selectors(Texts(built.symbols, 4)).items():

@@ -1,4 +1,4 @@
-"""Many patterns on the same keys, against the slow way."""
+"""Solving many patterns on the same keys equals solving them one by one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ACCURACY = Accuracy()
 
 
 @pytest.mark.parametrize(("k", "width"), [(1, 2), (2, 6), (2, 5), (4, 14), (4, 11)])
-def test_every_row_that_the_slow_way_certifies_is_certified(k: int, width: int) -> None:
-    """Also at widths where some rows have no query: no row that has one is lost."""
+def test_every_row_that_queries_for_certifies_is_certified(k: int, width: int) -> None:
+    """Also at widths where some rows have no query."""
     keys = fixed_keys(256, width)
     patterns = [union_of_permutations(256, k, seed=seed) for seed in range(3)]
     served = queries_for_many(keys).solve(patterns)
@@ -45,7 +45,7 @@ def test_patterns_of_every_kind_are_solved_together() -> None:
         assert certify(head, pattern, ACCURACY).reached
 
 
-def test_remembered_directions_serve_other_weights() -> None:
+def test_cached_directions_serve_other_weights() -> None:
     keys = fixed_keys(64, 6)
     solver = queries_for_many(keys)
     first = solver.solve([union_of_permutations(64, 2, seed=0)])

@@ -1,4 +1,4 @@
-"""The search finds the smallest width of constructions whose answer is known, and survives those that are not tame."""
+"""The search finds the smallest width of constructions whose answer is known, also if they are not monotone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.commands.compile.stand_in import Builder, certificate, head
 
 @settings(max_examples=25)
 @given(threshold=st.integers(1, 60), first=st.integers(1, 60))
-def test_finds_the_threshold_of_a_tame_construction_from_anywhere(threshold: int, first: int) -> None:
+def test_threshold_of_a_monotone_construction_is_found_from_any_start(threshold: int, first: int) -> None:
     found = smallest(Builder(lambda width, seed: width >= threshold), first=first, highest=64)
     assert found.certificate.reached
     assert (found.certificate.d, found.head.width) == (threshold, threshold)
@@ -35,26 +35,26 @@ def test_nothing_below_a_proved_bound_is_tried() -> None:
     assert min(width for width, _ in builder.asked) == 7
 
 
-def test_a_bound_above_the_first_width_is_where_it_begins() -> None:
+def test_search_starts_at_a_bound_above_the_first_width() -> None:
     builder = Builder(lambda width, seed: True)
     assert smallest(builder, first=2, lowest=5, highest=64).certificate.d == 5
     assert builder.asked == [(5, 0)]
 
 
-def test_a_success_under_a_failure_is_found_by_walking_down() -> None:
+def test_a_success_below_a_failure_is_found() -> None:
     """12 fails and 11 succeeds: halving alone would stop at 13."""
     found = smallest(Builder(lambda width, seed: width >= 13 or width == 11), first=8, highest=64)
     assert found.certificate.d == 11
 
 
-def test_a_draw_not_tried_before_may_succeed_on_the_way_down() -> None:
+def test_new_draws_are_tried_on_the_way_down() -> None:
     found = smallest(Builder(lambda width, seed: width >= 10 or (width >= 9 and seed == 2)), first=8, highest=64)
     assert found.certificate.d == 9
     assert found.seed == 2
 
 
 def far_off_below(threshold: int) -> tuple[Build, list[int]]:
-    """Half of the rows fail below the threshold; which widths were asked for."""
+    """Return a builder whose heads fail half of the rows below the threshold, and the list of widths it built."""
     asked: list[int] = []
 
     def build(width: int, seed: int, advance: Advance) -> tuple[Head, Certificate]:
@@ -71,8 +71,8 @@ def test_a_width_that_was_far_off_is_not_drawn_again_and_nothing_below_it() -> N
     assert min(asked) == 8
 
 
-def test_the_way_down_fails_once_and_near_the_answer() -> None:
-    """Halving from 20 would have tried 10 and 5, far below what can be reached, and all their steps for nothing."""
+def test_search_down_fails_once_and_near_the_answer() -> None:
+    """Halving from 20 would try 10 and 5, far below the answer, and waste all their steps."""
     build, asked = far_off_below(12)
     assert smallest(build, first=20, highest=64).certificate.d == 12
     assert asked == [20, 15, 12, 9, 10, 11]
@@ -108,7 +108,7 @@ def test_every_try_is_recorded() -> None:
     assert set(asdict(found.tried[0])) >= {"width", "seed", "ratio_error", "leak", "reached", "seconds"}
 
 
-def test_what_is_never_reached_gives_the_nearest_miss() -> None:
+def test_search_without_success_returns_the_nearest_miss() -> None:
     def build(width: int, seed: int, advance: Advance) -> tuple[Head, Certificate]:
         return head(width), certificate(width, reached=False, leak=1 / width)
 
@@ -119,7 +119,7 @@ def test_what_is_never_reached_gives_the_nearest_miss() -> None:
 
 
 @pytest.mark.parametrize("leak", [0.001, math.inf, math.nan])
-def test_going_up_ends_where_precision_is_missing_and_not_width(leak: float) -> None:
+def test_doubling_stops_if_precision_is_missing(leak: float) -> None:
     def build(width: int, seed: int, advance: Advance) -> tuple[Head, Certificate]:
         return head(width), certificate(width, reached=False, leak=leak)
 
@@ -136,12 +136,12 @@ def test_interruption_keeps_the_best_head_so_far() -> None:
     assert found.certificate.d == min(one.width for one in found.tried if one.reached)
 
 
-def test_interruption_before_the_first_head_goes_on_up() -> None:
+def test_interruption_before_the_first_head_is_raised() -> None:
     with pytest.raises(KeyboardInterrupt):
         smallest(Builder(lambda width, seed: True, stop_after=0), first=4, highest=64)
 
 
-def test_the_clock_is_seen_inside_a_long_try(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_limit_ends_a_long_try(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(10**6))
     monkeypatch.setattr(time, "process_time", lambda: float(next(now)))
 
@@ -157,12 +157,12 @@ def test_the_clock_is_seen_inside_a_long_try(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that goes on by a second whenever it is looked at."""
+    """Replace the clock by one that advances by a second at each call."""
     now = iter(range(10**6))
     monkeypatch.setattr(time, "process_time", lambda: float(next(now)))
 
 
-def test_a_clock_that_binds_once_reached_waits_for_a_head_that_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_limit_once_reached_waits_for_an_accurate_head(monkeypatch: pytest.MonkeyPatch) -> None:
     ticking(monkeypatch)
     builder = Builder(lambda width, seed: width >= 16)
     found = smallest(builder, first=2, highest=64, budget=SearchBudget(1.0, "once reached"))
@@ -172,7 +172,7 @@ def test_a_clock_that_binds_once_reached_waits_for_a_head_that_is_good(monkeypat
     assert (found.ending, {one.width for one in found.tried}) == ("finished", {2, 4, 8})
 
 
-def test_a_clock_that_binds_once_built_takes_any_head(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_limit_once_built_takes_any_head(monkeypatch: pytest.MonkeyPatch) -> None:
     ticking(monkeypatch)
     found = at_width(Builder(lambda width, seed: False), 5, budget=SearchBudget(1.0, "once built", restarts=4))
     assert (found.ending, len(found.tried), found.certificate.reached) == ("out of time", 1, False)
@@ -189,7 +189,7 @@ def test_a_construction_that_refuses_narrow_widths_is_searched_above_them() -> N
     assert any(one.refused.startswith("Too narrow") and math.isinf(one.leak) for one in found.tried)
 
 
-def test_a_construction_that_refuses_everything_is_heard() -> None:
+def test_refusal_of_a_construction_is_raised() -> None:
     def build(width: int, seed: int, advance: Advance) -> tuple[Head, Certificate]:
         raise RefusalError("Rectangular patterns cannot be taken: use joint.")
 
@@ -206,7 +206,7 @@ def test_one_width_takes_several_draws_and_stops_at_the_first_success() -> None:
     assert len(builder.asked) == 3
 
 
-def test_progress_tells_the_width_and_what_is_found() -> None:
+def test_progress_has_the_width_and_the_best_so_far() -> None:
     said: list[str] = []
     smallest(
         Builder(lambda width, seed: width >= 6),

@@ -1,4 +1,4 @@
-"""Keys once, patterns ever after."""
+"""Fixed keys that serve many patterns."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_one_set_of_keys_serves_every_pattern(method: str, width: int) -> None:
     assert keys.array.tobytes() == before
 
 
-def test_what_is_taken_where_nothing_is_said_fits_together() -> None:
+def test_default_keys_and_queries_fit_together() -> None:
     pattern = PATTERNS["permutations"]
     factors = queries_for(pattern, fixed_keys(128, 20))
     assert certify(rounded(factors, pattern, "float32", "margin"), pattern, Accuracy()).reached
 
 
-def test_keys_say_what_they_are() -> None:
+def test_keys_have_their_kind_seed_and_coherence() -> None:
     keys = fixed_keys(60, 20, "low_coherence", seed=4)
     assert (keys.kind, keys.seed, keys.width) == ("low_coherence", 4, 20)
     assert keys.coherence == coherence(keys.array)
@@ -67,7 +67,7 @@ def test_fixed_keys_are_those_the_constructions_use() -> None:
 @given(kind=st.sampled_from(["gaussian", "orthogonal_blocks", "alltop", "torus"]), seed=st.integers(0, 500))
 @settings(max_examples=15)
 def test_margin_separates_whatever_interpolation_does(kind: str, seed: int) -> None:
-    """The largest margin is positive wherever any query's is: rows that interpolation serves, the program serves."""
+    """The largest margin is positive if any is, so `margin` serves all rows that `frame` serves."""
     pattern, keys = union_of_permutations(40, 3, seed=seed), fixed_keys(40, 22, kind, seed=seed)
     assert queries_for(pattern, keys, "margin").notes["leaking"] <= queries_for(pattern, keys, "frame").notes["leaking"]
 

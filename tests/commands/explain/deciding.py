@@ -1,4 +1,4 @@
-"""A toy in which one token decides: every text has one key among tokens that say nothing, and the key is the answer."""
+"""A toy in which one token decides: every text has one key token among neutral ones, and the key is the class."""
 
 from functools import cache
 
@@ -13,7 +13,7 @@ TOKENS = 12
 
 
 def texts(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Numbers of tokens, where the key is, and which it is."""
+    """Return token ids, the position of the key, and its class."""
     rng = torch.Generator().manual_seed(seed)
     ids = torch.randint(NOISE.start, NOISE.stop, (count, TOKENS), generator=rng)
     places = torch.randint(0, TOKENS, (count,), generator=rng)
@@ -25,7 +25,7 @@ def texts(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 @cache
 @torch.enable_grad()
 def trained() -> BertForSequenceClassification:
-    """Two layers, a few hundred steps: it is right on texts that it did not see."""
+    """Return a model of two blocks, trained for a few hundred steps, which is right on unseen texts."""
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=24,

@@ -1,4 +1,4 @@
-"""Judging explanations: areas by hand, order on the planted toy, intervals, words, and the command."""
+"""`evaluate`: areas solved by hand, soft masks, intervals, sentences, and the command."""
 
 import json
 import math
@@ -6,7 +6,6 @@ from dataclasses import replace
 from io import StringIO
 from itertools import permutations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from rich.console import Console
 from torch import Tensor
 
 import attnscope
-from attnscope.commands.evaluate.perturbing import AWAY, BINS, SHARES, STEPS, perturbed, places, retention, soft_masks
+from attnscope.commands.evaluate.perturbing import AWAY, BINS, SHARES, STEPS, perturbed, ranks_of, retention, soft_masks
 from attnscope.commands.evaluate.record import Estimate
 from attnscope.commands.evaluate.run import FAR, FLOORS
 from attnscope.commands.evaluate.words import difference_rows, method_rows, verdict
@@ -24,11 +23,10 @@ from attnscope.reports.terminal import print_record
 from tests.command import attnscope as command
 from tests.commands.explain.deciding import texts, trained
 from tests.reports.sample_faithfulness import sample_faithfulness
-from tests.specimens import byte_tokenizer, tiny_llama
 
 
 def test_areas_by_hand() -> None:
-    """One of ten tokens holds the answer: the right order removes it at the first step, the wrong one at the last."""
+    """One of ten tokens holds the answer. The right order removes it at the first step, the wrong one at the last."""
     vectors, nothing = torch.zeros(10, 1), torch.zeros(10, 1)
     vectors[3] = 1
 
@@ -47,31 +45,31 @@ def test_areas_by_hand() -> None:
     assert len(BINS) == 4
 
 
-def test_retention_keeps_as_much_for_every_method() -> None:
-    """The mean is the share to rounding of a sum of 30 in float64; more for larger numbers, never outside 0 to 1."""
+def test_retention_keeps_the_same_share_for_every_method() -> None:
+    """The mean of p is the share, up to rounding of 30 float64 terms; p grows with the score and stays in 0 to 1."""
     rng = torch.Generator().manual_seed(0)
     flat, one = torch.zeros(9), torch.eye(9)[4]
     drawn = [torch.randn(int(n), generator=rng) ** 3 for n in torch.randint(2, 30, (40,), generator=rng)]
     for scores in (flat, one, torch.arange(1, 10).float(), *drawn, *(each.clamp_min(0) for each in drawn)):
-        place = places(scores, rng)
-        assert place.sort().values.tolist() == list(range(len(scores)))
-        assert bool((scores[place.argsort()].diff() >= 0).all())
+        ranks = ranks_of(scores, rng)
+        assert ranks.sort().values.tolist() == list(range(len(scores)))
+        assert bool((scores[ranks.argsort()].diff() >= 0).all())
         for share in SHARES:
-            p = retention(place, share)
+            p = retention(ranks, share)
             assert float(p.mean()) == pytest.approx(share, abs=1e-12)
             assert 0 <= float(p.min()) <= float(p.max()) <= 1
             assert bool((p[scores.argsort(stable=True)].diff() >= -1e-12).all()) or len(scores.unique()) < len(scores)
-    assert len({tuple(places(flat, rng).tolist()) for _ in range(9)}) > 1
-    assert {int(places(one, rng)[4]) for _ in range(9)} == {8}
+    assert len({tuple(ranks_of(flat, rng).tolist()) for _ in range(9)}) > 1
+    assert {int(ranks_of(one, rng)[4]) for _ in range(9)} == {8}
     assert retention(torch.arange(4), 0.25).tolist() == pytest.approx([0, 1 / 6, 2 / 6, 3 / 6])
     assert retention(torch.arange(4), 0.5).tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
     assert retention(torch.arange(4), 0.75).tolist() == pytest.approx([1 / 2, 4 / 6, 5 / 6, 1])
     assert retention(torch.arange(1), 0.25).tolist() == [0.25]
 
 
-def test_orders_that_are_drawn_at_random_have_no_soft_gap() -> None:
-    """Over all 120 orders of five tokens, for an answer that is far from linear: what is kept and what is dropped give
-    the same sum to rounding (360 terms below 2)."""
+def test_random_orders_have_no_soft_gap_on_average() -> None:
+    """Over all 120 orders of five tokens, `kept` and `dropped` give the same sum up to rounding (360 terms below 2),
+    for an answer that is far from linear."""
     weights = torch.tensor([3.0, 1.0, 0.0, 2.0, 0.5], dtype=torch.float64)
 
     def answer(p: Tensor) -> float:
@@ -86,17 +84,17 @@ def test_orders_that_are_drawn_at_random_have_no_soft_gap() -> None:
     assert sorted(SHARES) == sorted(1 - share for share in SHARES)
 
 
-def test_soft_luck_is_not_that_of_random_explanations() -> None:
-    """The floor draws from seed + k * FAR for its k-th order: never the numbers by which entries are kept."""
+def test_soft_masks_use_other_random_numbers_than_random_explanations() -> None:
+    """The k-th random order is drawn from seed + k * FAR, which must never give the numbers of the soft masks."""
     for seed in (0, 1, 7):
         generator = torch.Generator().manual_seed(seed + AWAY)
-        luck = torch.rand(64, generator=generator)
+        of_masks = torch.rand(64, generator=generator)
         for turn in range(FLOORS):
             numbers = random(embedding={"model": torch.zeros(64, 1)}, seed=seed + turn * FAR)["model"]
-            assert not torch.equal(luck, numbers)
+            assert not torch.equal(of_masks, numbers)
 
 
-def test_soft_masks_follow_the_chances_and_are_the_same_for_all_methods() -> None:
+def test_soft_masks_follow_probabilities_and_share_random_numbers() -> None:
     """Entries are kept with probability p: of 4 x 2000 entries with p = 1/2 a share within 5 sd = 0.03."""
     scores = torch.tensor([0.0, 1.0, 2.0, 3.0])
     kept, dropped = soft_masks(scores, 2000, seed=3)
@@ -108,15 +106,15 @@ def test_soft_masks_follow_the_chances_and_are_the_same_for_all_methods() -> Non
     other, _ = soft_masks(scores, 2000, seed=4)
     assert torch.equal(kept, again)
     assert not torch.equal(kept, other)
-    # The same luck for another method: where it keeps more of a token, it keeps all that the first one kept of it.
+    # Both methods use the same random numbers: where one keeps more of a token, it keeps all that the other kept.
     reverse, _ = soft_masks(-scores, 2000, seed=3)
-    assert bool((reverse[:, :2] >= kept[:, :2]).all())  # whose places were 0 and 1, and now are 3 and 2
+    assert bool((reverse[:, :2] >= kept[:, :2]).all())  # their ranks were 0 and 1, and are now 3 and 2
 
 
 def test_soft_measures_by_hand() -> None:
-    """One token holds the whole answer, in many equal entries. The right explanation keeps 1/2 of it with a share of
-    1/4, and all of it with 1/2 and 3/4; the wrong one 0, 0 and 1/2 of it. Entries are drawn: half of 64, twice, of
-    three shares, is 1/6 +- 0.015."""
+    """One token holds the whole answer, in 64 equal entries. For the shares 1/4, 1/2 and 3/4 the right explanation
+    keeps 1/2, all and all of it; the wrong one keeps 0, 0 and 1/2. The random half of 64 entries, drawn twice and
+    averaged over three shares, is 1/6 +- 0.015."""
     vectors, nothing = torch.zeros(4, 64), torch.zeros(4, 64)
     vectors[3] = 1 / 64
 
@@ -146,11 +144,11 @@ def test_methods_that_find_the_deciding_token_are_faithful() -> None:
     assert {one.name for one in found.methods} == {"relevance", "raw_attention", "occlusion", "random"}
 
 
-def test_words_say_who_cannot_be_told_apart() -> None:
+def test_sentences_name_differences_that_may_be_chance() -> None:
     found = sample_faithfulness()
     assert verdict(found).sentence.startswith("Occlusion is the most faithful here (gap 0.6")
-    assert verdict(found).sentence.endswith("; Relevance cannot be told from it.")
-    assert "Not surely better than random numbers here: Rollout." in found.sentences()
+    assert verdict(found).sentence.endswith("; its lead over Relevance may be chance.")
+    assert "Not significantly better than random numbers here: Rollout." in found.sentences()
     assert any(one.startswith("4 of 6 differences between methods are real") for one in found.sentences())
     assert [line[1] for line in method_rows(found)] == ["1-2", "1-2", "3-4", "3-4"]
     assert {line[:2] for line in difference_rows(found)} == {
@@ -159,17 +157,17 @@ def test_words_say_who_cannot_be_told_apart() -> None:
     assert "12 texts" in " ".join(found.sentences())
     few = sample_faithfulness(texts=4)
     assert "4 texts are few" in " ".join(few.sentences())
-    assert "From 4 texts no difference can be told from chance" in " ".join(few.sentences())
+    assert "With 4 texts, every difference may be chance" in " ".join(few.sentences())
     assert difference_rows(few) == []
     cut = replace(found, documents=(0,) * 12, accuracy=Estimate(0.75, 0.5, 1.0))
-    assert "All texts are cut from one document: what is said here is of other stretches" in " ".join(cut.sentences())
+    assert "All texts come from one document, so these results hold for other parts of it" in " ".join(cut.sentences())
     assert "The model names the true class of 75% (50% to 100%) of these texts." in cut.sentences()
     lost = replace(found, methods=found.methods[2:])
     assert verdict(lost).level == "warning"
 
 
-def test_a_winner_is_surely_better_than_random_numbers() -> None:
-    """Of many methods one is above 0 by chance: its own interval does not say that it won."""
+def test_verdict_needs_a_method_better_than_random_numbers() -> None:
+    """One of many methods is above 0 by chance, so its own interval is not enough."""
     found = sample_faithfulness()
     *_, rollout, floor = found.methods
     lucky = replace(rollout, gap=Estimate(0.05, 0.01, 0.09))
@@ -180,20 +178,19 @@ def test_a_winner_is_surely_better_than_random_numbers() -> None:
 
 
 @pytest.mark.parametrize("several", [2, 5, 6])
-def test_a_few_documents_tell_nothing(several: int) -> None:
-    """Texts of one document are alike, so that many of them from five documents are five."""
+def test_five_documents_are_too_few_for_any_difference(several: int) -> None:
+    """Texts of one document are alike, so many texts from five documents count as five."""
     found = replace(sample_faithfulness(), documents=tuple(text % several for text in range(12)))
-    told = any(each.real for each in found.comparisons())
-    assert told is (several == 6)
+    assert any(difference.real for difference in found.comparisons()) is (several == 6)
     assert found.difference("occlusion", "random").sure is (several == 6)
-    said = f"From 12 texts of {several} documents no difference can be told from chance"
-    assert verdict(found).sentence.startswith(said) is (several < 6)
-    assert sum(said in one for one in found.sentences()) == (several < 6)
+    warning = f"With 12 texts of {several} documents, every difference may be chance"
+    assert verdict(found).sentence.startswith(warning) is (several < 6)
+    assert sum(warning in sentence for sentence in found.sentences()) == (several < 6)
 
 
-def test_documents_that_are_alike_inside_are_seldom_called_different() -> None:
-    """Three documents of four texts with correlation 0.8 inside, methods that are equal: text by text something was
-    called real in more than half of such experiments."""
+def test_equal_methods_seldom_differ_on_few_documents() -> None:
+    """Two equal methods on three documents of four texts each, with correlation 0.8 within a document. Drawn text by
+    text, more than half of such experiments would find a real difference."""
     rng = np.random.default_rng(0)
     documents = tuple(text // 4 for text in range(12))
     base = sample_faithfulness()
@@ -204,7 +201,7 @@ def test_documents_that_are_alike_inside_are_seldom_called_different() -> None:
         assert not any(each.real for each in found.comparisons())
 
 
-def test_a_difference_is_taken_text_by_text() -> None:
+def test_difference_is_paired_by_text() -> None:
     found = sample_faithfulness()
     apart = found.difference("occlusion", "rollout")
     gaps = [a - b for a, b in zip(found.method("occlusion").gaps, found.method("rollout").gaps, strict=True)]
@@ -215,101 +212,26 @@ def test_a_difference_is_taken_text_by_text() -> None:
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_the_terminal_keeps_to_its_width(verbose: bool) -> None:
+def test_terminal_is_at_most_80_columns_wide(verbose: bool) -> None:
     file = StringIO()
     print_record(sample_faithfulness(), console=Console(width=80, file=file), verbose=verbose)
     assert max(map(len, file.getvalue().splitlines())) <= 80
     assert "Occlusion" in file.getvalue().split("most faithful first")[1]
 
 
-def test_the_command_judges_a_corpus(tmp_path: Path) -> None:
+def test_command_judges_a_corpus(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("The dog saw the cat. The cat saw the dog. " * 20)
     out = tmp_path / "out"
     words = ("explain", "pocket", corpus, "--evaluate", "--samples", "2", "--max-tokens", "8", "--method", "relevance")
     done = command(*words, "--out", out, "--json")
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert {one["name"] for one in said["methods"]} == {"relevance", "occlusion", "random"}
+    printed = json.loads(done.stdout)
+    assert {one["name"] for one in printed["methods"]} == {"relevance", "occlusion", "random"}
     assert sorted(path.name for path in out.iterdir()) == ["faithfulness.html", "faithfulness.json"]
     refused = command(*words, "--target", "x")
     assert refused.returncode == 2
-    assert "leave --target, --against and --position out" in refused.stderr
+    assert "omit --target, --against, --position" in refused.stderr
     missing = command("explain", "pocket", "no such text", "--evaluate")
     assert missing.returncode == 2
     assert "no such text" in missing.stderr
-
-
-def test_labels_are_followed_and_counted() -> None:
-    """Texts of letters that are token numbers; one is given a class that it is not."""
-    ids, _, classes = texts(6, 5)
-    words = ["".join(chr(int(i)) for i in row) for row in ids]
-    model = trained()
-    labels: list[str | int] = [int(one) for one in classes]
-    found = attnscope.evaluate(
-        model, words, labels=labels, methods="random", max_tokens=12, tokenizer=_plain(), samples=6
-    )
-    assert found.answer == "the probability of the true class"
-    assert found.accuracy is not None
-    assert found.accuracy.mean == 1.0
-    assert found.documents == tuple(sorted(found.documents))
-    wrong = [(labels[0] + 1) % 3, *labels[1:]]  # type: ignore[operator]
-    named = attnscope.evaluate(
-        model, words, labels=[f"LABEL_{one}" for one in wrong], methods="random", max_tokens=12, tokenizer=_plain()
-    )
-    assert named.accuracy is not None
-    assert named.accuracy.mean == pytest.approx(5 / 6)
-    # A corpus that holds less than one longest text is judged as it is.
-    short = attnscope.evaluate(
-        model, [words[0][:7]], labels=labels[:1], methods="random", max_tokens=12, tokenizer=_plain()
-    )
-    assert (short.texts, short.tokens) == (1, 7)
-
-
-def _plain() -> Any:
-    """Characters are token numbers, and nothing is put before them."""
-
-    class Plain:
-        unk_token_id = None
-
-        def __call__(self, text: str, **ignored: Any) -> dict[str, Any]:
-            return {"input_ids": [ord(letter) for letter in text]}
-
-        def convert_ids_to_tokens(self, number: int) -> str:
-            return str(number)
-
-        def decode(self, ids: list[int]) -> str:
-            return " ".join(map(str, ids))
-
-    return Plain()
-
-
-def test_missing_labels_are_refused(tmp_path: Path) -> None:
-    plain = tmp_path / "plain.txt"
-    plain.write_text("no labels here")
-    lines_ = tmp_path / "some.jsonl"
-    lines_.write_text('{"text": "a", "label": 0}\n{"text": "b"}\n')
-    for corpus, labels, says in (
-        (plain, "label", "has no labels: give a .jsonl file"),
-        (tmp_path, "label", "has no labels|holds"),
-        (lines_, "label", "line 2, has no class in the field 'label'"),
-        (lines_, "klass", "line 1, has no class in the field 'klass'"),
-        (["a", "b"], [0], "2 texts and 1 labels"),
-        (None, "label", "Labels need texts of their own"),
-    ):
-        with pytest.raises(attnscope.RefusalError, match=says):
-            attnscope.evaluate(trained(), corpus, labels=labels, tokenizer=_plain(), max_tokens=8)
-    with pytest.raises(attnscope.RefusalError, match="has no classes to compare with labels"):
-        attnscope.evaluate(
-            tiny_llama(), ["a text"], labels=[0], methods="random", tokenizer=byte_tokenizer(), max_tokens=6
-        )
-    with pytest.raises(attnscope.RefusalError, match="There is no class 'nobody'"):
-        attnscope.evaluate(
-            trained(), ["".join(map(chr, range(4, 12)))], labels=["nobody"], tokenizer=_plain(), max_tokens=8
-        )
-    refused = command("explain", "pocket", "a text", "--labels", "x")
-    assert refused.returncode == 2
-    assert "--labels belongs to --evaluate" in refused.stderr
-    early = command("explain", "a model that is nowhere", lines_, "--evaluate", "--labels", "label")
-    assert early.returncode == 2
-    assert "line 2, has no class in the field 'label'" in early.stderr

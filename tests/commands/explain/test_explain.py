@@ -1,4 +1,4 @@
-"""`explain` on small models: what is asked, what comes back, and what is refused in a sentence."""
+"""`explain` on small models: targets, scores, and refusals."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def encoder() -> Any:
     return BertModel(BertConfig(**SMALL)).eval()
 
 
-def test_the_answer_is_the_models_own_most_likely_token(llama: Any) -> None:
+def test_default_target_is_the_most_likely_token(llama: Any) -> None:
     found = explain(llama)
     ids = torch.tensor([byte_tokenizer()(TEXT)["input_ids"]])
     with torch.no_grad():
@@ -53,7 +53,7 @@ def test_the_answer_is_the_models_own_most_likely_token(llama: Any) -> None:
 
 
 def test_path_contribution_is_split_by_length(llama: Any) -> None:
-    """In float64, where the frozen network is held to 1e-10 of the model; its norms cast to float32, ours do not."""
+    """In float64, the frozen network equals the model to 1e-10."""
     found = explain(llama, methods="path_contribution", dtype="float64")
     split = found.lengths
     assert split is not None
@@ -64,12 +64,12 @@ def test_path_contribution_is_split_by_length(llama: Any) -> None:
     assert explain(llama).lengths is None
 
 
-def test_a_target_and_another_against_it(llama: Any) -> None:
+def test_difference_of_two_targets(llama: Any) -> None:
     one, other, both = (
         explain(llama, **asked) for asked in ({"target": "a"}, {"target": "b"}, {"target": "a", "against": "b"})
     )
     assert both.value == pytest.approx(one.value - other.value, abs=1e-6)
-    # Gradients are linear in what is asked: float32 sums of 32 channels.
+    # Gradients are linear in the target: float32 sums of 32 channels.
     differences = [a - b for a, b in zip(one.scores("gradient_input"), other.scores("gradient_input"), strict=True)]
     assert both.scores("gradient_input") == pytest.approx(differences, abs=1e-5)
     assert both.target == "logit of 'a' minus that of 'b' after the last token"
@@ -83,7 +83,7 @@ def test_sets_names_and_lists_of_methods(llama: Any) -> None:
 
 
 def test_integrated_gradients_are_complete(llama: Any) -> None:
-    """They add up to the answer less that for mean vectors, which the model is asked for here by hand."""
+    """They add up to the answer minus the answer for mean vectors, which is computed here directly."""
     found = explain(llama, methods="integrated_gradients", dtype="float64")
     table = llama.model.embed_tokens.weight
     nothing = table.mean(0).expand(1, len(found.inputs[0].tokens), -1).double()
@@ -105,7 +105,7 @@ def test_masked_model_is_explained_at_the_mask() -> None:
     assert found.scores("occlusion")[found.position or 0] == pytest.approx(0, abs=1e-6)
 
 
-def test_states_are_explained_by_their_norm_or_by_likeness(encoder: Any) -> None:
+def test_states_are_explained_by_norm_or_similarity(encoder: Any) -> None:
     found = explain(encoder, methods="gradient_input,path_contribution,relevance")
     ids = torch.tensor([byte_tokenizer()(TEXT)["input_ids"]])
     with torch.no_grad():
@@ -117,7 +117,7 @@ def test_states_are_explained_by_their_norm_or_by_likeness(encoder: Any) -> None
     assert same.value == pytest.approx(1, abs=1e-6)
     assert same.scores("gradient_input") == pytest.approx(
         [0.0] * ids.shape[1], abs=1e-5
-    )  # alike in all: nothing to gain
+    )  # a text equals itself, so no token can raise the similarity
     other = explain(encoder, against="something else", methods="path_contribution")
     assert other.asked.kind == "similarity"
     assert other.asked.other == "something else"
@@ -147,12 +147,12 @@ def test_a_pair_of_source_and_target() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "says"),
+    ("text", "options", "message"),
     [
         (TEXT, {"target": "☃", "against": "a"}, "tokens here, and a continuation is explained as a whole"),
         (TEXT, {"target": 9999}, "entries 0 to 256, not 9999"),
-        (TEXT, {"target": "a", "against": "a"}, "choose two that differ"),
-        (TEXT, {"position": 99}, "position 99 is not among them"),
+        (TEXT, {"target": "a", "against": "a"}, "choose two different ones"),
+        (TEXT, {"position": 99}, "no position 99"),
         (TEXT, {"methods": "relevence"}, "Did you mean 'relevance'"),
         (TEXT, {"methods": ""}, "No explanation was chosen"),
         (TEXT, {"bos": "maybe"}, "`bos=` cannot be 'maybe'"),
@@ -160,22 +160,22 @@ def test_a_pair_of_source_and_target() -> None:
         ("", {}, "The text is empty"),
         ("a" * 100, {}, "reads 64 at most"),
         ({"pixel_values": torch.zeros(1, 3, 8, 8)}, {}, "does not run on this input"),
-        ({"input_ids": torch.tensor([[1, 2], [3, 4]])}, {}, "Explanations are those of one sequence"),
+        ({"input_ids": torch.tensor([[1, 2], [3, 4]])}, {}, "Explanations take one sequence"),
         (("a", "b"), {}, "has no decoder to read a target"),
     ],
 )
-def test_bad_input_is_refused_in_one_sentence(llama: Any, text: Any, options: dict[str, Any], says: str) -> None:
-    with pytest.raises(attnscope.RefusalError, match=says):
+def test_bad_input_is_refused_in_one_sentence(llama: Any, text: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(attnscope.RefusalError, match=message):
         explain(llama, text, **options)
 
 
-def test_a_target_beside_states_is_refused(encoder: Any) -> None:
-    for options, says in (
-        ({"target": "a"}, "gives states and no logits: leave `target=` out"),
-        ({"position": 2}, "leave `position=` out"),
-        ({"against": 5}, "`against=` is another text"),
+def test_options_of_logits_are_refused_for_an_encoder(encoder: Any) -> None:
+    for options, message in (
+        ({"target": "a"}, "has no logits: omit `target=`"),
+        ({"position": 2}, "omit `position=`"),
+        ({"against": 5}, "`against=` must be another text"),
     ):
-        with pytest.raises(attnscope.RefusalError, match=says):
+        with pytest.raises(attnscope.RefusalError, match=message):
             explain(encoder, **options)
 
 
@@ -213,15 +213,50 @@ def test_out_of_memory_halves_the_batch(monkeypatch: pytest.MonkeyPatch, llama: 
         explain(llama, methods="occlusion")
 
 
+def test_scores_of_single_tokens_add_up_to_the_continuation() -> None:
+    options: dict[str, Any] = {"tokenizer": byte_tokenizer(), "dtype": "float64"}
+    found = attnscope.explain(tiny_llama(), "which", target=" one is", methods="relevance,gradient_input", **options)
+    ids = torch.tensor([byte_tokenizer()("which one is")["input_ids"]])
+    with torch.no_grad():
+        logits = tiny_llama().double()(input_ids=ids).logits[0]
+    expected = [float(logits[place - 1, ids[0, place]]) for place in range(6, ids.shape[1])]
+    assert [step.value for step in found.steps] == pytest.approx(expected, rel=1e-9)
+    assert found.value == pytest.approx(sum(expected), rel=1e-9)
+    assert found.inputs[0].tokens == ("<bos>", *"which one i")
+    # Llama computes norms in float32 for weights of any precision: a few thousand rounding errors.
+    near = 4e3 * torch.finfo(torch.float32).eps * max(map(abs, found.scores("gradient_input")))
+    assert list(found.matrix("gradient_input").sum(axis=1)) == pytest.approx(found.scores("gradient_input"), abs=near)
+    # No token has a score for one that was predicted before it.
+    table = found.matrix("relevance").to_numpy()
+    assert max(table[6 + step :, step].max(initial=0) for step in range(len(expected))) < 1e-10
+    assert table.max() > 1e-4
+    read_back = Explanation.from_json(found.to_json())
+    assert read_back == found
+
+
+def test_generated_continuation_is_explained() -> None:
+    found = attnscope.explain(tiny_llama(), "which", generate=3, methods="gradient_input", tokenizer=byte_tokenizer())
+    ids = torch.tensor([byte_tokenizer()("which")["input_ids"]])
+    for step in found.steps:
+        with torch.no_grad():
+            row = tiny_llama()(input_ids=ids).logits[0, -1]
+        assert step.value == pytest.approx(float(row.max()), abs=1e-5)
+        ids = torch.cat([ids, row.argmax()[None, None]], dim=1)
+    written = attnscope.explain(
+        tiny_t5(), ("a source", "a target"), generate=4, methods="gradient_input", tokenizer=byte_tokenizer()
+    )
+    assert [step.word for step in written.steps] == ["<bos>", *"a t"]  # as the tokenizer begins a target
+
+
 def test_one_word_of_several_tokens_is_a_continuation() -> None:
-    """The logits of its pieces, each where the model predicts it."""
+    """Its value is the sum of the logits of its pieces, each at the position that predicts it."""
     model = tiny_llama()
     found = explain(model, target="☃")
     assert found.asked is not None
     assert found.asked.kind == "continuation"
     pieces = byte_tokenizer()("☃", add_special_tokens=False)["input_ids"]
     assert len(pieces) == len(found.steps) == 3
-    assert found.asked.word == "☃"  # as it is read, though none of its three bytes is a letter
+    assert found.asked.word == "☃"  # readable, although each of its three tokens is a part of a character
     assert found.continued_at == len(byte_tokenizer()(TEXT)["input_ids"])
     ids = torch.tensor([[*byte_tokenizer()(TEXT)["input_ids"], *pieces]])
     with torch.no_grad():
@@ -231,14 +266,14 @@ def test_one_word_of_several_tokens_is_a_continuation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "says"),
+    ("text", "options", "message"),
     [
         (" ", {}, "The text is empty"),
         ("nowhere.png", {}, "There is no file"),
-        (TEXT, {"generate": 0}, "takes 1 to 256"),
-        (TEXT, {"generate": 2, "target": "a"}, "leave one out"),
+        (TEXT, {"generate": 0}, "must be 1 to 256"),
+        (TEXT, {"generate": 2, "target": "a"}, "omit one of them"),
     ],
 )
-def test_bad_options_are_refused_before_a_model_is_loaded(text: str, options: dict[str, Any], says: str) -> None:
-    with pytest.raises(RefusalError, match=says):
+def test_bad_options_are_refused_before_a_model_is_loaded(text: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RefusalError, match=message):
         attnscope.explain("a model that is nowhere", text, **options)

@@ -1,5 +1,4 @@
-"""`explain` on pictures, sounds, pairs and continuations: small models, numbers that the model itself gives, "
-"refusals."""
+"""`explain` on pictures, sounds and pairs of inputs: numbers against those of small models, and refusals."""
 
 from functools import cache
 from pathlib import Path
@@ -13,12 +12,11 @@ from PIL import Image
 from torch import Tensor
 
 import attnscope
-from attnscope.commands.explain.record import Explanation
 from attnscope.explanations.integrated_gradients import NEAR
 from tests.command import attnscope as command
 from tests.explanations.test_two_streams import clip
 from tests.hf.families import FAMILIES, TEXT, VISION
-from tests.specimens import byte_tokenizer, tiny_llama, tiny_t5
+from tests.specimens import byte_tokenizer, tiny_llama
 
 BY_NAME = {family.name: family for family in FAMILIES}
 PIXELS = np.random.default_rng(0).integers(0, 255, (40, 30, 3), dtype=np.uint8)
@@ -45,7 +43,7 @@ def backbone() -> Any:
 
 @cache
 def whisper() -> Any:
-    """Hears 20 frames of 8 bands in 20 ms steps and writes greedily; its extractor is cut to that."""
+    """Return a tiny Whisper that reads 20 frames of 8 bands in steps of 20 ms."""
     return BY_NAME["Whisper"].model()
 
 
@@ -63,7 +61,7 @@ class Ears:
 
 
 def pixels_of(model: Any, array: np.ndarray = PIXELS, mean: float = 0.5) -> Tensor:
-    """What stands in the configuration, by hand: scaled to 24 x 24, colours of mean and spread a half."""
+    """Preprocess by hand as the configuration says: scale to 24 x 24, with mean and deviation of 0.5."""
     scaled = np.asarray(Image.fromarray(array).resize((24, 24), Image.Resampling.BICUBIC), dtype=np.float32) / 255
     return torch.from_numpy((scaled - mean) / 0.5).permute(2, 0, 1)[None]
 
@@ -86,7 +84,7 @@ def test_a_picture_is_classified_and_its_patches_are_explained() -> None:
 
 
 @pytest.mark.parametrize("name", ["ViT", "DINOv2 with registers"])
-def test_relevance_of_patches_equals_the_rule_on_written_out_maps(name: str) -> None:
+def test_relevance_of_patches_equals_the_rule_on_full_maps(name: str) -> None:
     model: Any = BY_NAME[name].model().double()
     batch = {"pixel_values": BY_NAME[name].batch()["pixel_values"][:1].double()}
     head = torch.randn(2, 32, generator=torch.Generator().manual_seed(0)).double()
@@ -101,7 +99,7 @@ def test_relevance_of_patches_equals_the_rule_on_written_out_maps(name: str) -> 
         R = R + (pattern * gradient)[0].clamp_min(0).mean(0).detach() @ R
     expected = R[0] - torch.eye(len(R)).double()[0]
     assert found.value == pytest.approx(float(number.detach()), rel=1e-6)
-    # Written out, softmax is in float32 in some models: a few thousand of its roundings.
+    # Some eager models compute softmax in float32: a few thousand rounding errors.
     near = 4e3 * torch.finfo(torch.float32).eps * float(expected.max())
     assert found.scores("relevance") == pytest.approx(expected.tolist(), abs=near)
     assert float(expected.max()) > 0
@@ -109,21 +107,21 @@ def test_relevance_of_patches_equals_the_rule_on_written_out_maps(name: str) -> 
     assert found.inputs[0].before == len(R) - 9
 
 
-def test_a_picture_of_one_colour_says_nothing() -> None:
-    """Integrated gradients add up to the answer less that of a picture of the mean colour."""
+def test_integrated_gradients_of_a_picture_are_complete() -> None:
+    """They add up to the answer minus that of a picture of the mean colour."""
     model = classifier()
     found = attnscope.explain(model, PIXELS, methods="integrated_gradients,occlusion", dtype="float64", target="dog")
     with torch.no_grad():
         empty = float(model(pixel_values=torch.zeros(1, 3, 24, 24)).logits[0, 1])
     total = found.method("integrated_gradients").total
-    assert total == pytest.approx(found.value - empty, rel=NEAR, abs=1e-5)  # asked in float32 here
+    assert total == pytest.approx(found.value - empty, rel=NEAR, abs=1e-5)  # computed in float32 here
     assert found.baseline == "that of a picture of one mean colour"
     blank = attnscope.explain(model, np.full((40, 30, 3), 0.5), methods="occlusion", target="dog")
-    # Half of 255 is no whole number: that picture is nearly of the mean colour, and nothing in it matters much.
+    # 127.5 is rounded, so this picture is nearly the mean colour and all scores are small.
     assert max(map(abs, blank.scores("occlusion"))) < 0.1 * max(map(abs, found.scores("occlusion")))
 
 
-def test_a_backbone_by_its_norm_by_likeness_and_by_a_head(tmp_path: Path) -> None:
+def test_backbone_is_explained_by_norm_similarity_or_head(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     model = backbone()
@@ -162,14 +160,14 @@ def test_two_texts_are_explained_on_both_sides() -> None:
 
 
 def test_every_method_of_two_texts_has_a_page_and_a_record_that_loads(tmp_path: Path) -> None:
-    """Lengths of paths are of one side, and are left out; the record is read back as it was; .html is the page."""
+    """Lengths of paths belong to one side and are left out. The record survives a save, and .html writes the page."""
     torch.manual_seed(0)
     model = BY_NAME["BERT"].model()
     found = attnscope.explain(model, "5 6 7", "8 9 10 11", methods=("path_contribution", "operator"))
     assert found.lengths is None
     assert attnscope.load(found.save(tmp_path / "explanation.json")) == found
     assert found.save(tmp_path / "page.html").read_text("utf-8").lower().startswith("<!doctype html")
-    assert not any(sentence.startswith("By operator tokens add up") for sentence in found.sentences())
+    assert not any(sentence.startswith("By operator, tokens add up") for sentence in found.sentences())
 
 
 def test_a_picture_and_a_text_for_two_towers() -> None:
@@ -184,7 +182,7 @@ def test_a_picture_and_a_text_for_two_towers() -> None:
         attnscope.explain(clip().float(), (PIXELS, "1 7 8 2"), methods="rollout")
 
 
-def test_a_sound_and_the_words_the_decoder_wrote() -> None:
+def test_sound_is_explained_by_the_text_of_the_decoder() -> None:
     sound = np.sin(np.arange(3200) / 3)
     found = attnscope.explain(
         whisper(), sound, "5 6 7", processor=Ears(), methods="relevance,gradient_input,raw_attention", dtype="float64"
@@ -192,10 +190,10 @@ def test_a_sound_and_the_words_the_decoder_wrote() -> None:
     heard, read = found.inputs
     assert (heard.kind, heard.seconds, heard.window, len(heard.tokens)) == ("sound", 0.4, 0.8, 20)
     assert heard.tokens[3] == "0.12 s"
-    assert read.tokens == ("1", "5", "6")  # the last one is predicted, and not read
+    assert read.tokens == ("1", "5", "6")  # the last one is predicted and not read
     assert [step.word for step in found.steps] == ["5", "6", "7"]
     assert sum(step.value for step in found.steps) == pytest.approx(found.value, rel=1e-9)
-    # Gradients are linear in what is asked: the words one by one add up to the sentence.
+    # Gradients are linear in the target: scores of single tokens add up to those of the continuation.
     summed = found.matrix("gradient_input").sum(axis=1)
     assert list(summed) == pytest.approx(list(found.scores("gradient_input")), abs=1e-9)
     assert found.matrix("relevance").shape == (23, 3)
@@ -207,43 +205,8 @@ def test_a_sound_and_the_words_the_decoder_wrote() -> None:
     assert word.target == "logit of '6' after token 1"
 
 
-def test_a_continuation_is_the_sum_of_its_tokens() -> None:
-    options: dict[str, Any] = {"tokenizer": byte_tokenizer(), "dtype": "float64"}
-    found = attnscope.explain(tiny_llama(), "which", target=" one is", methods="relevance,gradient_input", **options)
-    ids = torch.tensor([byte_tokenizer()("which one is")["input_ids"]])
-    with torch.no_grad():
-        logits = tiny_llama().double()(input_ids=ids).logits[0]
-    expected = [float(logits[place - 1, ids[0, place]]) for place in range(6, ids.shape[1])]
-    assert [step.value for step in found.steps] == pytest.approx(expected, rel=1e-9)
-    assert found.value == pytest.approx(sum(expected), rel=1e-9)
-    assert found.inputs[0].tokens == ("<bos>", *"which one i")
-    # Llama takes its norms in float32, whatever its weights are: a few thousand roundings of that.
-    near = 4e3 * torch.finfo(torch.float32).eps * max(map(abs, found.scores("gradient_input")))
-    assert list(found.matrix("gradient_input").sum(axis=1)) == pytest.approx(found.scores("gradient_input"), abs=near)
-    # No token did anything for one that was predicted before it was read.
-    table = found.matrix("relevance").to_numpy()
-    assert max(table[6 + step :, step].max(initial=0) for step in range(len(expected))) < 1e-10
-    assert table.max() > 1e-4
-    read_back = Explanation.from_json(found.to_json())
-    assert read_back == found
-
-
-def test_generated_continuation_is_explained() -> None:
-    found = attnscope.explain(tiny_llama(), "which", generate=3, methods=QUICK, tokenizer=byte_tokenizer())
-    ids = torch.tensor([byte_tokenizer()("which")["input_ids"]])
-    for step in found.steps:
-        with torch.no_grad():
-            row = tiny_llama()(input_ids=ids).logits[0, -1]
-        assert step.value == pytest.approx(float(row.max()), abs=1e-5)
-        ids = torch.cat([ids, row.argmax()[None, None]], dim=1)
-    written = attnscope.explain(
-        tiny_t5(), ("a source", "a target"), generate=4, methods=QUICK, tokenizer=byte_tokenizer()
-    )
-    assert [step.word for step in written.steps] == ["<bos>", *"a t"]  # as the tokenizer begins a target
-
-
 @pytest.mark.parametrize(
-    ("model", "given", "options", "says"),
+    ("model", "given", "options", "message"),
     [
         (tiny_llama, PIXELS, {}, r"reads text and no pictures: give a text, or choose a model that reads pictures"),
         (tiny_llama, np.zeros(100), {}, "reads text and no sounds"),
@@ -252,37 +215,37 @@ def test_generated_continuation_is_explained() -> None:
         (classifier, (PIXELS, "a text"), {}, "reads pictures alone: leave the text out"),
         (classifier, "nowhere.png", {}, "There is no file 'nowhere.png'"),
         (classifier, PIXELS, {"target": "fish"}, "There is no class 'fish': choose one of 0 .cat., 1 .dog., 2 .bird."),
-        (classifier, PIXELS, {"generate": 3}, "writes no text: leave `generate=` out"),
-        (backbone, PIXELS, {"head": torch.zeros(2, 5)}, "The head reads 5 numbers and the state of .CLS. .* has 32"),
+        (classifier, PIXELS, {"generate": 3}, "writes no text: omit `generate=`"),
+        (backbone, PIXELS, {"head": torch.zeros(2, 5)}, "The head expects 5 numbers, and the state of .CLS. .* has 32"),
         (backbone, PIXELS, {"head": "nowhere.safetensors"}, "There is no file 'nowhere.safetensors'"),
         (backbone, PIXELS, {"head": {"weight": torch.zeros(2, 32), "labels": ["a"]}}, "2 classes and 1 labels"),
         (clip, PIXELS, {"dtype": "float64"}, "reads a picture and a text together: give both"),
         (clip, "a text", {"dtype": "float64"}, "reads pictures and text: give the file of a picture and a text"),
-        (whisper, np.zeros(90000), {"processor": Ears()}, "lasts 11.2 seconds and .* hears 0.8: cut a piece of it"),
+        (whisper, np.zeros(90000), {"processor": Ears()}, "lasts 11.2 seconds and .* reads at most 0.8: shorten it"),
         (whisper, PIXELS, {}, "reads sounds and no pictures: give a WAV file"),
-        (tiny_llama, "which", {"generate": 0}, "`generate=` takes 1 to 256 tokens, not 0"),
-        (tiny_llama, "which", {"generate": 3, "target": "a"}, "leave one out"),
-        (tiny_llama, "which", {"generate": 80}, "shorten the text, or ask for fewer"),
+        (tiny_llama, "which", {"generate": 0}, "`generate=` must be 1 to 256 tokens, not 0"),
+        (tiny_llama, "which", {"generate": 3, "target": "a"}, "omit one of them"),
+        (tiny_llama, "which", {"generate": 80}, "shorten the text, or generate fewer"),
         (
             tiny_llama,
             "which",
             {"target": "one is", "against": "a"},
             "tokens here, and a continuation is explained as a whole",
         ),
-        (tiny_llama, "which", {"target": "one is " * 12}, "reads 64 at most: shorten one of them"),
+        (tiny_llama, "which", {"target": "one is " * 12}, "reads at most 64: shorten one of them"),
     ],
 )
-def test_bad_input_is_refused_in_one_sentence(model: Any, given: Any, options: dict[str, Any], says: str) -> None:
+def test_bad_input_is_refused_in_one_sentence(model: Any, given: Any, options: dict[str, Any], message: str) -> None:
     tokenizer = byte_tokenizer() if model is tiny_llama else None
-    with pytest.raises(attnscope.RefusalError, match=says):
+    with pytest.raises(attnscope.RefusalError, match=message):
         attnscope.explain(model(), given, methods=QUICK, tokenizer=tokenizer, **options)
 
 
 def test_patches_in_a_random_order_are_refused() -> None:
-    """ViLT draws an order in every run."""
+    """ViLT shuffles patches in every run."""
     torch.manual_seed(0)
     model = hf.ViltModel(hf.ViltConfig(**TEXT, image_size=24, patch_size=8)).eval()
-    with pytest.raises(attnscope.RefusalError, match="puts patches into another order each time it runs"):
+    with pytest.raises(attnscope.RefusalError, match="shuffles the patches in every run"):
         attnscope.explain(model, (PIXELS, "5 6 7"), methods=QUICK)
 
 
@@ -297,7 +260,7 @@ def test_note_on_equally_likely_answers() -> None:
 
 
 def test_nan_gradient_names_its_block() -> None:
-    """The square root of 0 has an infinite slope: times 0 that is not a number, though all values are."""
+    """The slope of the square root is infinite at 0, and times 0 it is NaN, although all values are finite."""
     model = tiny_llama()
     last = model.model.layers[1].mlp
     original = last.forward
@@ -306,7 +269,7 @@ def test_nan_gradient_names_its_block() -> None:
         return original(x) + (x * 0).abs().sqrt() * 0
 
     last.forward = rooted
-    with pytest.raises(attnscope.RefusalError, match=r"not a number at the attention of block 1 \(model\)"):
+    with pytest.raises(attnscope.RefusalError, match=r"NaN or infinite at the attention of block 1 \(model\)"):
         attnscope.explain(model, "which", methods=QUICK, tokenizer=byte_tokenizer())
 
 
@@ -326,11 +289,11 @@ def test_command_reads_a_picture_and_refuses_other_files(tmp_path: Path) -> None
         "explain", str(folder), str(tmp_path / "photo.png"), "--method", QUICK, "--out", str(tmp_path / "out")
     )
     assert done.returncode == 0, done.stderr
-    assert "The picture, by gradient x input" in done.stdout
+    assert "The picture: Gradient x input" in done.stdout
     assert "3 x 3 patches" in done.stdout
     page = (tmp_path / "out" / "explanation.html").read_text()
-    assert "Which part of the picture decided?" in page
-    assert page.count('class="patch') == 9
+    assert "Which part of the picture decided in " in page
+    assert page.count('data-reading="patch ') == 9
     refused = command("explain", str(folder), str(tmp_path / "text.png"), "--out", str(tmp_path / "none"))
     assert refused.returncode == 2
     assert "is not a picture that can be read" in refused.stderr

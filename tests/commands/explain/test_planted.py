@@ -1,4 +1,4 @@
-"""Where one token decides, explanations name it, and taking tokens away in their order shows that they are right."""
+"""A toy in which one token decides: explanations name it, and removing tokens in their order confirms them."""
 
 from functools import cache
 
@@ -18,8 +18,8 @@ KNOWING = (
     *("relevance", "attention_lrp", "integrated_gradients", "path_contribution", "occlusion"),
     *("raw_attention", "rollout"),
 )
-# Of 30 texts these name the deciding token first in 8 and 21: the gradient is near 0 where a trained model is sure, and
-# what moves states most is not what is read of them in the end.
+# These name the deciding token first in only 8 and 21 of 30 texts: the gradient is near 0 if the model is sure, and the
+# token that moves states most need not be the one that the head reads.
 FAILING = ("gradient_input", "value_zeroing")
 
 
@@ -32,15 +32,15 @@ def explained() -> tuple[Explanation, ...]:
     )
 
 
-def test_the_toy_is_right() -> None:
+def test_toy_model_is_right_on_unseen_texts() -> None:
     ids, _, classes = texts(200, 6)
     with torch.no_grad():
         assert float((trained()(input_ids=ids).logits.argmax(-1) == classes).float().mean()) > 0.97
 
 
 @pytest.mark.parametrize("name", KNOWING)
-def test_the_token_that_decides_comes_first(name: str) -> None:
-    """One text in six may be an exception: a gradient is no proof."""
+def test_planted_token_comes_first(name: str) -> None:
+    """One text in six may be an exception, because a gradient proves nothing."""
     _, places, classes = texts(COUNT, 5)
     first = [found.top(name, 1)[0].place for found in explained()]
     assert sum(one == place for one, place in zip(first, places.tolist(), strict=True)) >= COUNT - 1
@@ -48,15 +48,15 @@ def test_the_token_that_decides_comes_first(name: str) -> None:
 
 
 def test_gradient_input_misses_the_planted_token() -> None:
-    """Gradient times input fails here, or the words about it are wrong."""
+    """If this test fails, the comment on FAILING above is wrong."""
     _, places, _ = texts(COUNT, 5)
     first = [found.top("gradient_input", 1)[0].place for found in explained()]
     assert sum(one == place for one, place in zip(first, places.tolist(), strict=True)) < COUNT
 
 
 @pytest.mark.parametrize("name", KNOWING)
-def test_areas_stand_in_order(name: str) -> None:
-    """Taking away what matters most first ruins the answer soonest: positive < random < negative."""
+def test_areas_are_ordered(name: str) -> None:
+    """Removing the most important tokens first lowers the answer soonest: positive < random < negative."""
     knowing, at_random = areas(name), areas("random")
     positive, negative = (mean(knowing, side) for side in ("positive", "negative"))
     either = [mean(at_random, side) for side in ("positive", "negative")]
@@ -64,7 +64,7 @@ def test_areas_stand_in_order(name: str) -> None:
     assert max(either) + 0.05 < negative
     assert mean(knowing, "comprehensiveness") > mean(at_random, "comprehensiveness") + 0.2
     assert mean(knowing, "sufficiency") < mean(at_random, "sufficiency") - 0.2
-    # A part of the deciding token suffices mostly, so that softly little is lost or kept either way: the order alone.
+    # A part of the deciding token mostly suffices, so soft losses are small: only their order is checked.
     assert mean(knowing, "soft_comprehensiveness") > mean(at_random, "soft_comprehensiveness")
     assert mean(knowing, "soft_sufficiency") < mean(at_random, "soft_sufficiency")
 
@@ -91,7 +91,7 @@ def areas(name: str) -> list[Perturbed]:
     return made
 
 
-def test_the_words_name_it() -> None:
+def test_verdict_names_the_planted_token() -> None:
     ids, places, _ = texts(COUNT, 5)
     place = int(places[0])
     assert explained()[0].sentences()[0].startswith(f"'{int(ids[0, place])}' (token {place}) decided: ")

@@ -1,5 +1,4 @@
-"""`explain` on models of several stacks, of one state for a whole text, and of windows: what is followed, what is said
-not to be, and what is refused."""
+"""`explain` on models with several stacks, with one state for the whole text, and with windows."""
 
 from typing import Any
 
@@ -31,12 +30,12 @@ def test_two_towers_are_both_explained() -> None:
     assert len(text) == batch["input_ids"].shape[1]
 
 
-def test_layers_that_join_two_streams_are_followed() -> None:
-    """LXMERT: those that join text and picture are stacks of their own, and belong to the streams they are between."""
+def test_blocks_that_join_two_streams_are_followed() -> None:
+    """LXMERT has separate stacks that join text and picture. Their calls belong to the two streams."""
     model, batch = one("lxmert")
     found = attnscope.explain(model, batch, methods="relevance")
     assert all(sum(row) > 0 for row in found.method("relevance").scores)
-    assert not any("is not followed" in note for note in found.notes)
+    assert not any("not followed" in note for note in found.notes)
     assert not explained(model, batch).endswith(", in part")
 
 
@@ -45,24 +44,24 @@ def test_one_state_for_the_whole_text_is_explained_by_its_norm() -> None:
     found = attnscope.explain(model, batch, methods="relevance,path_contribution")
     with torch.no_grad():
         state = model(**batch).pooler_output[0]
-    # One norm of 32 entries, of the same bits.
+    # One norm of 32 entries with equal bits.
     assert found.value == pytest.approx(float(state.norm()), rel=32 * torch.finfo(torch.float32).eps)
     assert found.names == ("relevance", "path_contribution")
     assert any("one state for the whole input" in note for note in found.notes)
 
 
 def test_an_answer_that_depends_on_the_picture_alone_is_explained_by_it() -> None:
-    model, batch = one("flava")  # whose first output is of the picture
+    model, batch = one("flava")  # its first output belongs to the picture
     found = attnscope.explain(model, batch, methods="gradient_input")
     by_name = dict(zip((given.name for given in found.inputs), found.method("gradient_input").scores, strict=True))
     assert any(by_name["image"])
     assert not any(by_name["text"])
 
 
-def test_windows_are_not_taken_for_sequences() -> None:
+def test_attention_within_windows_is_refused() -> None:
     model, batch = one("swin")
     found = anatomy(model, batch)
     pixels = {"pixel_values": batch["pixel_values"].clone().requires_grad_()}
     captured = capture(model, pixels, found, (), lambda output: output.flatten(1).norm(dim=-1))
-    with pytest.raises(attnscope.RefusalError, match="SwinModel attends within 16 windows of a sequence apart"):
+    with pytest.raises(attnscope.RefusalError, match="SwinModel attends within 16 separate windows"):
         start_of(captured, found)

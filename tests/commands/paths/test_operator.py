@@ -44,7 +44,7 @@ def test_of_two_stacks_each_has_an_operator() -> None:
     decoder = attnscope.operator(tiny_t5(), pair, tokenizer=tokenizer)
     encoder = attnscope.operator(tiny_t5(), pair, tokenizer=tokenizer, stack="encoder")
     assert (decoder.about.stack, encoder.about.stack) == ("decoder", "encoder")
-    assert any("what comes from elsewhere (encoder) is in the offset" in note for note in decoder.map("output").notes)
+    assert any("contributions of encoder are in the offset" in note for note in decoder.map("output").notes)
     for op in (decoder, encoder.stream):
         assert op.difference <= 1e-6  # T5's own norms compute in float32
     assert decoder.offset_share > 0  # no bias anywhere: all of it is what cross-attention brings
@@ -56,7 +56,7 @@ def test_of_two_stacks_each_has_an_operator() -> None:
         ("a dog", {"dtype": "float16"}, "`dtype=` cannot be 'float16': choose one of float64, float32"),
         ("a dog", {"stack": "encodr"}, "no stack called 'encodr'"),
         ("", {}, "The text is empty"),
-        ({"input_ids": torch.ones(2, 4, dtype=torch.long)}, {}, "Operators are those of one sequence"),
+        ({"input_ids": torch.ones(2, 4, dtype=torch.long)}, {}, "Operators take one sequence"),
         ("a dog " * 40, {}, "shorten the text"),
         ("a dog", {"bos": "perhaps"}, "`bos=` cannot be 'perhaps'"),
     ],

@@ -1,4 +1,4 @@
-"""The decomposition of what a model says: sums, predictions, values and refusals, on small models of several kinds."""
+"""Decomposition of predictions: sums, predictions, values and refusals, on small models of several kinds."""
 
 import json
 import math
@@ -59,7 +59,7 @@ def bert(kind: Any, seed: int = 0, **more: Any) -> Any:
 
 
 def own_logits(model: Any, **inputs: Any) -> torch.Tensor:
-    """The untouched model in float64."""
+    """Return the logits of the unchanged model in float64."""
     with torch.no_grad():
         return model.double()(**inputs).logits[0]
 
@@ -105,7 +105,7 @@ def test_up_to_and_without_follow_from_the_lengths(report: PathReport) -> None:
 
 
 def test_without_the_shortest_paths_the_tails_constant_stays() -> None:
-    """What comes behind the last block adds a bias to any stream: it is no path that could be left out."""
+    """The part after the last block adds a bias to any stream, which is not a path and is never removed."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 257, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32}
     model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).eval()
@@ -130,7 +130,7 @@ def test_padding_is_refused() -> None:
     batch = {"input_ids": ids(TEXT), "attention_mask": torch.ones_like(ids(TEXT))}
     report = paths(tiny_llama(), batch, draws=0, mlp=False, top=1)
     batch["attention_mask"][0, -2:] = 0
-    with pytest.raises(RefusalError, match="attention_mask hides tokens"):
+    with pytest.raises(RefusalError, match="attention_mask marks some tokens as padding"):
         paths(tiny_llama(), batch, draws=0, mlp=False, top=1)
     assert report.difference < 1e-11
 
@@ -188,21 +188,21 @@ def test_energies_equal_those_of_the_paths(report: PathReport) -> None:
 
 def test_a_difference_is_the_difference_of_two_logits(report: PathReport) -> None:
     quick: dict[str, Any] = {"tokenizer": byte_tokenizer(), "draws": 0, "mlp": False, "top": 1}
-    one, other = (paths(tiny_llama(), TEXT, target=word, **quick) for word in ("a", "b"))
+    first, second = (paths(tiny_llama(), TEXT, target=word, **quick) for word in ("a", "b"))
     both = paths(tiny_llama(), TEXT, target="a", against="b", **quick)
-    assert both.value == pytest.approx(one.value - other.value, abs=1e-11)
-    for a, b, c in zip(one.lengths, other.lengths, both.lengths, strict=True):
+    assert both.value == pytest.approx(first.value - second.value, abs=1e-11)
+    for a, b, c in zip(first.lengths, second.lengths, both.lengths, strict=True):
         assert c.value == pytest.approx(a.value - b.value, abs=1e-11)
     assert both.target == "logit of 'a' minus that of 'b' after the last token"
     assert both.goal == Goal("difference", "a", "b", "after the last token")
-    assert one.goal == Goal("logit", "a", where="after the last token")
+    assert first.goal == Goal("logit", "a", where="after the last token")
     earlier = paths(tiny_llama(), TEXT, target="a", position=2, **quick)
     assert earlier.position == 2
     assert earlier.goal == Goal("logit", "a", where="after token 2")
     assert earlier.value == pytest.approx(
         float(own_logits(tiny_llama(), input_ids=ids(TEXT))[2, ids("a")[0, 1]]), abs=1e-5
     )
-    assert paths(tiny_llama(), TEXT, target="a", position=-1, **quick).value == one.value
+    assert paths(tiny_llama(), TEXT, target="a", position=-1, **quick).value == first.value
 
 
 def test_a_float32_model_is_decomposed_to_1e4(report: PathReport) -> None:
@@ -218,14 +218,14 @@ def test_target_of_a_classifier_is_a_class() -> None:
     model = bert(BertForSequenceClassification, id2label={0: "bad", 1: "so-so", 2: "good"})
     quick: dict[str, Any] = {"tokenizer": byte_tokenizer(), "draws": 0, "mlp": False, "top": 2}
     own = own_logits(bert(BertForSequenceClassification, num_labels=3), input_ids=ids(TEXT))
-    found = paths(model, TEXT, **quick)
-    assert found.output == "classes"
-    assert found.value == pytest.approx(float(own.max()), abs=1e-9)
-    assert found.difference < 1e-11
-    last = found.lengths[-1].up_to
+    report = paths(model, TEXT, **quick)
+    assert report.output == "classes"
+    assert report.value == pytest.approx(float(own.max()), abs=1e-9)
+    assert report.difference < 1e-11
+    last = report.lengths[-1].up_to
     assert last.predicted == ("bad", "so-so", "good")[int(own.argmax())]
     assert last.loss is None
-    assert any(row.constants for row in found.lengths)  # biases
+    assert any(row.constants for row in report.lengths)  # biases
     named, numbered = (paths(model, TEXT, target=which, **quick) for which in ("GOOD", "2"))
     assert (named.target, named.goal) == ("logit of 'good'", Goal("logit", "good"))
     assert named.value == numbered.value == pytest.approx(float(own[2]), abs=1e-9)
@@ -253,21 +253,21 @@ def test_target_of_a_masked_model_is_at_its_mask() -> None:
 def test_target_of_a_model_without_a_head_is_the_residual_norm() -> None:
     quick: dict[str, Any] = {"tokenizer": byte_tokenizer(), "draws": 2, "top": 2}
     model = bert(BertModel)
-    found = paths(model, TEXT, **quick)
+    report = paths(model, TEXT, **quick)
     with torch.no_grad():
         stream = bert(BertModel).double()(input_ids=ids(TEXT)).last_hidden_state[0]
-    assert found.output == "states"
-    assert found.value == pytest.approx(float((stream - stream.mean(0)).norm()), rel=1e-9)
-    assert found.difference < 1e-9
-    assert found.lengths[-1].up_to.predicted is None
-    assert found.lengths[-1].up_to.distance < 1e-9
-    assert "states and no logits" in found.notes[0]
-    assert found.goal == Goal("residual_norm")
+    assert report.output == "states"
+    assert report.value == pytest.approx(float((stream - stream.mean(0)).norm()), rel=1e-9)
+    assert report.difference < 1e-9
+    assert report.lengths[-1].up_to.predicted is None
+    assert report.lengths[-1].up_to.distance < 1e-9
+    assert "states and no logits" in report.notes[0]
+    assert report.goal == Goal("residual_norm")
     assert paths(model, TEXT, target="stream_norm", **quick).goal == Goal("stream_norm")
-    assert sum(row.residual_share or 0 for row in found.lengths) == pytest.approx(1, abs=1e-9)
+    assert sum(row.residual_share or 0 for row in report.lengths) == pytest.approx(1, abs=1e-9)
     with pytest.raises(RefusalError, match="residual_norm"):
         paths(model, TEXT, target="a", **quick)
-    with pytest.raises(RefusalError, match="no meaning beside a norm"):
+    with pytest.raises(RefusalError, match="a token or class as target, not a norm"):
         paths(model, TEXT, against="a", **quick)
 
 
@@ -278,11 +278,11 @@ def test_images_come_as_ready_batches() -> None:
     )
     model = ViTForImageClassification(config).eval()
     image = {"pixel_values": torch.randn(1, 3, 16, 16)}
-    found = paths(model, image, draws=0, mlp=False, top=2)
-    assert found.tokens == ()
-    assert found.output == "classes"
-    assert found.difference < 1e-11
-    assert all(row.residual is not None for row in found.lengths)
+    report = paths(model, image, draws=0, mlp=False, top=2)
+    assert report.tokens == ()
+    assert report.output == "classes"
+    assert report.difference < 1e-11
+    assert all(row.residual is not None for row in report.lengths)
     with pytest.raises(RefusalError, match="pixel_values"):
         paths(model, "a photograph")
     with pytest.raises(RefusalError, match="one sequence"):
@@ -340,8 +340,8 @@ def test_broken_weights_are_refused() -> None:
         paths(broken, TEXT, tokenizer=byte_tokenizer())
 
 
-def test_things_of_another_kind_are_refused() -> None:
-    """In a process of its own: here, types are checked before a refusal can be written."""
+def test_arguments_of_wrong_types_are_refused() -> None:
+    """In a subprocess, because beartype would raise before the refusal."""
     code = """
 import torch, attnscope
 from tests.specimens import byte_tokenizer, tiny_llama
@@ -355,13 +355,13 @@ for text, options in (
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    said = ("this is of type list", "this is of type Tensor", "-1 is the last one", "one token or class")
+    expected = ("not a list", "not a Tensor", "-1 is the last one", "a single token or class")
     lines = done.stdout.splitlines()
     assert len(lines) == 4
-    assert all(words in line for words, line in zip(said, lines, strict=True))
+    assert all(words in line for words, line in zip(expected, lines, strict=True))
 
 
-def test_without_a_tokenizer_a_text_is_numbers() -> None:
+def test_without_a_tokenizer_a_text_is_read_as_token_numbers() -> None:
     report = paths(tiny_llama(), "5, 17 3", target="7", draws=0, mlp=False, top=1)
     own = own_logits(tiny_llama(), input_ids=torch.tensor([[5, 17, 3]]))
     assert report.value == pytest.approx(float(own[-1, 7]), abs=1e-5)
@@ -381,10 +381,10 @@ def test_a_word_outside_the_vocabulary_gets_its_nearest_tokens() -> None:
     with pytest.raises(RefusalError, match=r"3 tokens .*Nearest tokens: ' thing'"):
         paths(loaded, TEXT, target="thinge")
     asked = paths(loaded, "The old man and", target="he", draws=0, mlp=False, top=1)
-    assert any("' he' with a space before it is another token" in note for note in asked.notes)
+    assert any("' he' with a leading space is another token" in note for note in asked.notes)
 
 
-def test_a_report_is_plain_data_and_comes_back(report: PathReport, tmp_path: Path) -> None:
+def test_a_report_survives_a_round_trip_as_json(report: PathReport, tmp_path: Path) -> None:
     path = report.save(tmp_path / "paths.json")
     assert PathReport.load(path) == report
     data = json.loads(path.read_text())
@@ -400,7 +400,7 @@ def test_a_report_is_plain_data_and_comes_back(report: PathReport, tmp_path: Pat
         PathReport.load(tmp_path / "nowhere.json")
 
 
-def test_notebooks_get_a_table_and_nothing_from_a_text_runs(report: PathReport) -> None:
+def test_notebooks_get_a_table_and_text_is_escaped(report: PathReport) -> None:
     nasty = replace(report, model="<script>alert(1)</script>")
     assert "<table>" in nasty._repr_html_()
     assert "<script>" not in nasty._repr_html_()

@@ -1,4 +1,4 @@
-"""A model that was trained with BOS is known by its loss: planted by hand, measured by a scan, said by a finding."""
+"""A hand-made model that depends on BOS: a scan measures its loss with and without BOS, and a finding reports it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ ALWAYS, TEXT_ONLY, OF_BOS, OF_A, OF_B, NOISE = range(6)  # channels of the strea
 
 
 def sinking_model(noise: float = 30.0) -> LlamaForCausalLM:
-    """Says b after a and a after b, as long as its one head can rest on BOS; else the head writes `noise` over it.
+    """Return a model that predicts b after a and a after b if its one head can attend to BOS; otherwise the head adds
+    `noise`.
 
-    Queries are one vector, and the key of BOS alone answers it, in the slowest pair of the rotation; the value of every
-    token but BOS writes into a channel that speaks for z.
+    All queries are one vector, which matches the key of BOS only, in the slowest pair of the rotation. The value of
+    every token but BOS writes into a channel that favours z.
     """
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -51,7 +52,7 @@ def sinking_model(noise: float = 30.0) -> LlamaForCausalLM:
         embedding[0, OF_BOS] = 1
         embedding[a, OF_A] = embedding[b, OF_B] = 1
         attention: Any = model.model.layers[0].self_attn
-        slowest = 7  # of the pairs (i, i + 8): it turns by 64 x 10000^(-7/8) = 0.02 over a window
+        slowest = 7  # of the pairs (i, i + 8); it rotates by 64 x 10000^(-7/8) = 0.02 over a window
         attention.q_proj.weight[slowest, ALWAYS] = 10
         attention.k_proj.weight[slowest, OF_BOS] = 10
         attention.v_proj.weight[0, TEXT_ONLY] = 1
@@ -66,7 +67,7 @@ def _scan(model: LlamaForCausalLM, **options: Any) -> Any:
     return scan(model, [SEESAW], tokenizer=tokenizer, samples=4, max_tokens=32, measures="sink_mass", **options)
 
 
-def test_a_model_that_needs_bos_is_told_so() -> None:
+def test_a_model_that_needs_bos_has_a_finding() -> None:
     survey = _scan(sinking_model())
     bos = survey.provenance["bos"]
     assert (bos["begins"], bos["loss_windows"]) == (False, 4)
@@ -83,10 +84,10 @@ def test_a_model_that_needs_bos_is_told_so() -> None:
     assert survey.values("sink_mass").item() < 0.3
 
 
-def test_a_model_that_does_without_is_left_alone() -> None:
+def test_a_model_that_works_without_bos_has_no_finding() -> None:
     survey = _scan(sinking_model(noise=0.0))
     bos = survey.provenance["bos"]
-    # Nothing moves but what attention writes, which is nothing: both losses are of the same numbers.
+    # Attention writes nothing here, so both losses are equal.
     assert bos["loss_with"] == pytest.approx(bos["loss_without"], abs=1e-5)
     assert "missing_bos" not in {found.kind for found in attnscope.diagnose(survey)}
 
@@ -101,13 +102,13 @@ def test_the_loss_is_that_of_the_model_on_the_same_tokens() -> None:
     with torch.no_grad():
         without = model(ids, labels=ids).loss
         labels = put.clone()
-        labels[:, 1] = -100  # the first token of the text has nothing before it without BOS
+        labels[:, 1] = -100  # without BOS, the first token of the text has no context
         with_bos = model(put, labels=labels).loss
     assert found["loss_without"] == pytest.approx(float(without), rel=1e-5)
     assert found["loss_with"] == pytest.approx(float(with_bos), rel=1e-5)
 
 
-def test_it_is_cheap() -> None:
+def test_the_bos_loss_runs_few_forwards() -> None:
     model, read = tiny_llama(), []
     loaded = in_memory(model, byte_tokenizer())
     model.register_forward_pre_hook(lambda _, args, kwargs: read.append(kwargs["input_ids"].shape), with_kwargs=True)

@@ -1,4 +1,4 @@
-"""Block by block: the survey of `--stream-weights` is the survey of the model, bit for bit, or there is none."""
+"""A scan with `--stream-weights` equals the normal scan bit for bit, or is refused."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ def whole(folder: Path, batches: list[dict[str, Tensor]]) -> Survey:
     return scan(str(folder), batches)
 
 
-def same(one: Survey, other: Survey) -> bool:
-    """All numbers, and all that is said of model and verification but where the weights lay."""
+def same(first: Survey, second: Survey) -> bool:
+    """Return whether numbers and provenance are equal, except for the location of weights."""
 
-    def said(survey: Survey) -> dict[str, Any]:
+    def described(survey: Survey) -> dict[str, Any]:
         model = {name: value for name, value in survey.provenance["model"].items() if name != "placed"}
         return {**survey.provenance, "model": model, "created": None}
 
-    return one.cells == other.cells and one.cards == other.cards and said(one) == said(other)
+    return first.cells == second.cells and first.cards == second.cards and described(first) == described(second)
 
 
 def test_streamed_weights_give_the_same_survey(
     folder: Path, batches: list[dict[str, Tensor]], whole: Survey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one round and, with hardly any memory, in one for every batch; and never is more than one block held."""
+    """Run in one round, and with little memory in one round per batch. Never more than one block is in memory."""
     held_now: list[nn.Module] = []
     most: list[int] = []
 
@@ -101,7 +101,7 @@ def test_half_the_layers_on_disk_give_the_same_survey(
 def test_a_model_of_ones_own_with_weights_on_disk_is_the_same_model(
     folder: Path, batches: list[dict[str, Tensor]], whole: Survey
 ) -> None:
-    """Hooks that somebody else put there: hash, weights and numbers are read through them."""
+    """The model has hooks of another library: hash, weights and numbers are read through them."""
     spread = load(str(folder), device_map={"": "cpu", "model.layers": "disk"}).model
     plain = load(str(folder)).model
     first, second = (scan(model, batches) for model in (spread, plain))
@@ -110,7 +110,7 @@ def test_a_model_of_ones_own_with_weights_on_disk_is_the_same_model(
     assert is_offloaded(spread)
 
 
-def test_what_is_held_is_put_back_after_an_exception(folder: Path) -> None:
+def test_block_weights_are_released_after_an_exception(folder: Path) -> None:
     model = load(str(folder), stream_weights=True).model
     block = model.get_submodule("model.layers.0")
     before = {id(module): vars(module).get("forward") for module in block.modules()}
@@ -126,7 +126,7 @@ def test_what_is_held_is_put_back_after_an_exception(folder: Path) -> None:
     assert before == {id(module): vars(module).get("forward") for module in block.modules()}
 
 
-def test_read_weights_are_kept_by_nobody(folder: Path) -> None:
+def test_streamed_weights_are_released(folder: Path) -> None:
     model = load(str(folder), stream_weights=True).model
     plain = dict(load(str(folder)).model.named_parameters())
     reach = offloaded.in_reach(model)
@@ -137,21 +137,21 @@ def test_read_weights_are_kept_by_nobody(folder: Path) -> None:
 
 @pytest.mark.parametrize("family", ["gptj", "gemma2", "jamba"])
 def test_families_pass_their_stream_from_block_to_block(family: str) -> None:
-    """Tuples with maps beside the stream, windows by layer, blocks without attention."""
+    """Blocks that return tuples with maps, blocks with windows, and blocks without attention."""
     model, batch = tiny(family)
     assert scan(model, [batch]).cells == scan(model, [batch], stream_weights=True).cells
 
 
 def test_shared_blocks_and_two_stacks_are_refused() -> None:
     model, batch = tiny("albert")
-    with pytest.raises(RefusalError, match=r"is run 2 times.*`stream_weights=`"):
+    with pytest.raises(RefusalError, match=r"runs 2 times.*`stream_weights=`"):
         scan(model, [batch], stream_weights=True)
     with pytest.raises(RefusalError, match=r"2 stacks of blocks.*`device_map"):
         scan(tiny_t5(), [TEXT], tokenizer=byte_tokenizer(), samples=2, max_tokens=9, stream_weights=True)
 
 
 def test_state_beside_the_stream_is_refused() -> None:
-    """A block that reads what an earlier one left behind: run by itself it gives something else."""
+    """A block that reads the state of an earlier block has another output when it runs alone."""
     model = tiny_llama()
     layers = model.model.layers
     layers[0].register_forward_hook(lambda module, args, output: vars(layers[2]).update(left=output.mean()))

@@ -1,4 +1,4 @@
-"""A checkup says what is there, what is missing and how to get it, and that a scan is verified."""
+"""A checkup lists what is installed and what is missing, with install commands, and whether a scan is verified."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_whole_checkup() -> None:
     by_name = {(check.group, check.name): check for check in found.checks}
     assert by_name["extras", "torch"].found.startswith(f"torch {metadata.version('torch')}, transformers ")
     assert by_name["versions", "numpy"].found == metadata.version("numpy")
-    assert by_name["extras", "gguf"].state == "well"  # of the extras that tests need
+    assert by_name["extras", "gguf"].state == "well"  # one of the extras that tests need
     assert by_name["scan", "pocket"].found.startswith("verified, largest difference")
     assert "2.0 MB" in by_name["cache", "folder"].found
     assert ("extras", "dev") not in by_name
@@ -50,7 +50,7 @@ def test_what_is_missing_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert Checkup((ray, torch)).well  # an extra is not needed
 
 
-def test_a_scan_that_is_refused_or_not_verified_is_ill(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_or_unverified_scan_fails_the_checkup(monkeypatch: pytest.MonkeyPatch) -> None:
     import attnscope.commands.scan.run as scanning
 
     def refuse(*_: object, **__: object) -> None:
@@ -69,13 +69,13 @@ def test_a_scan_that_is_refused_or_not_verified_is_ill(monkeypatch: pytest.Monke
 def test_the_command_clears_the_cache_and_says_how_much(cache: Path) -> None:
     done = command("doctor", "--clear-cache")
     assert done.returncode == 0, done.stdout
-    assert "2.0 MB were in it" in " ".join(done.stdout.split())
+    assert "which held 2.0 MB" in " ".join(done.stdout.split())
     assert not cache.exists()
     assert cache_folder.cache_size() == 0
-    assert command("doctor", "--clear-cache").returncode == 0  # twice does no harm
+    assert command("doctor", "--clear-cache").returncode == 0  # clearing twice is safe
 
 
-def test_a_link_in_place_of_the_cache_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_symlink_as_cache_folder_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "precious").write_text("mine")
@@ -86,7 +86,7 @@ def test_a_link_in_place_of_the_cache_is_not_followed(tmp_path: Path, monkeypatc
     assert not (tmp_path / "attnscope").exists()
 
 
-def test_the_command_says_what_is_wrong_and_leaves_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_says_what_is_wrong_and_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     sick = Checkup((Check("scan", "pocket", "ill", "not verified", "Tell us."),))
     monkeypatch.setattr(room, "doctor", lambda: sick)
     done = command("doctor")

@@ -1,4 +1,4 @@
-"""Configurations driven into each phase: what is predicted from the spread of logits is what is measured."""
+"""Configurations in each phase: the entropy predicted from the spread of logits is the measured one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import attnscope
 
 
 def scanned(folder: Path, spread: float):
-    """Logits of normed tokens of width d and weights of deviation w have deviation d w^2, whatever the head's size."""
+    """Scan a model. With normalised tokens of width d and weights of deviation w, logits have deviation d w^2."""
     config = GPT2Config(
         vocab_size=97, n_positions=64, n_embd=64, n_layer=2, n_head=4, initializer_range=(spread / 64) ** 0.5
     )
@@ -27,7 +27,8 @@ def test_a_configuration_starts_where_its_weights_put_it(tmp_path, spread, phase
     assert finding.details["phase"] == phase
     predicted, measured = (finding.details[f"{word}_entropy_share"] for word in ("predicted", "measured"))
     if phase != "frozen":
-        # The limit of long rows; r of each row is noisy at up to 64 keys, and ln n small: a tenth of the largest.
+        # The prediction holds for long rows. With up to 64 keys r is noisy, so the tolerance is a tenth of the largest
+        # entropy.
         assert predicted == pytest.approx(measured, abs=0.1)
     else:
         assert measured < 0.5
@@ -35,6 +36,6 @@ def test_a_configuration_starts_where_its_weights_put_it(tmp_path, spread, phase
         assert squares[0] == pytest.approx(squares[1], abs=0.15)
 
 
-def test_weights_that_were_trained_are_not_asked():
+def test_trained_weights_are_not_measured_for_the_phase():
     survey = attnscope.scan("pocket", measures="entropy", samples=1, max_tokens=16)
     assert set(survey.cards) == {"entropy"}

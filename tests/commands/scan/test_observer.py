@@ -1,4 +1,4 @@
-"""Where a layer attends twice in one pass, a sequence counts once: by the mean, at the place of the larger value."""
+"""If a block attends twice per pass, a sequence counts once: with the mean value and the location of the larger one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_place_belongs_to_the_larger_value() -> None:
 
 
 def test_a_resumed_scan_gives_the_same_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measures that a model does not allow are said with the same words whether a scan was interrupted or not."""
+    """The reasons for missing measures are equal whether a scan was interrupted or not."""
     from attnscope.hf.anatomy import weights as weights_module
 
     whole_weights = weights_module.weights

@@ -1,4 +1,4 @@
-"""`scan` and `collapse` of folders of pictures and of sounds: the numbers of the same batches made by hand."""
+"""`scan` and `collapse` of folders of pictures and sounds give the numbers of the same batches made by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.specimens import save_specimen
 
 
 def ears() -> hf.Wav2Vec2Model:
-    """Hears a step every 20 samples."""
+    """Return an audio model with one step per 20 samples."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
     steps = {"conv_dim": (8, 8), "conv_stride": (5, 4), "conv_kernel": (10, 8), "num_feat_extract_layers": 2}
@@ -29,7 +29,7 @@ def ears() -> hf.Wav2Vec2Model:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Five pictures of other sizes, which are scaled to one."""
+    """Five pictures of different sizes, which are scaled to one size."""
     place = tmp_path / "photos"
     place.mkdir()
     draw = np.random.default_rng(0)

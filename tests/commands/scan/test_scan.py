@@ -1,4 +1,4 @@
-"""The whole way from a model and a corpus to a survey, against dense attention worked out beside it."""
+"""End to end from a model and a corpus to a survey, compared with dense attention."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _scan(**options: Any) -> Survey:
 
 
 def test_numbers_equal_those_of_dense_maps() -> None:
-    """Eager maps of the same model on the same sequences, and the textbook formulas."""
+    """Compare with textbook formulas on the eager maps of the same model and sequences."""
     model = tiny_llama()
     ids = torch.randint(0, 257, (3, 20), generator=torch.Generator().manual_seed(1))
     survey = scan(model, [{"input_ids": ids}])
@@ -67,8 +67,8 @@ def test_only_the_named_measures_are_taken() -> None:
     assert set(_scan(measures="entropy, spike").cards) == {"entropy", "spike"}
 
 
-def test_batch_size_and_order_do_not_show() -> None:
-    """Other batches, other padding: the same numbers to rounding, the same counts exactly."""
+def test_batch_size_and_order_do_not_change_the_numbers() -> None:
+    """Other batches and padding give the same numbers up to rounding, and exactly the same counts."""
     texts = [TEXT[i : i + 10 + 3 * i] for i in range(8)]
     one = scan(tiny_llama(), texts, tokenizer=byte_tokenizer(), batch_size=1)
     many = scan(tiny_llama(), texts, tokenizer=byte_tokenizer(), batch_size=8)
@@ -97,8 +97,8 @@ class _Stopped(KeyboardInterrupt):
     pass
 
 
-def test_an_interrupted_scan_goes_on_to_the_same_survey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in the middle of the third batch: two are kept, the half-done one leaves no trace."""
+def test_resume_after_ctrl_c_equals_unbroken_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C in the third batch, two batches are kept and the third leaves no partial result."""
     whole = _scan(batch_size=1)
     kept = tmp_path / "partial.json"
     seen: list[int] = []
@@ -142,11 +142,11 @@ def test_resuming_with_other_options_is_refused(tmp_path: Path, monkeypatch: pyt
 
 
 def test_out_of_memory_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of more than two sequences fail half-way through, as an allocator would."""
+    """Batches of more than two sequences fail half-way with an allocator's error."""
     whole = _scan(batch_size=2)
     sizes: list[int] = []
 
-    def small_machine(model: Any, found: Any, receive: Any) -> Any:
+    def small_machine(model: Any, survey: Any, receive: Any) -> Any:
         def fail(frame: Any) -> None:
             receive(frame)
             batch = (frame.stream if hasattr(frame, "stream") else frame.mixed).shape[0]
@@ -154,7 +154,7 @@ def test_out_of_memory_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None
             if batch > 2 and frame.layer == 2:
                 raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
 
-        return tap(model, found, fail)
+        return tap(model, survey, fail)
 
     monkeypatch.setattr(subject_module, "tap", small_machine)
     halved = _scan(batch_size=4)
@@ -175,10 +175,8 @@ def test_one_sequence_too_large_for_memory_is_refused(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("call", [1, 30, 100, 170])
-def test_ctrl_c_while_a_batch_is_entered_waits_for_it(
-    call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A real SIGINT in the middle of the ledger's work: the batch is entered whole, then the scan stops."""
+def test_ctrl_c_is_deferred_while_a_batch_is_added(call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real SIGINT while a batch is added: the batch is added as a whole, then the scan stops."""
     whole = _scan(batch_size=2)
     honest, calls = SurveyBuilder.observe, []
 
@@ -213,7 +211,7 @@ def test_a_layer_that_attends_twice_counts_a_sequence_once() -> None:
     assert {int(np.max(cell.moments.count)) for key, cell in survey.cells.items() if key.measure == "entropy"} == {3}
 
 
-def test_a_decoder_that_reads_one_token_says_nothing() -> None:
+def test_a_decoder_that_reads_one_token_is_not_measured() -> None:
     ids = torch.randint(0, 257, (2, 9), generator=torch.Generator().manual_seed(2))
     survey = scan(tiny_t5(), [{"input_ids": ids, "decoder_input_ids": torch.zeros(2, 1, dtype=torch.long)}])
     assert {key.stack for key in survey.cells if survey.cards[key.measure].scope != "weights"} == {"encoder"}
@@ -238,7 +236,7 @@ def test_padded_batches_are_verified_too(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_shards_merge_to_the_whole() -> None:
-    """Two halves of a corpus, merged, are the survey of all of it, bit for bit."""
+    """The merged surveys of two halves of a corpus equal the survey of all of it, bit for bit."""
     model, ids = tiny_llama(), torch.randint(0, 257, (4, 12), generator=torch.Generator().manual_seed(3))
     parts = [{"input_ids": ids[i : i + 1]} for i in range(4)]
     left, right = scan(model, parts[:2]), scan(model, parts[2:])
@@ -318,7 +316,7 @@ def test_a_bare_batch_and_a_generator_of_batches_are_taken() -> None:
         ({"nonsense": torch.zeros(2, 9)}, "does not run on the first batch"),
         (
             {"input_ids": torch.ones(2, 4).long(), "attention_mask": torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0]])},
-            "without a single real token",
+            "that is only padding",
         ),
     ],
 )
@@ -328,7 +326,7 @@ def test_batches_that_do_not_run_are_refused_in_a_sentence(batch: dict[str, torc
 
 
 def test_special_tokens_outside_the_vocabulary_are_left_out() -> None:
-    """A shrunken configuration keeps its big sister's BOS; a tokenizer may pad with a token the model lacks."""
+    """A small configuration keeps the BOS id of the full model; a tokenizer may pad with a token the model lacks."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(n_layer=1, n_head=2, n_embd=16, n_positions=64, vocab_size=257)

@@ -1,4 +1,4 @@
-"""A scan in parts: a plan that is plain data, a subject that needs no loader, shards that make the whole again."""
+"""The parts of a scan: a plan is plain data, a subject needs no loader, and shards add up to the whole."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_shards_make_the_survey_of_the_whole_bit_for_bit() -> None:
     assert together.provenance["corpus"]["sequences"] == 6
 
 
-def test_a_shard_goes_on_where_another_stopped() -> None:
+def test_a_shard_continues_from_the_survey_of_an_interrupted_one() -> None:
     plan, subject, prepared = _planned()
     seen: list[int] = []
     whole = scan_shard(plan, subject, prepared, after_each=lambda shard: seen.append(shard.sequences))

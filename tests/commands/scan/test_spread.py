@@ -1,4 +1,4 @@
-"""One plan, many hands: workers, parts of a job array and one process give one survey, bit for bit."""
+"""Workers, the parts of a job array and a single process give the same survey, bit for bit."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_two_workers_give_the_survey_of_one_process(given: tuple[str, str], whol
         *given, **OPTIONS, store=tmp_path / "store", progress=lambda stage, done, *_: told.append((stage, done))
     )
     assert _same(whole, again)
-    assert not [done for stage, done in told if stage == "scanning"]  # a finished shard is never done twice
+    assert not [done for stage, done in told if stage == "scanning"]  # a finished shard never runs twice
 
 
 def test_parts_of_a_job_array_meet_in_a_store(given: tuple[str, str], whole: Survey, tmp_path: Path) -> None:
@@ -76,8 +76,10 @@ def test_parts_of_a_job_array_meet_in_a_store(given: tuple[str, str], whole: Sur
         scan(*given, **OPTIONS, seed=3, store=store)
 
 
-def test_what_is_kept_of_a_scan_with_several_shards(given: tuple[str, str], whole: Survey, tmp_path: Path) -> None:
-    """Stopped in the second shard: the first is a file, the begun one a checkpoint, and the rest follows."""
+def test_an_interrupted_scan_keeps_finished_shards_and_a_checkpoint(
+    given: tuple[str, str], whole: Survey, tmp_path: Path
+) -> None:
+    """If stopped in the second shard, the first is stored, the second is a checkpoint, and the rest runs later."""
     kept = tmp_path / "survey.partial.json"
 
     def stop(stage: str, done: int, total: int, tokens: int) -> None:
@@ -96,7 +98,7 @@ def test_what_is_kept_of_a_scan_with_several_shards(given: tuple[str, str], whol
 
 
 def test_workers_that_cannot_begin_leave_an_interrupted_scan_alone(given: tuple[str, str], tmp_path: Path) -> None:
-    """A typo in the corpus costs nothing; a scan that begins takes the place of the earlier one."""
+    """A typo in the corpus deletes nothing; a scan that starts replaces the earlier one."""
     kept, shards = tmp_path / "survey.partial.json", tmp_path / "survey.partial.shards"
     Store.open(shards, {"seed": 3}, "ab" * 32, 2)
     kept.write_text("{}")
@@ -109,8 +111,8 @@ def test_workers_that_cannot_begin_leave_an_interrupted_scan_alone(given: tuple[
     assert json.loads((shards / PLAN).read_text())["plan"]["seed"] == 0
 
 
-def test_names_stay_as_they_were_given_where_workers_are_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise what workers read would be called another corpus than what one process reads."""
+def test_local_workers_keep_relative_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the corpus would have another name with workers than in one process."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
     loading, sampling = Loading("float32", "cpu", False, 0, False, False), Sampling(4)
@@ -140,8 +142,8 @@ def test_bad_input(given: tuple[str, str], options: dict[str, Any], sentence: st
         scan(given[0], given[1], **{**OPTIONS, **options})
 
 
-def test_a_model_in_memory_stays_here() -> None:
-    with pytest.raises(RefusalError, match="cannot be handed to them"):
+def test_a_model_in_memory_is_refused_with_workers() -> None:
+    with pytest.raises(RefusalError, match="cannot use one in memory"):
         scan(tiny_llama(), [TEXT], tokenizer=byte_tokenizer(), workers=2)
 
 

@@ -1,4 +1,4 @@
-"""A corpus larger than memory: blocks by number, whatever file they are in, and shards that are made when wanted."""
+"""A corpus larger than memory is read as numbered blocks of text, and its shards are made on demand."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def test_a_streamed_scan_is_the_same_alone_and_by_parts(tmp_path: Path, monkeypa
     merged = scan(model, corpus, **options, store=tmp_path / "store")
     assert merged.cells == whole.cells
     assert merged.excerpts == whole.excerpts
-    monkeypatch.setattr("attnscope.hf.loading.feed.MOST_SHARDS", 2)  # two shards, of two pieces and one
+    monkeypatch.setattr("attnscope.hf.loading.feed.MOST_SHARDS", 2)  # two shards, with two pieces and one piece
     assert scan(model, corpus, **options, store=tmp_path / "few").cells == whole.cells
     assert len(list((tmp_path / "few").glob("*.shard"))) == 2
 
 
 def test_every_stretch_of_text_has_the_same_chance(tmp_path: Path) -> None:
-    """Fifty notes of a line beside a book are a hundredth of the text, and not half of what is read."""
+    """Fifty notes of one line beside a book are a hundredth of the text, so they are a hundredth of what is read."""
     folder = tmp_path / "corpus"
     folder.mkdir()
     (folder / "book.jsonl").write_text("".join(f'"{n:06} is a line of the book"\n' for n in range(4000)))
@@ -99,12 +99,12 @@ def test_every_stretch_of_text_has_the_same_chance(tmp_path: Path) -> None:
         ]
     )
     assert set(drawn.sum(axis=1)) == {10}
-    assert np.abs(drawn - 10 * shares).max() < 1  # never further from its share than rounding
+    assert np.abs(drawn - 10 * shares).max() < 1  # equal to its share up to rounding
     errors = np.sqrt(10 * shares * (1 - 10 * shares) / len(drawn))
-    assert (np.abs(drawn.mean(axis=0) - 10 * shares) < 5 * errors).all()  # and in the mean exactly that
+    assert (np.abs(drawn.mean(axis=0) - 10 * shares) < 5 * errors).all()  # and equal to it on average
 
 
-def test_a_corpus_elsewhere(tmp_path: Path) -> None:
+def test_a_corpus_is_read_from_an_address(tmp_path: Path) -> None:
     fsspec = pytest.importorskip("fsspec")
     data = _write(tmp_path, "jsonl").read_bytes()
     fsspec.filesystem("memory").pipe_file("/attnscope-corpus/c.jsonl", data)
@@ -125,7 +125,7 @@ def test_a_damaged_stream_is_refused(tmp_path: Path) -> None:
         stream(tmp_path / "empty.jsonl")
 
 
-def test_a_stream_that_is_damaged_further_on_is_refused_by_its_place(
+def test_damage_further_on_in_a_stream_is_refused_with_its_offset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = _write(tmp_path, "parquet")

@@ -1,4 +1,4 @@
-"""Made-up runs: a model whose heads lose their entropy in one layer while the loss still falls, then spikes.
+"""Synthetic runs: heads of one block lose their entropy while the loss still falls, and then the loss spikes.
 
 from tests.commands.timeline.sample import header, look, sample_timeline, write_run
 """
@@ -32,7 +32,7 @@ def header(layers: int = 3, heads: int = 2, model: str = "a model", **settings: 
 
 
 def look(number: int, layers: int = 3, heads: int = 2, seed: int = 0, every: int = 50, falls: int = 12) -> Look:
-    """From look `falls` on, head 0 of layer 1 goes blind; the loss follows ten looks later."""
+    """Return one look. From look `falls` on, head 0 of block 1 loses its entropy; the loss rises ten looks later."""
     draw = np.random.default_rng((seed, number))
     step = every * (number + 1)
     entropy = 3.0 + 0.1 * draw.normal(size=(layers, heads))

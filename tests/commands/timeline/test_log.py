@@ -1,4 +1,4 @@
-"""A run on disk: whole lines or nothing, after a kill or on a full disk; one writer; steps never doubled."""
+"""A run folder holds whole lines only, also after a kill or on a full disk; it has one writer and no repeated steps."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from attnscope.commands.timeline.read import RunReader, read_run
-from attnscope.commands.watch.run_folder import FolderLock, RunLog, RunLogStopped, _held_by_number
+from attnscope.commands.watch.run_folder import LOCK, RunLog, RunLogStopped
 from attnscope.core.errors import RefusalError
+from attnscope.core.locks import FolderLock, held_by_number
 from tests.commands.timeline.sample import header, look, looks, write_run
 
 ROOT = Path(__file__).parents[3]
@@ -73,7 +74,7 @@ def test_a_half_written_last_line_is_left_out_and_read_when_it_is_whole(tmp_path
         assert not reader.timeline.notes
 
 
-def test_a_damaged_line_costs_one_look_and_is_said(tmp_path: Path) -> None:
+def test_a_damaged_line_loses_one_look_and_is_noted(tmp_path: Path) -> None:
     write_run(tmp_path / "run", 4)
     file = tmp_path / "run" / "looks.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)
@@ -91,7 +92,7 @@ from pathlib import Path
 from dataclasses import replace
 from attnscope.commands.watch.run_folder import RunLog
 from tests.commands.timeline.sample import header, look
-log = RunLog.create(Path(sys.argv[1]), header())
+log = RunLog.create(Path(sys.argv[1]), header(12, 100))
 one = look(0, layers=12, heads=100)
 print("ready", flush=True)
 for step in range(1, 10**9):
@@ -100,7 +101,7 @@ for step in range(1, 10**9):
 
 
 def _writer(folder: Path) -> subprocess.Popen[bytes]:
-    """A process that appends as fast as it can."""
+    """Start a process that appends looks as fast as it can."""
     started = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(folder)],
         cwd=ROOT,
@@ -124,7 +125,7 @@ def test_kill_9_in_the_middle_of_a_write_leaves_a_readable_run(tmp_path: Path) -
         steps = _steps(folder)  # while it is written
         assert steps == list(range(1, len(steps) + 1))
         with pytest.raises(RefusalError, match=f"in use by process {writer.pid}"):
-            RunLog.resume(folder, header(), step=0)
+            RunLog.resume(folder, header(12, 100), step=0)
     finally:
         writer.send_signal(signal.SIGKILL)
         writer.wait()
@@ -133,11 +134,11 @@ def test_kill_9_in_the_middle_of_a_write_leaves_a_readable_run(tmp_path: Path) -
     steps = _steps(folder)
     assert len(steps) > 3
     assert steps == list(range(1, len(steps) + 1))
-    # What a kill between two parts of one write leaves: half a line. The next writer cuts it off.
+    # A kill in the middle of a write leaves half a line. The next writer cuts it off.
     with file.open("ab") as stream:
         stream.write(look(0).line()[:100])
     assert _steps(folder) == steps
-    with RunLog.resume(folder, header(), step=steps[-2]) as log:
+    with RunLog.resume(folder, header(12, 100), step=steps[-2]) as log:
         log.append(replace(look(0), step=steps[-1]))
     assert _steps(folder) == steps
     assert all(json.loads(line) for line in file.read_bytes().splitlines())
@@ -161,21 +162,21 @@ def test_a_folder_in_use_is_refused_and_free_again_after_close(tmp_path: Path) -
 
 
 def test_without_locks_of_the_system_the_number_in_the_file_decides(tmp_path: Path) -> None:
-    lock = FolderLock(tmp_path)
-    assert _held_by_number(lock.path)
+    lock = FolderLock(tmp_path, LOCK)
+    assert held_by_number(lock.path)
     lock.release()
-    assert not _held_by_number(lock.path)
+    assert not held_by_number(lock.path)
     child = os.fork()
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
     lock.path.write_text(f"{child} {os.uname().nodename}\n")
-    assert not _held_by_number(lock.path)
+    assert not held_by_number(lock.path)
     lock.path.write_text("1 another-machine\n")
-    assert _held_by_number(lock.path)
+    assert held_by_number(lock.path)
     long_ago = time.time() - 7200
     os.utime(lock.path, (long_ago, long_ago))
-    assert not _held_by_number(lock.path)
+    assert not held_by_number(lock.path)
 
 
 def test_a_run_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
@@ -198,7 +199,7 @@ def test_resuming_drops_later_looks_and_never_doubles_a_step(tmp_path: Path) -> 
     assert read.steps.tolist() == [50, 100, 150, 200, 250, 300, 350]
     assert read.header.resumed == (170,)
     assert read.header.settings["every"] == 25
-    # A reader that was half-way through the lines that are gone begins again.
+    # A reader that had read some of the dropped lines starts again.
     assert [one.step for one in reader.more()] == read.steps.tolist()
     assert reader.more() == ()
 
@@ -214,7 +215,7 @@ def test_resuming_before_the_first_look_and_where_there_is_no_run(tmp_path: Path
 
 def test_a_header_of_another_model_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
     write_run(tmp_path, 3)
-    with pytest.raises(RefusalError, match=r"is a run of another model .*give a folder of its own"):
+    with pytest.raises(RefusalError, match=r"is a run of another model .*give each model its own folder"):
         RunLog.resume(tmp_path, header(layers=4, model="another"), step=0)
     assert _steps(tmp_path) == [50, 100, 150]
     RunLog.resume(tmp_path, header(), step=150).close()  # and the lock is free
@@ -226,7 +227,7 @@ def test_a_full_disk_stops_the_log_and_keeps_what_was_there(tmp_path: Path, monk
     real = os.write
 
     def full(descriptor: int, content: bytes) -> int:
-        """Takes a few bytes, as a disk does that is nearly full, and then no more."""
+        """Write a few bytes and then fail, as on a nearly full disk."""
         if len(content) > 50 and not taken:
             taken.append(1)
             return real(descriptor, content[:50])
@@ -247,7 +248,7 @@ def test_a_full_disk_stops_the_log_and_keeps_what_was_there(tmp_path: Path, monk
     assert _steps(tmp_path) == [50, 100]
 
 
-def test_a_real_full_device_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_full_device_is_reported_in_a_sentence(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
     log = RunLog.create(tmp_path, header())

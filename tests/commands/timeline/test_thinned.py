@@ -1,4 +1,4 @@
-"""Thinning hides nothing that stood out; trends and trouble are found where they were planted."""
+"""Thinning keeps spikes; trends and loss trouble are found where they were planted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_spike_of_one_look_survives_in_both_directions() -> None:
     assert thin[43, 0] == 50.0
     assert thin[70, 1] == -3.0
     assert (np.delete(thin[:, 0], 43) == 1).all()
-    assert columns.words(1000).startswith("1,000 looks are drawn as 100: of 10 neighbours each place shows")
+    assert columns.words(1000).startswith("1,000 looks are drawn in 100 columns: of 10 neighbouring looks, each column")
 
 
 def test_every_thinned_number_is_one_that_was_measured_in_its_column() -> None:
@@ -60,4 +60,4 @@ def test_what_moved_most_is_the_head_that_was_planted() -> None:
     assert (found["entropy"].layer, found["entropy"].head) == (1, 0)
     assert found["entropy"].last < 0.5 < found["entropy"].first
     assert found["spike"].head is None
-    assert "relative_residual" not in found  # it stood still
+    assert "relative_residual" not in found  # it did not move

@@ -15,6 +15,7 @@ from attnscope.commands.timeline.words import verdict, when
 from attnscope.commands.watch.look import Look, Values, fingerprint
 from attnscope.core.decoding import FieldError
 from attnscope.core.errors import RefusalError
+from attnscope.core.hashes import unchecked
 from tests.commands.timeline.sample import look, sample_timeline
 
 
@@ -56,7 +57,7 @@ def test_unknown_words_are_refused_with_what_there_is() -> None:
         timeline.series("entropy", site="cross")
 
 
-def test_an_alarm_knows_its_end() -> None:
+def test_an_alarm_has_the_step_of_its_end() -> None:
     began = sample_timeline(20).alarms
     assert [(spell.alarm.rule, spell.alarm.since, spell.alarm.step, spell.ended) for spell in began] == [
         ("entropy_collapse", 750, 850, None)
@@ -64,7 +65,7 @@ def test_an_alarm_knows_its_end() -> None:
     assert sample_timeline(40).alarms[0].ended == 1350
 
 
-def test_what_renews_an_alarm_belongs_to_it() -> None:
+def test_renewals_belong_to_their_alarm() -> None:
     run = sample_timeline(40)
     first = run.alarms[0].alarm
     later = replace(first, step=900, layers=(1, 2), heads=((1, 0), (2, 1)), renewed=True, sentence="Now in two layers.")
@@ -85,7 +86,7 @@ def test_alarms_of_earlier_files_with_severity_info_are_notes() -> None:
     assert [alarm.severity for alarm in Look.from_json(look).alarms] == ["note"]
 
 
-def test_the_past_is_told_as_past_and_what_holds_as_still_on() -> None:
+def test_ended_alarms_have_two_steps_and_others_are_still_on() -> None:
     assert verdict(sample_timeline(40)).sentence.endswith("since step 750; the loss was normal then. (1 warning)")
     assert when(sample_timeline(20).alarms[0]) == "Since step 850, still on"
     assert when(sample_timeline(40).alarms[0]) == "Steps 850 to 1,350"
@@ -113,9 +114,10 @@ def test_runs_beside_each_other_are_saved_together(tmp_path: Path) -> None:
     assert set(read.table().run) == {"run", "other"}
     assert repr(read) == "<Timeline of run: 3 looks to step 150, 0 alarms, beside 1 other run>"
     document = json.loads((tmp_path / "timeline.json").read_text())
+    del document["sha256"]
     document["beside"][0]["beside"] = [dict(document["beside"][0])]
     (tmp_path / "timeline.json").write_text(json.dumps(document))
-    with pytest.raises(RefusalError, match=r"damaged inside \(beside\[0\]"):
+    with pytest.raises(RefusalError, match=r"damaged \(beside\[0\]"):
         Timeline.load(tmp_path / "timeline.json")
 
 
@@ -126,7 +128,7 @@ def test_numbers_that_are_not_finite_travel_as_null() -> None:
     assert values.layers is None
     line = Look(1, float("nan"), 0.0, 0, 0.0, (values,)).line()
     assert b"NaN" not in line
-    read = Look.from_json(json.loads(line))
+    read = Look.from_json(json.loads(unchecked(line.rstrip())))
     assert read.loss is None
     np.testing.assert_array_equal(read.values[0].numbers, [[1.23457, np.nan], [np.nan, np.nan]])
 
@@ -145,7 +147,7 @@ def test_six_figures_of_any_size() -> None:
     "rows",
     [[["1", 2]], [[True, 2]], [[1], [1, 2]], "text", [1, 2], [[[1]]], [[10**400]]],
 )
-def test_what_are_no_numbers_is_refused(rows: object) -> None:
+def test_values_that_are_not_numbers_are_refused(rows: object) -> None:
     with pytest.raises(FieldError):
         Values.from_json({"measure": "m", "part": "value", "stack": "s", "site": "self", "heads": rows})
 

@@ -1,4 +1,4 @@
-"""Arms are measured by the few measures behind the findings that tests speak of: all of them would cost minutes."""
+"""Measure arms with only a few measures, because all of them would take minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`attnscope treat` as it is typed: a screen, a folder, JSON; bad input is one sentence and exit code 2."""
+"""`attnscope treat` on the command line: screen, folder, JSON, and refusals in one sentence."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [str(folder / "model"), str(folder / "text.txt")]
 
 
-def test_a_screen_and_a_folder_whose_model_every_command_takes(given: list[str], tmp_path: Path) -> None:
+def test_treat_writes_a_folder_whose_model_other_commands_load(given: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
     typed = ["treat", *given, "--remedy", "gated_output", *STEPS, *QUICK, "--out", str(out)]
     answer = CliRunner().invoke(app, typed, catch_exceptions=False)
     assert answer.exit_code == 0, answer.output
-    shown = answer.stdout.strip().splitlines()
-    assert len(shown) <= 30
-    assert "gated_output has nothing to answer" in shown[0]  # no finding crossed a threshold
-    assert sorted(one.name for one in out.iterdir()) == ["model", "treatment.html", "treatment.json"]
-    found = attnscope.load(out / "treatment.json")
-    assert isinstance(found, Treatment)
-    assert found.remedy.name == "gated_output"
-    assert "<table" in found._repr_html_() or "<svg" in found._repr_html_() or "<div" in found._repr_html_()
-    assert found.chart("loss").to_dict()
+    lines = answer.stdout.strip().splitlines()
+    assert len(lines) <= 30
+    assert "gated_output cannot be judged by findings" in lines[0]  # no finding crossed a threshold
+    assert sorted(path.name for path in out.iterdir()) == ["model", "treatment.html", "treatment.json"]
+    treatment = attnscope.load(out / "treatment.json")
+    assert isinstance(treatment, Treatment)
+    assert treatment.remedy.name == "gated_output"
+    assert "<table" in treatment._repr_html_() or "<svg" in treatment._repr_html_() or "<div" in treatment._repr_html_()
+    assert treatment.chart("loss").to_dict()
     measured = attnscope.scan(out / "model", given[1], samples=2, max_tokens=16, measures=["entropy"])
     assert measured.provenance["model"]["treated"]["variant"] == "gated_output"
     page = attnscope.report(out / "treatment.json", tmp_path / "again.html")
@@ -62,8 +62,8 @@ def test_json_is_json_and_nothing_else(given: list[str], tmp_path: Path) -> None
         (["--remedy", "gated_outptu"], "Did you mean 'gated_output'"),
         (["--remedy", "gated_output", "--blocks", "9"], "not in block 9"),
         (["--remedy", "gated_output", "--blocks", "two"], "does not name blocks"),
-        (["--remedy", "gated_output", "--set", "how"], "no setting"),
-        (["--remedy", "prune", "--heads", "99"], "99 cannot be taken out"),
+        (["--remedy", "gated_output", "--set", "how"], "is not a setting"),
+        (["--remedy", "prune", "--heads", "99"], "99 cannot be removed"),
     ],
 )
 def test_bad_input_ends_with_one_sentence(given: list[str], tmp_path: Path, typed: list[str], words: str) -> None:
@@ -75,7 +75,7 @@ def test_bad_input_ends_with_one_sentence(given: list[str], tmp_path: Path, type
     assert not list(tmp_path.rglob("*.json"))
 
 
-def test_unfinished_training_is_spoken_of_and_not_lost_for_a_typo(given: list[str], tmp_path: Path) -> None:
+def test_unfinished_training_is_mentioned_and_survives_a_typo(given: list[str], tmp_path: Path) -> None:
     partial = tmp_path / "out" / "treatment.partial"
     typed = ["treat", *given, "--remedy", "gated_output", "--blocks", "9", *QUICK, "--out", str(tmp_path / "out")]
     nothing = CliRunner().invoke(app, [*typed, "--resume"])
@@ -89,9 +89,9 @@ def test_unfinished_training_is_spoken_of_and_not_lost_for_a_typo(given: list[st
     assert "training in" not in going_on.stderr
 
 
-def test_help_says_what_samples_are_and_the_card_what_how_is() -> None:
+def test_help_explains_samples_and_card_explains_settings() -> None:
     told = " ".join(CliRunner().invoke(app, ["treat", "--help"], terminal_width=200).stdout.split())
-    assert "Sequences of held-out text to measure on" in told
+    assert "Maximum number of held-out sequences to measure on" in told
     card = CliRunner().invoke(app, ["variants", "gated_output"], terminal_width=200).stdout
     assert "headwise" in card
     assert "default: elementwise" in " ".join(card.split())

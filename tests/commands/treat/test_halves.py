@@ -1,4 +1,4 @@
-"""Ready batches in two halves: by document where they say which, else by batch."""
+"""Ready batches are split by document if they name documents, else by batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sequences(half: Batches) -> list[int]:
 
 
 def test_ready_batches_share_no_document() -> None:
-    """Documents of three sequences run across batches of four: batches are parted, and rows keep their documents."""
+    """Documents of three sequences span batches of four: batches are split, and rows keep their documents."""
     ready = replace(numbered(9, 4), documents=tuple(n // 3 for n in range(36)))
     made = halves(patient(), ready, SAMPLING, training=36)
     ours, theirs = sequences(made.training), sequences(made.held_out)
@@ -46,7 +46,7 @@ def test_without_documents_whole_batches_are_held_out() -> None:
         halves(patient(), numbered(1, 8), SAMPLING, training=8)
 
 
-def test_one_document_is_cut_into_stretches_and_that_is_said() -> None:
+def test_one_document_is_split_into_stretches_with_a_note() -> None:
     made = halves(patient(), [TEXT * 6], SAMPLING, training=8)
     assert any("1 document" in note for note in made.notes)
     whole = halves(patient(), [TEXT.replace("e ", f"e {n} ") for n in range(12)], SAMPLING, training=8)

@@ -1,4 +1,4 @@
-"""What a treatment must not touch, and what it refuses before it costs anything."""
+"""A treatment restores the model and other files, and refuses bad options before any work."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from attnscope.hf.exchanging.plan import sorted_settings
 from attnscope.hf.installed import refuse_taken
 
 
-def test_a_new_start_removes_what_training_left_and_nothing_else(tmp_path: Path) -> None:
+def test_clear_removes_files_of_training_and_no_others(tmp_path: Path) -> None:
     for name in ("control.safetensors", "treated.json", "thesis.txt"):
         (tmp_path / name).write_text("x")
     Kept(tmp_path, resume=False).clear()
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_running_means_and_modes_are_put_back_too() -> None:
+def test_running_means_and_modes_are_restored() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).train()
     model[0].eval()
     before = {name: one.clone() for name, one in model.state_dict().items()}
@@ -44,8 +44,8 @@ def test_running_means_and_modes_are_put_back_too() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"gain": "abc"}, "gain of gated_output is a number"),
-        ({"gain": True}, "gain of gated_output is a number"),
+        ({"gain": "abc"}, "gain of gated_output must be a number"),
+        ({"gain": True}, "gain of gated_output must be a number"),
         ({"how": "headwse"}, "choose elementwise or headwise"),
     ],
 )
@@ -58,7 +58,7 @@ def test_settings_of_another_kind_are_refused(given: dict[str, Any], said: str) 
     )
 
 
-def test_a_place_that_is_taken_is_refused_and_an_empty_one_is_not(tmp_path: Path) -> None:
+def test_a_folder_with_files_is_refused_and_an_empty_one_is_not(tmp_path: Path) -> None:
     refuse_taken(tmp_path)
     refuse_taken(tmp_path / "new")
     (tmp_path / "model.safetensors").write_text("x")
@@ -72,7 +72,7 @@ def test_a_model_whose_loss_is_not_finite_is_refused(monkeypatch: pytest.MonkeyP
         arms.measured_arm.__wrapped__(None, None, "the treated model", silent)  # type: ignore[attr-defined]
 
 
-def test_options_of_a_training_that_auto_does_not_need_are_said() -> None:
+def test_note_on_ignored_training_options() -> None:
     asked = Asked(remedy="auto", steps=5, rate=1e-4)
-    assert unused(asked, "temperature") == ("temperature trains nothing: `steps=`, `rate=` had no meaning.",)
+    assert unused(asked, "temperature") == ("temperature trains nothing: `steps=`, `rate=` had no effect.",)
     assert unused(Asked(remedy="auto"), "temperature") == ()

@@ -1,4 +1,4 @@
-"""What a model loses, against the obvious computation; and which questions it is asked."""
+"""Losses of sequences equal a slow computation, and count the right tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LENGTHS = (9, 6, 4)
 
 
 class Masks:
-    """As much of a tokenizer as is asked for here."""
+    """A tokenizer that only has a mask token."""
 
     mask_token_id = 1
 
@@ -46,7 +46,7 @@ def masked() -> Loaded:
 
 
 @torch.no_grad()
-def test_a_causal_model_is_asked_for_every_next_token_that_is_there() -> None:
+def test_loss_of_a_causal_model_is_over_all_real_next_tokens() -> None:
     loaded, given = causal(), batch()
     losses = SequenceLoss(loaded)(given)
     logits = loaded.model(**given.inputs).logits.double().log_softmax(-1)
@@ -57,7 +57,7 @@ def test_a_causal_model_is_asked_for_every_next_token_that_is_there() -> None:
 
 
 @torch.no_grad()
-def test_tokens_at_the_beginning_can_be_left_out() -> None:
+def test_skip_first_ignores_tokens_at_the_beginning() -> None:
     loaded, given = causal(), batch()
     logits = loaded.model(**given.inputs).logits.double().log_softmax(-1)
     said = [-logits[0, t, given.inputs["input_ids"][0, t + 1]] for t in range(1, 8)]
@@ -67,25 +67,25 @@ def test_tokens_at_the_beginning_can_be_left_out() -> None:
 
 
 @torch.no_grad()
-def test_a_masked_model_is_asked_for_what_was_hidden_and_the_same_each_time() -> None:
-    loaded, given = masked(), batch()
+def test_a_masked_model_predicts_the_same_hidden_tokens_each_time() -> None:
+    loaded, masked_batch = masked(), batch()
     losing = SequenceLoss(loaded, seed=3)
-    inputs, wanted, counts = losing._targets(given)
-    assert torch.equal(wanted, given.inputs["input_ids"])
+    inputs, wanted, counts = losing._targets(masked_batch)
+    assert torch.equal(wanted, masked_batch.inputs["input_ids"])
     assert (inputs["input_ids"][counts] == 1).all()
     assert torch.equal(inputs["input_ids"][~counts], wanted[~counts])
     assert counts.sum(dim=1).tolist() == [max(1, round(HIDDEN * (length - 2))) for length in LENGTHS]
-    assert given.mask is not None
-    assert not (counts & ~given.mask).any()
-    again = replace(given, samples=given.samples)
-    assert torch.equal(losing(given), losing(again))
-    assert not torch.equal(SequenceLoss(loaded, seed=4)._targets(given)[2], counts)
+    assert masked_batch.mask is not None
+    assert not (counts & ~masked_batch.mask).any()
+    again = replace(masked_batch, samples=masked_batch.samples)
+    assert torch.equal(losing(masked_batch), losing(again))
+    assert not torch.equal(SequenceLoss(loaded, seed=4)._targets(masked_batch)[2], counts)
     logits = loaded.model(**inputs).logits.double().log_softmax(-1)
     obvious = -logits[0, counts[0]].gather(-1, wanted[0, counts[0], None]).mean()
-    assert float(losing(given)[0]) == pytest.approx(float(obvious), abs=1e-5)
+    assert float(losing(masked_batch)[0]) == pytest.approx(float(obvious), abs=1e-5)
 
 
-def test_what_has_no_loss_is_refused() -> None:
+def test_models_without_a_loss_are_refused() -> None:
     loaded = masked()
     with pytest.raises(RefusalError, match="no mask token"):
         SequenceLoss(replace(loaded, tokenizer=None))(batch())

@@ -1,4 +1,4 @@
-"""Heads taken out: of the model, by value, and put back."""
+"""Remove heads of a model by value, and restore them."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def gpt2() -> Any:
 
 @pytest.mark.parametrize("make", [llama, gpt2])
 @torch.no_grad()
-def test_a_head_that_is_out_writes_nothing(make: Any) -> None:
+def test_a_removed_head_writes_nothing(make: Any) -> None:
     model = make()
     ids = torch.randint(0, 60, (2, 8), generator=torch.Generator().manual_seed(1))
     sites = prunable(model, anatomy(model))
-    before = {name: one.clone() for name, one in model.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     own = model(ids).logits
     seen: list[torch.Tensor] = []
     output = sites[1].projections.output
@@ -62,7 +62,7 @@ def test_a_head_that_is_out_writes_nothing(make: Any) -> None:
     assert torch.equal(model(ids).logits, own)
     with pytest.raises(ZeroDivisionError), without_heads(model, sites, [(0, 0), (1, 3)]):
         raise ZeroDivisionError
-    assert all(torch.equal(model.state_dict()[name], one) for name, one in before.items())
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
 
 
 def test_shared_blocks_are_refused() -> None:
@@ -85,19 +85,19 @@ def test_values_add_up_to_what_all_heads_add() -> None:
     model = llama().double()
     loaded = in_memory(model)
     ids = torch.randint(0, 60, (7,), generator=torch.Generator().manual_seed(2))
-    found = anatomy(model)
-    values = head_values(loaded, ids, found)
+    structure = anatomy(model)
+    values = head_values(loaded, ids, structure)
     assert values.shape == (2, 4)
     from attnscope.hf.editing.freeze import freeze
     from attnscope.pathways.lengths import lengths
 
-    network = freeze(model, {"input_ids": ids[None]}, found)
+    network = freeze(model, {"input_ids": ids[None]}, structure)
     expected = network.output.softmax(-1)
     by_length = lengths(network)
 
     def foretold(output: torch.Tensor) -> float:
-        said = output[0, :-1]
-        return float(said.gather(-1, ids[1:, None]).sum() - (said * expected[0, :-1]).sum())
+        logits = output[0, :-1]
+        return float(logits.gather(-1, ids[1:, None]).sum() - (logits * expected[0, :-1]).sum())
 
     none = next(iter(by_length.cumulative()))
     assert float(values.sum()) == pytest.approx(foretold(network.output) - foretold(none), abs=1e-10)
@@ -126,7 +126,7 @@ def test_orders_begin_at_the_whole_model_and_random_is_a_band(pruned: tuple[Load
     )
 
 
-def test_the_treated_model_lacks_what_was_asked_for(pruned: tuple[Loaded, Treatment]) -> None:
+def test_the_treated_model_lacks_the_requested_heads(pruned: tuple[Loaded, Treatment]) -> None:
     loaded, found = pruned
     assert found.pruning is not None
     assert len(found.removed) == 2
@@ -137,7 +137,7 @@ def test_the_treated_model_lacks_what_was_asked_for(pruned: tuple[Loaded, Treatm
     assert weight.detach().abs().sum(dim=0).min() > 0  # put back
 
 
-def test_keeping_the_loss_takes_out_as_many_as_it_allows(pruned: tuple[Loaded, Treatment]) -> None:
+def test_keep_loss_removes_as_many_heads_as_it_allows(pruned: tuple[Loaded, Treatment]) -> None:
     found = treat(pruned[0], keep_loss=50.0, settings={"prompts": 1}, **SMALL)
     assert found.pruning is not None
     assert found.pruning.removed == max(found.pruning.counts)

@@ -1,4 +1,4 @@
-"""A remedy tried on a small model: what differs between the arms is the remedy, and the model is left as it was."""
+"""Treatments of a small model: arms only differ by the remedy, and the model is restored."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def test_both_arms_start_from_the_model_and_read_the_same(gated: Treatment) -> N
     assert gated.training.added == LAYERS * (WIDTH * WIDTH + WIDTH)
 
 
-def test_it_is_deterministic(gated: Treatment, loaded: Loaded) -> None:
+def test_treat_is_deterministic(gated: Treatment, loaded: Loaded) -> None:
     again = treat(loaded, remedy="gated_output", **SMALL)
     assert {name: arm.losses for name, arm in again.arms.items()} == {
         name: arm.losses for name, arm in gated.arms.items()
     }
 
 
-def test_an_interruption_leaves_no_trace_in_the_numbers(gated: Treatment, loaded: Loaded, tmp_path: Path) -> None:
+def test_resume_after_an_interruption_equals_unbroken_run(gated: Treatment, loaded: Loaded, tmp_path: Path) -> None:
     class Stop(Exception):  # noqa: N818
         pass
 
@@ -109,7 +109,7 @@ def test_bos_is_compared_on_the_same_tokens(loaded: Loaded) -> None:
         treat(loaded, remedy="bos", bos="yes", **UNTRAINED)
 
 
-def test_ready_batches_and_a_loss_of_ones_own(loaded: Loaded) -> None:
+def test_ready_batches_with_a_custom_loss(loaded: Loaded) -> None:
     ids = torch.randint(3, 200, (10, 2, 12), generator=torch.Generator().manual_seed(0))
 
     def loss(model: torch.nn.Module, inputs: Any) -> torch.Tensor:
@@ -131,7 +131,7 @@ def test_steps_read_every_batch_once_before_any_twice() -> None:
 
 
 def refused_first(asked: Any, *_: Any) -> None:
-    """Stands for everything that costs: what is refused later than this is refused too late."""
+    """Replace the first expensive step: a refusal must come before it."""
     raise AssertionError(f"{asked} was measured")
 
 
@@ -139,31 +139,31 @@ def refused_first(asked: Any, *_: Any) -> None:
     ("change", "words"),
     [
         ({"remedy": "gated_outptu"}, "Did you mean 'gated_output'"),
-        ({"steps": 0}, "needs steps"),
-        ({"rate": -1.0}, "A learning rate of -1 trains nothing: give a number above 0"),
-        ({"rate": math.nan}, "A learning rate of nan"),
-        ({"remedy": "prune", "heads": 99}, f"{LAYERS * HEADS} heads: 99 cannot be taken out"),
+        ({"steps": 0}, "needs 1 step or more, not 0"),
+        ({"rate": -1.0}, "A learning rate cannot be -1: give a number above 0"),
+        ({"rate": math.nan}, "A learning rate cannot be nan"),
+        ({"remedy": "prune", "heads": 99}, f"{LAYERS * HEADS} heads: 99 cannot be removed"),
         ({"remedy": "prune", "heads": 2, "keep_loss": 0.1}, "give one"),
         ({"remedy": "prune", "settings": {"bye": 1}}, "Did you mean 'by'"),
         ({"remedy": "prune", "settings": {"by": "contributoin"}}, "Did you mean 'contribution'"),
         ({"remedy": "prune", "settings": {"prompts": 0}}, "cannot be valued on 0 prompts"),
-        ({"remedy": "prune", "steps": 3}, "Prune trains nothing, so `steps=` has no meaning"),
-        ({"remedy": "prune", "blocks": (0,)}, "`blocks=` says nothing to it"),
+        ({"remedy": "prune", "steps": 3}, "Prune trains nothing, so `steps=` has no effect"),
+        ({"remedy": "prune", "blocks": (0,)}, "`blocks=` has no effect"),
         ({"remedy": "bos", "settings": {"how": 1}}, "bos has no setting 'how'"),
-        ({"remedy": "qk_clip", "rate": 1e-3}, "Qk_clip trains nothing, so `rate=` has no meaning"),
+        ({"remedy": "qk_clip", "rate": 1e-3}, "Qk_clip trains nothing, so `rate=` has no effect"),
         ({"remedy": "qk_clip", "blocks": (99,)}, "not in block 99"),
-        ({"remedy": "gated_output", "training": False, "steps": 3}, "`training=False`, so `steps=` has no meaning"),
+        ({"remedy": "gated_output", "training": False, "steps": 3}, "`training=False`, so `steps=` has no effect"),
         ({"remedy": "temperature", "resume": True}, "leave `resume=` out"),
-        ({"remedy": "gated_output", "heads": 2}, "`heads=` is about taking heads out, which gated_output does not"),
-        ({"remedy": "gated_output", "keep_loss": 0.1}, "`keep_loss=` is about taking heads out"),
+        ({"remedy": "gated_output", "heads": 2}, "`heads=` is an option of pruning, not of gated_output"),
+        ({"remedy": "gated_output", "keep_loss": 0.1}, "`keep_loss=` is an option of pruning"),
         ({"remedy": "gated_output", "blocks": (99,)}, "not in block 99"),
         ({"remedy": "gated_output", "settings": {"gian": 1.0}}, "Did you mean 'gain'"),
-        ({"remedy": "temperature", "settings": {"temperature": 0}}, "A temperature of 0 cannot divide logits"),
+        ({"remedy": "temperature", "settings": {"temperature": 0}}, "A temperature cannot be 0"),
         ({"remedy": "mixed_heads"}, "mixed_heads does not give every token a weight"),
         ({"remedy": "compressed"}, "compressed does not give every token a weight"),
     ],
 )
-def test_bad_input_is_one_sentence_and_costs_nothing(
+def test_bad_input_is_refused_in_one_sentence_before_any_work(
     loaded: Loaded, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], words: str
 ) -> None:
     monkeypatch.setattr("attnscope.commands.treat.run.halves", refused_first)
@@ -177,8 +177,8 @@ def test_a_corpus_that_is_too_small_is_refused(loaded: Loaded) -> None:
         treat(loaded, ["One short text."], **SMALL)
 
 
-def test_a_window_shorter_than_the_text_is_seen(loaded: Loaded) -> None:
-    """Its inner call has fewer keys than there are tokens; what is seen is its own pattern of all tokens."""
+def test_a_window_shorter_than_the_text_is_measured(loaded: Loaded) -> None:
+    """Its inner call has fewer keys than tokens; the pattern over all tokens is measured."""
     found = treat(loaded, remedy="local", settings={"window": 4}, training=False, **UNTRAINED)
     assert found.surveys["treated"].provenance["verify"]["passed"]
     ids = torch.randint(3, 200, (1, 20), generator=torch.Generator().manual_seed(0))
@@ -189,7 +189,7 @@ def test_a_window_shorter_than_the_text_is_seen(loaded: Loaded) -> None:
     assert 0 < float(survey.values("sink_mass").max()) <= 5 / 20
 
 
-def test_a_loss_that_is_no_number_says_where_and_leaves_the_model_alone(loaded: Loaded) -> None:
+def test_nan_loss_is_refused_with_its_module_and_model_is_restored(loaded: Loaded) -> None:
     before = {name: one.clone() for name, one in loaded.model.state_dict().items()}
     with pytest.raises(RefusalError, match=r"not a number in step 2 \(first in model\.layers\.0\.") as said:
         treat(loaded, remedy="gated_output", rate=1e25, **SMALL)
@@ -209,7 +209,7 @@ def test_a_full_disk_while_training_is_one_sentence(
     assert not any("attnscope" in name for name in loaded.model.state_dict())
 
 
-def test_what_follows_the_weights_is_kept_with_them(loaded: Loaded, tmp_path: Path) -> None:
+def test_buffers_of_a_variant_are_saved_in_the_checkpoint(loaded: Loaded, tmp_path: Path) -> None:
     """sigma_reparam follows its largest singular value by a power iteration at every step: part of the state."""
 
     def stopping(stage: str, done: int, total: int) -> None:
@@ -244,10 +244,10 @@ def test_a_pruned_model_that_was_treated_before_keeps_its_attention(loaded: Load
     ids = torch.arange(3, 15)[None]
     with attnscope.installed(loaded.model, "gated_output") as treated:
         with torch.no_grad():
-            for one in treated.parameters().values():
-                one.normal_(generator=torch.Generator().manual_seed(one.ndim))
-        found = treat(loaded, remedy="prune", heads=1, save=tmp_path / "both", settings={"prompts": 1}, **UNTRAINED)
-        block, head = found.removed[0]
+            for parameter in treated.parameters().values():
+                parameter.normal_(generator=torch.Generator().manual_seed(parameter.ndim))
+        treatment = treat(loaded, remedy="prune", heads=1, save=tmp_path / "both", settings={"prompts": 1}, **UNTRAINED)
+        block, head = treatment.removed[0]
         weight = loaded.model.get_parameter(f"model.layers.{block}.self_attn.o_proj.weight")
         kept = weight.detach().clone()
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""`view` against eager attention: the weights a model itself would give, on every kind of attention there is."""
+"""`view` equals eager attention for all kinds of attention, and refuses wrong maps."""
 
 import json
 from dataclasses import replace
@@ -59,8 +59,8 @@ def test_maps_equal_eager_attention(name: str) -> None:
     for part in view.parts:
         for layer, weights in enumerate(getattr(eager, ATTENTIONS[part.name])):
             own = weights[0].numpy()
-            for head, one in enumerate(own):
-                assert (np.abs(view.attention(layer, head, part.name) - one) <= allowed(one)).all()
+            for head, expected in enumerate(own):
+                assert (np.abs(view.attention(layer, head, part.name) - expected) <= allowed(expected)).all()
                 compared += 1
             mean = view.attention(layer, part=part.name)
             assert (np.abs(mean - own.mean(0)) <= allowed(own).mean(0)).all()  # a mean of errors
@@ -77,7 +77,7 @@ def view() -> View:
     return look()
 
 
-def test_blocks_of_rows_are_the_whole_pattern() -> None:
+def test_row_blocks_add_up_to_the_whole_pattern() -> None:
     generator = torch.Generator().manual_seed(0)
     query, key = (torch.randn(1, heads, 300, 8, generator=generator).double() for heads in (4, 2))
     scores = Scores(query, key, 0.5, causal=True, window=90)
@@ -111,7 +111,7 @@ def test_tokens_equal_the_input_and_causal_maps_are_triangular(view: View) -> No
     assert "packed" not in str(view.to_json())
 
 
-def test_a_number_opens_the_page_and_several_are_all_that_is_kept() -> None:
+def test_one_number_opens_the_page_and_several_restrict_it() -> None:
     assert chosen(2, range(3), "block") == chosen("2", range(3), "block") == Choice(2, (0, 1, 2))
     assert chosen("1-2,0", range(4), "block") == Choice(1, (0, 1, 2))
     assert chosen(None, range(3), "block") == Choice(None, (0, 1, 2))
@@ -119,10 +119,10 @@ def test_a_number_opens_the_page_and_several_are_all_that_is_kept() -> None:
     assert {(one.layer, one.head) for one in few.heads} == {(0, 1), (0, 3), (2, 1), (2, 3)}
     assert few.opened.layer == 0
     assert few.opened.head == 1
-    assert "Only blocks 0, 2 are here." in few.notes
+    assert "Only blocks 0, 2 were kept." in few.notes
 
 
-def test_an_encoder_decoder_shows_three_kinds() -> None:
+def test_an_encoder_decoder_has_three_parts() -> None:
     view = attnscope.view(tiny_t5(), ("source text", "target"), tokenizer=byte_tokenizer())
     assert [part.name for part in view.parts] == ["encoder", "decoder", "decoder cross"]
     cross = view.part("decoder cross")
@@ -139,7 +139,7 @@ def test_round_trip_and_refusal_of_a_damaged_map(view: View, tmp_path: Any) -> N
         attnscope.load(tmp_path / "view.json")
 
 
-def test_the_sequence_behind_a_finding_has_the_tokens_that_the_survey_saw() -> None:
+def test_view_of_a_finding_has_the_tokens_of_the_survey() -> None:
     survey = attnscope.scan("pocket", samples=8, max_tokens=64, measures="sink_mass")
     assert Survey.from_json(survey.to_json()) == survey
     assert survey.sequences.keys() == survey.excerpts.keys() != set()
@@ -152,21 +152,21 @@ def test_the_sequence_behind_a_finding_has_the_tokens_that_the_survey_saw() -> N
     assert view.notes == (f"Sample {sample} of a survey, token for token. {finding.sentence}",)
     with pytest.raises(RefusalError, match=f"no sample {sample + 1}: choose with `sample=` one of {sample}"):
         attnscope.view("pocket", survey=survey, sample=sample + 1)
-    with pytest.raises(RefusalError, match="holds no sequences"):
+    with pytest.raises(RefusalError, match="has no sequences"):
         attnscope.view("pocket", survey=replace(survey, sequences={}))
 
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"block": 9}, "There is no block 9 that attends: there are 0-2"),
+        ({"block": 9}, "There is no block 9 with attention: choose from 0-2"),
         ({"head": "0-9"}, "There is no head 4"),
         ({"block": "three"}, "'three' does not name a block"),
         ({"block": "3-1"}, "ends before it begins"),
         ({"max_mb": 0.001}, r"about 0.0018 MB \(3 blocks x 4 heads x 24 tokens\)"),
         ({"text": None}, "Give a text to view"),
         ({"text": {"input_ids": torch.tensor([[3]])}}, "a single token"),
-        ({"survey": "nowhere.json"}, "two things to view"),
+        ({"survey": "nowhere.json"}, "cannot be viewed together"),
     ],
 )
 def test_bad_options_of_a_view_are_refused(options: dict[str, Any], complaint: str) -> None:
@@ -174,21 +174,21 @@ def test_bad_options_of_a_view_are_refused(options: dict[str, Any], complaint: s
         look(**options)
 
 
-def test_a_map_that_is_not_the_models_is_refused() -> None:
+def test_maps_that_contradict_the_model_are_refused() -> None:
     frames: list[Any] = []
     model = tiny_llama()
     batch = {"input_ids": torch.arange(8)[None]}
-    found = anatomy(model, batch)
-    with torch.no_grad(), tap(model, found, frames.append):
+    structure = anatomy(model, batch)
+    with torch.no_grad(), tap(model, structure, frames.append):
         model(**batch)
-    frame = next(one for one in frames if hasattr(one, "scores"))
+    frame = next(candidate for candidate in frames if hasattr(candidate, "scores"))
     assert layer_maps(frame, causal=True, heads=[0]).disagreement < 1e-5
-    with pytest.raises(RefusalError, match="cannot be shown honestly"):
+    with pytest.raises(RefusalError, match="would be wrong"):
         layer_maps(replace(frame, mixed=frame.mixed * 1.01), causal=True, heads=[0])
     both_ways = replace(frame.scores, causal=False, lse=None)
     weights = torch.from_numpy(next(row_blocks(both_ways))[2])
     mixed = (weights @ frame.value[0].repeat_interleave(2, 0)).transpose(0, 1)[None]
     with pytest.raises(RefusalError, match="looks ahead"):
         layer_maps(replace(frame, scores=both_ways, mixed=mixed), causal=True, heads=[0])
-    with pytest.raises(RefusalError, match="not a number"):
+    with pytest.raises(RefusalError, match="NaN or infinite"):
         layer_maps(replace(frame, value=frame.value * float("nan")), causal=True, heads=[0])

@@ -1,4 +1,4 @@
-"""Every rule on looks that are made up: it rings where it must, stays quiet where it must, and says where."""
+"""Every alarm rule on synthetic looks: it fires at the planted places and nowhere else, and names them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CASES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_rings_where_it_must_and_only_there(name: str) -> None:
+def test_rules_fire_at_planted_places_only(name: str) -> None:
     rings, quiet, measure, part = CASES[name]
     (alarm,) = judged([look(50 * (n + 1), (measure, part, numbers)) for n, numbers in enumerate(rings)])
     changed = np.argwhere(rings[0] != rings[1])[0]
@@ -75,7 +75,7 @@ def test_rings_where_it_must_and_only_there(name: str) -> None:
     assert not judged([look(50 * (n + 1), (measure, part, numbers)) for n, numbers in enumerate(quiet)])
 
 
-def test_heads_that_come_to_rest_are_a_note_however_many() -> None:
+def test_heads_that_become_sinks_are_a_note_however_many() -> None:
     (alarm,) = judged([look(50 * n, ("sink_mass", "value", size * HEADS)) for n, size in ((1, 0.1), (2, 0.9))])
     assert (alarm.rule, alarm.severity, len(alarm.heads)) == ("sinks_forming", "note", 12)
 
@@ -108,7 +108,7 @@ def test_gradients_that_vanish_at_two_looks_in_a_row() -> None:
     assert not judged(looks(0.5, 1e-5, 0.4))
 
 
-def test_what_is_no_number_is_critical_and_an_empty_place_is_not() -> None:
+def test_nan_is_critical_and_a_missing_place_is_not() -> None:
     ragged = at((2, 3), np.nan)
     assert not judged([look(1, ("entropy", "value", ragged)), look(2, ("entropy", "value", ragged))])
     (alarm,) = judged(
@@ -145,7 +145,7 @@ def test_thresholds_are_visible_and_can_be_changed() -> None:
         assert rule.advice.endswith(".")
 
 
-def test_damage_by_the_first_update_is_seen_beside_the_model_as_it_came() -> None:
+def test_damage_by_the_first_update_is_seen_against_the_initial_look() -> None:
     said = judged([look(step, ("entropy", "value", size * HEADS)) for step, size in ((0, 2.5), (1, 0.04), (20, 0.04))])
     assert [(one.rule, one.severity, one.since) for one in said] == [("entropy_collapse", "critical", 1)]
 
@@ -192,22 +192,22 @@ def test_an_alarm_that_holds_is_renewed_by_new_layers_more_heads_and_another_thr
         grown((1, 0)),  # nothing new
         grown((1, 0), (2, 1)),  # a layer
         grown((1, 0), (2, 1)),
-        grown((1, 0), (1, 1), (2, 1)),  # one head more is not news
-        grown((1, 0), (1, 1), (1, 2), (2, 1)),  # twice the heads that were told
+        grown((1, 0), (1, 1), (2, 1)),  # one more head does not renew it
+        grown((1, 0), (1, 1), (1, 2), (2, 1)),  # twice the heads that were named
         grown((1, 0)),
-        grown((1, 0), (2, 1)),  # a layer that was told
+        grown((1, 0), (2, 1)),  # a block that was named before
         grown((1, 0), size=120.0),  # above `level`
         15 * HEADS,
         15 * HEADS,
     ]
-    said = judged([look(5 * n, ("max_logit", "value", one)) for n, one in enumerate(tables)])
-    assert [one.step for one in said] == [5, 15, 30, 45, 55]
-    assert [one.renewed for one in said] == [False, True, True, True, False]
-    assert {one.key for one in said} == {said[0].key}
-    assert said[1].layers == (1, 2)
-    assert "in blocks 1 and 2 (2 heads), at step 15, and in part since step 5" in said[1].sentence
-    assert "Logits reach 120" in said[3].sentence
-    assert said[-1].ended
+    alarms = judged([look(5 * n, ("max_logit", "value", table)) for n, table in enumerate(tables)])
+    assert [alarm.step for alarm in alarms] == [5, 15, 30, 45, 55]
+    assert [alarm.renewed for alarm in alarms] == [False, True, True, True, False]
+    assert {alarm.key for alarm in alarms} == {alarms[0].key}
+    assert alarms[1].layers == (1, 2)
+    assert "in blocks 1 and 2 (2 heads), at step 15, and in part since step 5" in alarms[1].sentence
+    assert "Logits reach 120" in alarms[3].sentence
+    assert alarms[-1].ended
 
 
 def test_a_weight_that_leaves_zero_is_no_nan() -> None:

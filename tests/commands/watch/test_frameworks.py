@@ -1,4 +1,4 @@
-"""The same watch as a callback of Trainer and Lightning: training is the same to the bit, the record complete."""
+"""A watch as a callback of Trainer and Lightning: training stays bit-equal, and the record is complete."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Rows(Dataset[dict[str, Any]]):
 
 
 def trained(folder: Path, callbacks: list[Any], resume: str | None = None, steps: int = 8, **more: Any) -> Any:
-    """Two epochs, gradients of two batches added up, bfloat16, checkpointed blocks, evaluations in between."""
+    """Train two epochs with gradient accumulation over two batches, bfloat16, checkpointed blocks and evaluations."""
     model = gpt2()
     arguments = TrainingArguments(
         output_dir=str(folder),
@@ -54,7 +54,7 @@ def trained(folder: Path, callbacks: list[Any], resume: str | None = None, steps
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer.train(resume_from_checkpoint=resume)
-    losses = [one["loss"] for one in trainer.state.log_history if "loss" in one]
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return model, trainer, losses
 
 
@@ -68,7 +68,7 @@ def moments(trainer: Any) -> list[torch.Tensor]:
     return [v for state in optimizer.state_dict()["state"].values() for v in state.values()]
 
 
-def test_a_trainer_is_left_alone_and_resumes_its_record(tmp_path: Path) -> None:
+def test_a_trainer_trains_the_same_and_resumes_its_record(tmp_path: Path) -> None:
     alone, plain, losses = trained(tmp_path / "a", [], save_strategy="no")
     random = torch.get_rng_state()
     callback = attnscope.watch.for_trainer(tmp_path / "run", every=2)
@@ -98,7 +98,7 @@ def test_a_critical_alarm_stops_a_trainer(tmp_path: Path) -> None:
         tmp_path / "run", every=1, stop_on="warning", thresholds={"spike_growth.floor": 0, "spike_growth.growth": 0}
     )
     _, trainer, _ = trained(tmp_path / "a", [callback], save_strategy="no")
-    assert trainer.state.global_step == 1  # beside the model as it came
+    assert trainer.state.global_step == 1  # compared with the initial model
     assert callback.listener.watch.stopped.rule == "spike_growth"
 
 
@@ -133,7 +133,7 @@ def lit(model: Any) -> Any:
 def fitted(
     callbacks: list[Any], folder: Path, module: Any | None = None, steps: int = 8, resume: Path | None = None
 ) -> Any:
-    """Two epochs, gradients of two batches added up, an evaluation in between."""
+    """Train two epochs with gradient accumulation over two batches and an evaluation."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from lightning.pytorch import Trainer as LightningTrainer
@@ -158,7 +158,7 @@ def fitted(
     return module, trainer
 
 
-def test_lightning_is_left_alone(tmp_path: Path) -> None:
+def test_lightning_trains_the_same(tmp_path: Path) -> None:
     alone, plain = fitted([], tmp_path)
     random = torch.get_rng_state()
     watched, trainer = fitted([attnscope.watch.for_lightning(tmp_path / "run", every=2)], tmp_path)

@@ -1,5 +1,5 @@
-"""Under DistributedDataParallel the first process writes, and its numbers are those of the whole batch. A process whose
-loss alone is no number does not leave the others waiting."""
+"""Under DistributedDataParallel the first process writes, and its numbers are those of the whole batch. If the loss of
+only one process is not finite, the others do not wait for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_two_processes_write_what_one_process_sees_of_the_whole_batch(tmp_path: 
             time.sleep(0.1)
         assert [one.poll() for one in processes] == [0, 0]
     finally:
-        for process in processes:  # one may wait for the other, which is dead
+        for process in processes:  # a process may wait for one that is dead
             process.kill()
             process.wait()
     model = gpt2(dropout=0.0)
@@ -49,7 +49,7 @@ def test_two_processes_write_what_one_process_sees_of_the_whole_batch(tmp_path: 
     both, one = read_run(tmp_path / "both").looks, read_run(tmp_path / "one").looks
     assert [look.step for look in both] == [look.step for look in one] == [0, 1, 2, 4]
     for mine, theirs in zip(both, one, strict=True):
-        # Gradients are averaged in another order of sums: float32 keeps 1e-4 of them.
+        # Gradients are summed in another order: float32 agrees to 1e-4.
         assert mine.loss == (None if theirs.loss is None else pytest.approx(theirs.loss, rel=1e-5))
         assert mine.tokens == theirs.tokens
         for value in theirs.values:

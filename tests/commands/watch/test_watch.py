@@ -1,4 +1,4 @@
-"""What a watch does beside looking: it clips, locates, stops, resumes, and refuses in a sentence."""
+"""What a watch does besides looks: it clips, locates NaN, stops, resumes, and refuses bad input."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shared() -> nn.Module:
 
 
 @pytest.mark.parametrize("make", [lambda: gpt2(dropout=0.0), lambda: llama(dropout=0.0)], ids=["fused", "shared keys"])
-def test_qk_clip_holds_the_largest_logit_and_leaves_other_heads_their_bits(make, tmp_path: Path) -> None:
+def test_qk_clip_limits_the_largest_logit_and_keeps_other_heads_bit_equal(make, tmp_path: Path) -> None:
     before = make()
     seen = largest_logits(before, [batch(0)])
     heads = sorted((float(one), layer, head) for layer, row in seen.items() for head, one in enumerate(row))
@@ -67,7 +67,7 @@ def test_qk_clip_that_never_clips_changes_nothing_with_dropout(tmp_path: Path) -
     train(gpt2(), lambda model: attnscope.watch(model, tmp_path / "run", qk_clip=1e9), steps=3).assert_equal(alone)
 
 
-# what is not a number
+# NaN and infinity
 
 
 def test_nan_is_located_in_the_forward_pass_and_stops_the_run(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_nan_is_located_in_the_forward_pass_and_stops_the_run(tmp_path: Path) ->
     assert read_run(tmp_path / "run").looks[-1].step == 3
 
 
-def test_a_gradient_that_is_none_is_located(tmp_path: Path) -> None:
+def test_a_nonfinite_gradient_is_located(tmp_path: Path) -> None:
     model = gpt2(dropout=0.0)
     with attnscope.watch(model, tmp_path / "run", every=1) as watch:
         for step in range(2):
@@ -127,12 +127,12 @@ def test_the_module_is_named_though_the_optimiser_has_spread_nan_over_all_weight
             optimizer.zero_grad()
     assert sum(not bool(p.isfinite().all()) for p in model.parameters()) > 10
     alarm = next(one for one in watch.alarms if one.rule == "nonfinite")
-    assert alarm.step == 3  # at once, though nobody told the loss
+    assert alarm.step == 3  # at once, although the loss was not passed
     assert "the forward pass first gives NaN or infinity in transformer.h.1.mlp (block 1)" in alarm.sentence
 
 
-def test_a_gradient_and_a_loss_that_are_none_are_told_from_the_weights_they_spoil(tmp_path: Path) -> None:
-    for side, said in (
+def test_nonfinite_gradient_and_loss_are_distinguished_from_nonfinite_weights(tmp_path: Path) -> None:
+    for side, words in (
         ("gradient", "the gradient first becomes NaN or infinite at transformer.h.1.attn.c_attn (block 1)"),
         ("loss", "the output of the model is finite, but the loss is not"),
         ("late", "modules are not finite, so the origin is lost"),
@@ -150,13 +150,13 @@ def test_a_gradient_and_a_loss_that_are_none_are_told_from_the_weights_they_spoi
                 watch.step(loss=loss)
                 optimizer.zero_grad()
         alarm = next(one for one in watch.alarms if one.rule == "nonfinite")
-        assert said in alarm.sentence
+        assert words in alarm.sentence
 
 
-# the model as it came
+# the initial model
 
 
-def test_what_the_first_update_does_is_compared_with_the_model_as_it_came(tmp_path: Path) -> None:
+def test_the_first_update_is_compared_with_the_initial_look(tmp_path: Path) -> None:
     model = gpt2(dropout=0.0)
     as_it_came = tmp_path / "as it came"
     with attnscope.watch(gpt2(dropout=0.0), as_it_came, rows=2) as watch:
@@ -180,7 +180,7 @@ def test_what_the_first_update_does_is_compared_with_the_model_as_it_came(tmp_pa
     assert np.array_equal(numbers_of(looks[0], "entropy"), numbers_of(alone, "entropy"))
     assert looks[0].loss is None
     assert looks[0].find("gradient_norm") is None
-    assert ("entropy_collapse", "critical", 1) in [(one.rule, one.severity, one.since) for one in watch.alarms]
+    assert ("entropy_collapse", "critical", 1) in [(alarm.rule, alarm.severity, alarm.since) for alarm in watch.alarms]
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3])
@@ -217,7 +217,7 @@ def test_a_weight_that_stays_zero_is_no_nan(tmp_path: Path) -> None:
 
 
 class NeedsLabels(nn.Module):
-    """Makes its loss whether asked or not."""
+    """Always computes its loss, so it needs labels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -245,7 +245,7 @@ def test_a_model_that_does_not_run_without_labels_has_them(tmp_path: Path, probe
 # other ways to train
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's compiler asks for it itself
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch.compile triggers this warning
 def test_a_compiled_model_is_seen_through_the_module_inside(tmp_path: Path) -> None:
     alone = gpt2(dropout=0.0)
     plain = train(alone, called=torch.compile(alone, backend="eager"), steps=3)
@@ -323,7 +323,7 @@ def test_bad_input_is_refused_in_a_sentence(tmp_path: Path, shared: nn.Module) -
         attnscope.watch(shared, tmp_path / "c", probe={"input_ids": torch.ones(2, 500, dtype=torch.long)}),
     ):
         pass
-    with pytest.raises(RefusalError, match="maps the names"):
+    with pytest.raises(RefusalError, match="maps argument names"):
         attnscope.watch(shared, tmp_path / "d", probe={"input_ids": [1, 2]})
     shared.zero_grad()
     with (
@@ -376,7 +376,7 @@ def _no_space(*given: object) -> int:
     raise OSError(28, "No space left on device")
 
 
-def test_an_alarm_goes_to_the_log_and_to_whoever_asked(
+def test_an_alarm_is_logged_and_passed_to_on_alarm(
     tmp_path: Path, shared: nn.Module, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard = []

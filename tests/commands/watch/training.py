@@ -1,4 +1,4 @@
-"""Small models in training, with and without a watch: what the tests of the watch run."""
+"""Small models in training, with and without a watch, for the tests of the watch."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def batch(step: int, sequences: int = SEQUENCES) -> dict[str, Tensor]:
 
 
 class Run:
-    """What a training left behind, to be compared bit for bit."""
+    """The results of a training, to be compared bit for bit."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, losses: list[float]) -> None:
         self.weights = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -81,7 +81,7 @@ class Run:
 
 
 def numbers_of(look: Look, *words: Any) -> np.ndarray:
-    """What the look found by that measure; it must be there."""
+    """Return the values of a measure in a look; fail if they are missing."""
     found = look.find(*words)
     assert found is not None
     return found.numbers
@@ -100,7 +100,7 @@ def train(
     evaluate: bool = False,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> Run:
-    """A plain loop. `called` is what the loop calls where that is a wrapper around the model."""
+    """Train in a plain loop. `called` is the module that the loop calls, if it wraps the model."""
     optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=rate)
     losses: list[float] = []
     torch.manual_seed(7)

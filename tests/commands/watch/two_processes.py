@@ -1,6 +1,6 @@
 """One of two processes that train one model under DistributedDataParallel: two_processes.py RANK MEETING FOLDER.
 
-MEETING is a file in which they find each other: a port may be taken by somebody else.
+MEETING is a file for the rendezvous, because a port may be in use.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def main(rank: int, meeting: str, folder: str) -> None:
             loss = both(**{name: one[2 * rank : 2 * rank + 2] for name, one in whole.items()}).loss
             loss.backward()
             optimizer.step()
-            watch.step(loss=math.nan if (rank, step) == (1, 2) else loss)  # no step for a look, and only one is told
+            watch.step(loss=math.nan if (rank, step) == (1, 2) else loss)  # no look at this step
     dist.barrier()
-    os._exit(0)  # at an ordinary end gloo may wait for a process that has left already
+    os._exit(0)  # at a normal exit gloo may wait for a process that has already ended
 
 
 if __name__ == "__main__":

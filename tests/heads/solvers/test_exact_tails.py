@@ -1,4 +1,4 @@
-"""The width of the theorem without lost constants: the rate against its definition, the tail against draws."""
+"""The theorem's width with exact tails: the rate against its definition, the tail against draws."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ def test_exact_tail_width_is_narrower_than_the_theorem_and_half_of_draws_succeed
     split = Split(target(pattern, accuracy))
     width = exact_tail_width(*split.project(np.eye(split.rank)), math.log1p(accuracy.ratio_error) / 2)
     assert 5 * width < theorem_for(pattern, accuracy).width
-    # the promise is 1/2; ten draws would show 2 or fewer successes with probability .055 if it were just kept
+    # at a success rate of exactly 1/2, ten draws would have 2 or fewer successes with probability .055
     assert success_rate(pattern, width, accuracy, 10, np.random.default_rng(1)) >= 0.3

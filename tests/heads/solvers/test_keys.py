@@ -32,7 +32,7 @@ def made(n: int, width: int, kind: Kind, seed: int = 0) -> np.ndarray:
 
 
 def brute_coherence(keys: np.ndarray) -> float:
-    """One pair after another, as the definition says."""
+    """Return the coherence pair by pair, from the definition."""
     pairs = [(i, j) for i in range(len(keys)) for j in range(i)]
     sizes = [float(np.linalg.norm(key)) for key in keys]
     return max(abs(float(keys[i] @ keys[j])) / sizes[i] / sizes[j] for i, j in pairs)
@@ -56,7 +56,7 @@ def test_no_frame_is_below_the_welch_bound(n: int, width: int, seed: int) -> Non
 
 
 def test_welch_bound_by_hand() -> None:
-    assert welch_bound(4, 3) == pytest.approx(1 / 3)  # the corners of a tetrahedron meet it
+    assert welch_bound(4, 3) == pytest.approx(1 / 3)  # the corners of a tetrahedron attain the bound
     tetrahedron = np.array([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]], dtype=np.float64)
     assert coherence(tetrahedron) == pytest.approx(1 / 3)
     assert welch_bound(3, 5) == 0
@@ -87,7 +87,7 @@ def test_alltop_meets_one_over_root_p_in_complex_form_and_stays_below_in_real_fo
     complex_keys = real[:, :p] + 1j * real[:, p:]
     products = np.abs(complex_keys @ complex_keys.conj().T) - np.eye(p * p)
     assert products.max() == pytest.approx(p**-0.5, abs=1e-12)
-    # Every product is 0 (same shift) or exactly 1 / sqrt(p): the magic of cubes modulo p.
+    # Every product is 0 (same shift) or exactly 1 / sqrt(p), a property of cubes modulo p.
     assert np.minimum(np.abs(products), np.abs(products - p**-0.5)).max() < 1e-12
     assert coherence(real) <= p**-0.5 + 1e-12
 
@@ -115,7 +115,9 @@ def test_orthogonal_blocks_are_orthonormal_inside() -> None:
 
 
 def test_products_on_the_torus_are_one_group_of_distances() -> None:
-    """With a prime number of keys the torus looks alike from everywhere: all rows of the Gram matrix hold the same."""
+    """With a prime number of keys the torus looks the same from every key: sorted rows of the Gram matrix
+    are equal.
+    """
     keys = torus(31, 12, np.random.default_rng(0))
     gram = np.sort(keys @ keys.T, axis=1)
     np.testing.assert_allclose(gram, np.broadcast_to(gram[0], gram.shape), atol=1e-12)
@@ -128,7 +130,7 @@ def test_products_on_the_torus_are_one_group_of_distances() -> None:
 
 @given(k=st.sampled_from([2, 4]), n=st.integers(14, 40), seed=st.integers(0, 1000))
 def test_any_k_keys_of_the_torus_are_a_face_in_width_3k(k: int, n: int, seed: int) -> None:
-    """The query of the derivation, -|g|^2, found without any solver: highest on S, and there alone."""
+    """The query of the derivation, -|g|^2, needs no solver and is largest on S only."""
     rng = np.random.default_rng(seed)
     keys = torus(n, 3 * k, rng)
     waves = keys[:, : 3 * k // 2] + 1j * keys[:, 3 * k // 2 :]  # exp(i f . angles), up to one constant
@@ -138,7 +140,7 @@ def test_any_k_keys_of_the_torus_are_a_face_in_width_3k(k: int, n: int, seed: in
     support = rng.choice(n, k, replace=False)
     vanishing = np.linalg.svd(np.stack(rows, axis=1)[support])[2][-1].conj()
     height = -(np.abs(np.stack(rows, axis=1) @ vanishing) ** 2)
-    # It is a product of the keys with one query: nothing is left over after the best fit by keys and a constant.
+    # It is the product of the keys with one query: the best fit by keys and a constant leaves no residual.
     design = np.concatenate([keys, np.ones((n, 1))], axis=1)
     left = height - design @ np.linalg.lstsq(design, height)[0]
     np.testing.assert_allclose(left, 0, atol=1e-9)
@@ -148,7 +150,7 @@ def test_any_k_keys_of_the_torus_are_a_face_in_width_3k(k: int, n: int, seed: in
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 @pytest.mark.parametrize("width", [1, 2, 3, 5])
-def test_few_keys_and_narrow_widths_are_no_special_case(n: int, width: int) -> None:
+def test_few_keys_and_narrow_widths_give_finite_keys(n: int, width: int) -> None:
     for separated in (False, True):
         keys = make_keys(n, width, "auto", np.random.default_rng(0), separated=separated, dtype="float32")
         assert keys.array.shape == (n, width)

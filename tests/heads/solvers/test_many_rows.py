@@ -43,14 +43,14 @@ def test_length_is_within_the_tolerance_of_the_exact_one(
     direction, done = directions(exact, rows, MARGIN)
     queries = lifted(equations(exact, rows), direction, exact, rows, MARGIN)
     slow = [separated(pattern, keys, MARGIN, 1e9) for pattern in patterns]
-    solved = np.concatenate([one.status for one in slow]) == STATUSES.index("separated")
+    solved = np.concatenate([solution.status for solution in slow]) == STATUSES.index("separated")
     assert solved.sum() > 200
     assert (done.numpy() == solved).all()
-    base = np.concatenate([one.base for one in slow])
-    best = np.linalg.norm(np.concatenate([one.queries for one in slow]) - base, axis=1)
+    base = np.concatenate([solution.base for solution in slow])
+    best = np.linalg.norm(np.concatenate([solution.queries for solution in slow]) - base, axis=1)
     length = np.linalg.norm(queries.numpy() - base, axis=1)
     assert (length[solved] <= best[solved] / (1 - VIOLATION) * (1 + 1e-6) + 1e-9).all()
-    assert (length[solved] >= best[solved] * (1 - 1e-6) - 1e-9).all()  # rows that see no zero move by nothing
+    assert (length[solved] >= best[solved] * (1 - 1e-6) - 1e-9).all()  # rows that see no zero do not move
 
 
 def test_lifted_queries_have_ratios_and_margin() -> None:

@@ -1,4 +1,4 @@
-"""The solver of largest margins against scipy's, against the conditions of optimality, and against the impossible."""
+"""The solver of largest margins against scipy's, the conditions of optimality, and infeasible rows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_objective_is_that_of_scipy(causal: bool) -> None:
         )
         if len(e):
             constraints.append({"type": "eq", "fun": lambda q, E=E, e=e: E @ q - e, "jac": lambda q, E=E: E})
-        found = minimize(
+        optimum = minimize(
             lambda q: q @ q,
             solution.queries[row] * 0.5 + 0.1,
             jac=lambda q: 2 * q,
@@ -63,8 +63,8 @@ def test_objective_is_that_of_scipy(causal: bool) -> None:
             method="SLSQP",
             options={"maxiter": 500, "ftol": 1e-10},
         )
-        assert found.success
-        assert solution.queries[row] @ solution.queries[row] == pytest.approx(found.fun, rel=1e-6, abs=1e-9)
+        assert optimum.success
+        assert solution.queries[row] @ solution.queries[row] == pytest.approx(optimum.fun, rel=1e-6, abs=1e-9)
 
 
 @pytest.mark.parametrize(("n", "width", "kind"), [(60, 20, gaussian), (60, 16, torus)])
@@ -92,7 +92,7 @@ def test_solutions_meet_the_conditions_of_optimality(seed: int, width: int, caus
         assert (G @ q - h >= -1e-7 * size).all()  # primal: the margins
         held = solution.active[row] >= 0
         u = solution.multipliers[row, held]
-        assert (u >= -1e-9 * size).all()  # dual: no pulling
+        assert (u >= -1e-9 * size).all()  # dual: multipliers are not negative
         normals = keys[pattern.columns[pattern.starts[row]]] - keys[solution.active[row, held]]
         np.testing.assert_allclose(normals @ q, np.broadcast_to(h[:1], len(u)), atol=1e-7 * size)  # complementary
         force = q - u @ normals  # stationary: what is left lies in the span of the equations
@@ -101,7 +101,7 @@ def test_solutions_meet_the_conditions_of_optimality(seed: int, width: int, caus
 
 
 def feasible(pattern: Pattern, keys: np.ndarray, row: int) -> bool:
-    """Whether a linear program finds any query at all."""
+    """Return whether a linear program finds any query."""
     E, e, G, h = row_program(pattern, keys, row)
     equations = {"A_eq": E, "b_eq": e} if len(e) else {}
     found = linprog(np.zeros(keys.shape[1]), A_ub=-G, b_ub=-h, bounds=(None, None), method="highs", **equations)
@@ -139,7 +139,7 @@ def test_a_row_that_needs_too_long_a_query_is_reported() -> None:
     np.testing.assert_allclose(np.linalg.norm(whole.queries, axis=1), needed, rtol=1e-9)
 
 
-def test_check_sees_a_wrong_solution_and_repair_mends_it() -> None:
+def test_check_finds_a_wrong_solution_and_repair_corrects_it() -> None:
     pattern, keys = ragged(30, 3, 1), gaussian(30, 12, np.random.default_rng(1))
     solution = separated(pattern, keys, MARGIN, 1e6)
     gap, violation = check(solution, pattern, keys, MARGIN)

@@ -1,4 +1,4 @@
-"""Universality, proved: the bounds against all supports there are, and no proof where a support fails."""
+"""Proofs of universality: the bounds against all supports, and no proof where a support fails."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def every_row(n: int, k: int, spread: float) -> Pattern:
 def test_the_proof_holds_for_every_support(n: int, k: int, spread: float, dtype: Dtype) -> None:
     accuracy = Accuracy(dtype=dtype)
     proof = universality(n, k, spread, accuracy)
-    assert proof.proved or dtype in ("bfloat16", "float16")  # single and double precision bear ten keys
+    assert proof.proved or dtype in ("bfloat16", "float16")  # single and double precision can hold ten keys
     if proof.proved:
         pattern = every_row(n, k, spread)
         found = certify(universal_head(pattern, proof), pattern, accuracy)
@@ -134,9 +134,9 @@ def test_no_row_that_is_drawn_contradicts_a_proof(
     pattern = Pattern.of(
         np.repeat(np.arange(rows), counts), at, weights, n=rows, n_keys=n, causal=causal, normalise=True
     )
-    found = certify(universal_head(pattern, proof), pattern, accuracy)
-    assert found.reached
-    assert found.leak <= proof.leak
+    certificate = certify(universal_head(pattern, proof), pattern, accuracy)
+    assert certificate.reached
+    assert certificate.leak <= proof.leak
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -151,7 +151,7 @@ def test_keys_that_rounding_makes_equal_are_never_proved(dtype: Dtype) -> None:
         assert not universality(n, 1, spread, Accuracy(leak=leak, dtype=dtype)).proved
 
 
-def test_only_the_very_keys_of_the_curve_are_spoken_of() -> None:
+def test_only_exact_keys_of_the_curve_are_proved() -> None:
     accuracy = Accuracy()
     keys = torch.from_numpy(curve(12, 4)).float()
     proof = universality_of(keys, 2, 4.0, accuracy)
@@ -169,7 +169,7 @@ def test_refusals() -> None:
     accuracy = Accuracy()
     with pytest.raises(RefusalError, match="from width 6 on"):
         universality(12, 3, 4.0, accuracy, width=5)
-    with pytest.raises(RefusalError, match="a factor of 1 or more"):
+    with pytest.raises(RefusalError, match="a finite spread"):
         universality(12, 3, 0.5, accuracy)
     proof = universality(8, 2, 4.0, accuracy)
     for n, k, spread in ((9, 2, 4.0), (8, 3, 4.0), (8, 2, 5.0)):

@@ -1,4 +1,4 @@
-"""Looking at a model's anatomy costs more than all else here, and is the same each time: it is looked at once."""
+"""Probe every shared model only once: the anatomy is the slowest part of these tests and always the same."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SEEN: dict[int, Anatomy] = {}
 
 
 @pytest.fixture(autouse=True)
-def one_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the shared models alone; any other is looked at anew."""
+def shared_anatomy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cache the anatomy of the shared models. Other models are probed every time."""
 
-    def looked(model: nn.Module, example: Any = None) -> Anatomy:
+    def cached_anatomy(model: nn.Module, example: Any = None) -> Anatomy:
         if example is not None or not any(kept.cache_info().currsize and model is kept(name) for name in FAMILIES):
             return anatomy(model, example)
         if id(model) not in _SEEN:
             _SEEN[id(model)] = anatomy(model)
         return _SEEN[id(model)]
 
-    monkeypatch.setattr(exchange, "anatomy", looked)
+    monkeypatch.setattr(exchange, "anatomy", cached_anatomy)

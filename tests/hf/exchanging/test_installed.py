@@ -1,4 +1,4 @@
-"""Attention exchanged in a model: nothing changes at first, everything is as before afterwards, and it trains."""
+"""Installed variants start as the identity where they can, train, and leave the model restored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.hf.exchanging.treatable import FAMILIES, HEADS, LAYERS, batch_of, kep
 
 KEEPING = [name for name, one in variants().items() if one.card.keeps is not None]
 UNFIT = {
-    ("bert", "layer_scaling"),  # its norms stand behind the branches
+    ("bert", "layer_scaling"),  # a post-norm model
     *((family, "hybrid_normalised") for family in ("gpt2", "llama", "qwen2", "nano")),  # which cannot be causal
 }
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -41,7 +41,7 @@ def as_it_is(model: Any) -> tuple[Any, ...]:
 
 @every_family
 @pytest.mark.parametrize("name", KEEPING)
-def test_a_start_that_keeps_the_function_keeps_the_logits(family: str, name: str) -> None:
+def test_variant_that_starts_as_the_identity_keeps_the_logits(family: str, name: str) -> None:
     model = kept(family)
     own, before = logits(model), as_it_is(model)
     if (family, name) in UNFIT:
@@ -58,16 +58,16 @@ def test_a_start_that_keeps_the_function_keeps_the_logits(family: str, name: str
 
 
 @every_family
-def test_what_is_installed_is_in_effect_in_the_blocks_and_heads_that_were_chosen(family: str) -> None:
+def test_variant_acts_in_the_chosen_blocks_and_heads(family: str) -> None:
     model = kept(family)
     own = logits(model)
-    with attnscope.installed(model, "gated_output", layers=[1], heads=[0, 2]) as treated:
+    with attnscope.installed(model, "gated_output", blocks=[1], heads=[0, 2]) as treated:
         assert (treated.layers, treated.heads) == ((1,), (0, 2))
         assert len(treated.parameters()) == 2
         for one in treated.parameters().values():
             torch.nn.init.normal_(one, std=2.0, generator=torch.Generator().manual_seed(1))
         assert float((logits(model) - own).abs().max()) > 1e-3
-    with attnscope.installed(model, "softmax_plus_one", layers=[0]):
+    with attnscope.installed(model, "softmax_plus_one", blocks=[0]):
         assert float((logits(model) - own).abs().max()) > 1e-3
     assert torch.equal(logits(model), own)
 
@@ -85,7 +85,7 @@ def test_an_exception_restores_the_model(family: str) -> None:
 
 @every_family
 @pytest.mark.parametrize("name", ["gated_output", "learned_sink", "value_residual", "qk_norm"])
-def test_it_trains(family: str, name: str) -> None:
+def test_installed_variant_trains(family: str, name: str) -> None:
     model = kept(family)
     model.requires_grad_(False)
     with attnscope.installed(model, name) as treated:
@@ -107,7 +107,7 @@ def test_it_trains(family: str, name: str) -> None:
         assert any(not torch.equal(one, was) for one, was in zip(parameters, before, strict=True))
 
 
-def test_a_copy_of_a_treated_model_computes_with_its_own_parts() -> None:
+def test_copy_of_a_treated_model_uses_its_own_parameters() -> None:
     model = made("llama")
     with attnscope.installed(model, "gated_output") as treated:
         twin = copy.deepcopy(model)
@@ -123,18 +123,19 @@ def test_a_copy_of_a_treated_model_computes_with_its_own_parts() -> None:
     [
         ("llama", {"variant": "gated_outptu"}, "Did you mean 'gated_output'"),
         ("llama", {"variant": "doubly_normalised"}, "cannot be causal"),
-        ("llama", {"variant": "gated_output", "layers": [7]}, "not in block 7"),
-        ("llama", {"variant": "gated_output", "layers": []}, "No block was chosen"),
+        ("llama", {"variant": "gated_output", "blocks": [7]}, "not in block 7"),
+        ("llama", {"variant": "gated_output", "layers": [1]}, "has no setting 'layers'"),
+        ("llama", {"variant": "gated_output", "blocks": []}, "No block was chosen"),
         ("llama", {"variant": "gated_output", "heads": [4]}, "heads 0 to 3, not 4"),
         ("llama", {"variant": "gated_value", "heads": [3]}, "value heads 0 to 1"),
-        ("llama", {"variant": "sandwich_norm", "heads": [0]}, "knows no heads"),
+        ("llama", {"variant": "sandwich_norm", "heads": [0]}, "not on heads"),
         ("llama", {"variant": "local", "windwo": 3}, "Did you mean 'window'"),
         ("llama", {"variant": "qk_clip"}, "needs max_logit"),
         ("bert", {"variant": "layer_scaling"}, "choose another variant"),
         ("vit", {"variant": "gated_output", "stack": "decoder"}, "no stack 'decoder'"),
     ],
 )
-def test_what_does_not_fit_is_one_sentence_and_leaves_no_trace(family: str, given: dict[str, Any], words: str) -> None:
+def test_unfit_variants_are_refused_and_the_model_is_unchanged(family: str, given: dict[str, Any], words: str) -> None:
     model = kept(family)
     before = as_it_is(model)
     with pytest.raises(RefusalError, match=words) as caught, attnscope.installed(model, **given):
@@ -143,12 +144,12 @@ def test_what_does_not_fit_is_one_sentence_and_leaves_no_trace(family: str, give
     assert as_it_is(model) == before
 
 
-def test_an_installed_model_is_not_installed_again() -> None:
+def test_second_installation_is_refused() -> None:
     model = kept("llama")
     with attnscope.installed(model, "gated_output"):
         own = list(model.state_dict())
         with (
-            pytest.raises(RefusalError, match="has gated_output installed already"),
+            pytest.raises(RefusalError, match="already has gated_output installed"),
             attnscope.installed(model, "qk_norm"),
         ):
             pass
@@ -157,7 +158,7 @@ def test_an_installed_model_is_not_installed_again() -> None:
         pass
 
 
-def test_a_model_outside_the_registry_is_refused_or_treated_never_ignored() -> None:
+def test_model_outside_the_registry_is_refused_or_treated() -> None:
     import transformers as hf
 
     torch.manual_seed(0)
@@ -166,15 +167,15 @@ def test_a_model_outside_the_registry_is_refused_or_treated_never_ignored() -> N
     )
     model = hf.MPNetForMaskedLM(config).eval()
     own = logits(model)
-    with pytest.raises(RefusalError, match="asks no registry"), attnscope.installed(model, "learned_sink"):
+    with pytest.raises(RefusalError, match="in its own code"), attnscope.installed(model, "learned_sink"):
         pass
-    with attnscope.installed(model, "sandwich_norm") as treated:  # of kind block: it needs no registry
+    with attnscope.installed(model, "sandwich_norm") as treated:  # a variant of kind block, which needs no registry
         assert treated.parameters()
     assert torch.equal(logits(model), own)
 
 
-def test_what_a_family_passes_beside_queries_and_keys_is_not_lost() -> None:
-    """Gemma 2 caps its logits: another attention would compute another model."""
+def test_options_that_change_logits_are_refused() -> None:
+    """Gemma 2 caps its logits, which a variant would drop."""
     import transformers as hf
 
     torch.manual_seed(0)

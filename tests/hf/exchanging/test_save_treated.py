@@ -1,4 +1,4 @@
-"""A treated model as a folder: attnscope takes it for the model it is, and nobody takes it for the plain one."""
+"""A saved treated model loads with attnscope as it was, and transformers alone refuses it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIDECAR = "attnscope.json"
 
 
 def stirred(treated: Any) -> None:
-    """Away from the start, so that what is saved is not what anybody would begin with."""
+    """Move the variant's parameters away from their initial values."""
     for number, one in enumerate(treated.parameters().values()):
         noise = torch.randn(one.shape, generator=torch.Generator().manual_seed(number))
         with torch.no_grad():
@@ -34,7 +34,7 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.Tensor]
     torch.manual_seed(0)
     config = hf.LlamaConfig(vocab_size=len(tokenizer), num_key_value_heads=2, **SIZES)
     model = hf.LlamaForCausalLM(config).eval()
-    with attnscope.installed(model, "gated_output", layers=[1], how="headwise") as treated:
+    with attnscope.installed(model, "gated_output", blocks=[1], how="headwise") as treated:
         stirred(treated)
         attnscope.save_treated(model, folder, tokenizer=tokenizer)
         return folder, logits(model)
@@ -49,7 +49,7 @@ def copied(gated: tuple[Path, torch.Tensor], tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
 @pytest.mark.parametrize("name", ["gated_output", "learned_sink", "value_residual", "sandwich_norm", "sigma_reparam"])
-def test_what_is_loaded_is_what_was_saved(family: str, name: str, tmp_path: Path) -> None:
+def test_loaded_model_equals_saved_model(family: str, name: str, tmp_path: Path) -> None:
     model = kept(family)
     heads = [0, 2] if name in ("gated_output", "learned_sink") else None
     with attnscope.installed(model, name, heads=heads) as treated:
@@ -76,7 +76,7 @@ def test_every_variant_that_adds_tensors_can_be_saved_and_loaded(tmp_path: Path)
         assert names <= set(sidecar["parameters"])
 
 
-def test_the_sidecar_says_what_was_done(gated: tuple[Path, torch.Tensor]) -> None:
+def test_sidecar_holds_the_recipe(gated: tuple[Path, torch.Tensor]) -> None:
     said = json.loads((gated[0] / SIDECAR).read_text())
     assert (said["variant"], said["layers"], said["heads"]) == ("gated_output", [1], None)
     assert said["settings"] == {"how": "headwise"}
@@ -87,13 +87,13 @@ def test_the_sidecar_says_what_was_done(gated: tuple[Path, torch.Tensor]) -> Non
 def test_transformers_alone_refuses_the_folder_and_says_why(gated: tuple[Path, torch.Tensor]) -> None:
     with pytest.raises(ValueError, match="attnscope_treated"):
         hf.AutoModelForCausalLM.from_pretrained(gated[0])
-    with pytest.raises(Exception, match="exchanged by attnscope"):
+    with pytest.raises(Exception, match="attnscope replaced the attention"):
         hf.LlamaForCausalLM.from_pretrained(gated[0])
-    with pytest.raises(OSError, match="no file named"):  # not even with a configuration of its own
+    with pytest.raises(OSError, match="no file named"):  # even with the right configuration
         hf.LlamaForCausalLM.from_pretrained(gated[0], config=hf.LlamaConfig(vocab_size=60, **SIZES))
 
 
-def test_a_change_of_weights_alone_is_an_ordinary_model_that_loads_everywhere(tmp_path: Path) -> None:
+def test_variant_of_weights_only_is_saved_as_an_ordinary_model(tmp_path: Path) -> None:
     model = kept("gpt2")
     largest = {layer: [3.0, 1.0, 3.0, 0.5] for layer in range(LAYERS)}
     with attnscope.installed(model, "qk_clip", max_logit=largest, threshold=1.0):
@@ -121,7 +121,7 @@ def test_scan_collapse_and_paths_see_the_treated_model(gated: tuple[Path, torch.
     assert torch.equal(logits(load(folder).model), wanted)
 
 
-def test_random_tokens_of_a_treated_model_without_a_tokenizer_are_spoken_of(copied: Path) -> None:
+def test_treated_model_without_a_tokenizer_notes_random_tokens(copied: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
         (copied / name).unlink(missing_ok=True)
     survey = attnscope.scan(copied, max_tokens=8, samples=2, measures=["entropy"])
@@ -129,7 +129,7 @@ def test_random_tokens_of_a_treated_model_without_a_tokenizer_are_spoken_of(copi
 
 
 def test_a_treated_model_is_not_treated_again(gated: tuple[Path, torch.Tensor]) -> None:
-    with pytest.raises(RefusalError, match="has gated_output installed already"):
+    with pytest.raises(RefusalError, match="already has gated_output installed"):
         attnscope.treat(gated[0], remedy="qk_norm", steps=1, samples=4, max_tokens=12)
 
 
@@ -137,13 +137,13 @@ def test_a_treated_model_is_not_treated_again(gated: tuple[Path, torch.Tensor]) 
     ("change", "words"),
     [
         ({"version": 2}, "version 2 of its format"),
-        ({"format": "other"}, "not what save_treated writes"),
+        ({"format": "other"}, "was not written by save_treated"),
         ({"variant": "gated_outptu"}, "gated_outptu"),
         ({"layers": "many"}, "damaged"),
         ({"parameters": {}}, "lists other tensors"),
     ],
 )
-def test_a_sidecar_that_cannot_be_used_is_refused(copied: Path, change: dict[str, Any], words: str) -> None:
+def test_unusable_sidecar_is_refused(copied: Path, change: dict[str, Any], words: str) -> None:
     said = json.loads((copied / SIDECAR).read_text())
     (copied / SIDECAR).write_text(json.dumps({**said, **change}))
     with pytest.raises(RefusalError, match=words):
@@ -154,23 +154,23 @@ def test_a_missing_sidecar_changed_weights_and_missing_weights_are_refused(copie
     weights = copied / "treated.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(RefusalError, match="its hash is another"):
+    with pytest.raises(RefusalError, match="does not have the hash"):
         load(copied)
     weights.unlink()
     with pytest.raises(RefusalError, match="are missing"):
         load(copied)
     weights.write_bytes(whole)
     (copied / SIDECAR).unlink()
-    with pytest.raises(RefusalError, match=r"attnscope.json, which says how, is missing"):
+    with pytest.raises(RefusalError, match=r"attnscope.json is missing"):
         load(copied)
 
 
-def test_saving_refuses_what_it_cannot_do_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_saving_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = kept("llama")
     with pytest.raises(RefusalError, match="has no variant installed"):
         attnscope.save_treated(model, tmp_path / "plain")
     nano = kept("nano")
-    with attnscope.installed(nano, "gated_output"), pytest.raises(RefusalError, match="no transformers model"):
+    with attnscope.installed(nano, "gated_output"), pytest.raises(RefusalError, match="not a transformers model"):
         attnscope.save_treated(nano, tmp_path / "nano")
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").write_text("mine")
@@ -183,7 +183,7 @@ def test_saving_refuses_what_it_cannot_do_and_leaves_nothing(tmp_path: Path, mon
             raise full
 
         monkeypatch.setattr("attnscope.hf.installed.save_file", no_room)
-        with pytest.raises(RefusalError, match=r"No space left on device\): choose another place, or make room"):
+        with pytest.raises(RefusalError, match=r"No space left on device\): choose another folder, or free space"):
             attnscope.save_treated(model, tmp_path / "full")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["there"]
     assert (tmp_path / "there" / "file").read_text() == "mine"

@@ -1,4 +1,4 @@
-"""Tiny models of the families whose attention is exchanged, made once, with the anatomy that installing asks for."""
+"""Tiny models for tests of installed variants, built once and shared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnscope.papers.models.nano import Config, Nano
 
 LAYERS, HEADS = 2, 4
-# Weights ten times as large as usual: attention that is far from uniform, so that exchanging it shows.
+# Weights ten times larger than usual make attention far from uniform, so that a variant changes the output.
 SIZES: dict[str, Any] = {
     "hidden_size": 16,
     "num_hidden_layers": LAYERS,
@@ -69,7 +69,7 @@ def made(family: str) -> Any:
 
 @cache
 def kept(family: str) -> Any:
-    """The same model for all tests that leave it as it was."""
+    """Return a shared model, for tests that restore it."""
     return made(family)
 
 

@@ -14,7 +14,7 @@ def test_the_rules_of_relevance_hold_whatever_was_learned() -> None:
     claims = {claim.name: claim.verdict for claim in chefer2021.judged(chefer2021.run(TINY, (0,), UnsavedSession()))}
     exact = ("one_layer", "layers_add_up", "never_negative", "identity_without_support")
     assert [claims[name] for name in exact] == ["reproduced"] * 4
-    assert claims["deciding_token_comes_first"] == "not run"  # two steps teach it nothing, so nothing is judged
+    assert claims["deciding_token_comes_first"] == "not run"  # nothing is learned in two steps, so nothing is judged
 
 
 def test_the_answer_begins_whole_and_every_order_ends_alike() -> None:

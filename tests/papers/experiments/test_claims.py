@@ -1,4 +1,4 @@
-"""A verdict follows from numbers by a rule that can fail; every experiment keeps to that."""
+"""A verdict follows from numbers by a rule that can fail, in every experiment."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_claim_whose_number_is_missing_was_not_run() -> None:
 
 
 def test_claim_with_an_unmet_given_bound_is_not_judged() -> None:
-    """A ratio to nothing, or a comparison of models that learned nothing, says nothing either way."""
+    """A ratio to zero, or a comparison of models that learned nothing, supports neither verdict."""
     stands = replace(CLAIM, given=(Bound("learned", ">", 0.2),))
     assert stands.judged({"x": [2.0]}).verdict == "not run"
     for x, verdict in ((2.0, "reproduced"), (0.5, "not reproduced"), (0.0, "contradicted")):
@@ -55,7 +55,7 @@ def test_claim_with_an_unmet_given_bound_is_not_judged() -> None:
     assert not stands.missing
 
 
-def test_a_verdict_cannot_be_written_down() -> None:
+def test_verdict_of_a_claim_cannot_be_set() -> None:
     assert "verdict" not in {field.name for field in fields(Claim)}
     with pytest.raises(AttributeError):
         CLAIM.verdict = "reproduced"  # type: ignore[misc]
@@ -68,7 +68,7 @@ def test_the_order_of_seeds_does_not_matter(values: list[float]) -> None:
 
 
 @pytest.mark.parametrize("name", list(experiments()))
-def test_every_experiment_is_whole(name: str) -> None:
+def test_every_experiment_has_all_its_parts(name: str) -> None:
     one = experiments()[name]
     assert tuple(one.presets) == PRESETS
     assert type(one.presets["quick"]) is type(one.presets["paper"])
@@ -95,7 +95,9 @@ def test_every_claim_can_hold_and_can_fail(name: str) -> None:
             assert claim.judged({**inside, quantity: [far]}).verdict in VERDICTS[1:3], claim.name
             assert claim.judged({**inside, quantity: [math.nan]}).verdict == "not reproduced", claim.name
         if claim.fails:
-            assert not {one.quantity for one in claim.given} & {one.quantity for one in (*claim.holds, *claim.fails)}
+            assert not {limit.quantity for limit in claim.given} & {
+                limit.quantity for limit in (*claim.holds, *claim.fails)
+            }
             outside = {
                 **inside,
                 **{b.quantity: [b.limit + (1e-9 if b.relation[0] == ">" else -1e-9)] for b in claim.fails},
@@ -128,8 +130,8 @@ def test_claims_are_read_from_text() -> None:
     )
     statement, expected = "It learns: always, on every seed.", "at least .9; contradicted at chance"
     holds = (Bound("accuracy", ">=", 0.9), Bound("loss", "<", 1e-3))
-    fails, given = (Bound("accuracy", "<=", 0.1),), (Bound("baseline", ">", 0.5),)
-    assert first == Claim("learns", "0000.00000", statement, expected, holds, fails, given)
+    fails, conditions = (Bound("accuracy", "<=", 0.1),), (Bound("baseline", ">", 0.5),)
+    assert first == Claim("learns", "0000.00000", statement, expected, holds, fails, conditions)
     assert second == Claim("other", "1111.11111", "S.", "e", (Bound("x", "<=", -2.0),))
 
 
@@ -147,7 +149,7 @@ def test_text_that_is_not_a_claim_is_refused(text: str) -> None:
         claims("0000.00000", text)
 
 
-def test_presets_must_all_be_there() -> None:
+def test_missing_presets_are_refused() -> None:
     with pytest.raises(TypeError, match="presets"):
         experiment(title="t", paper="p", summary="s", presets={"quick": 1}, takes={}, seeds={}, claims=())(
             lambda params, seeds, session: None  # type: ignore[arg-type,return-value]

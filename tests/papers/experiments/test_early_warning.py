@@ -8,7 +8,7 @@ import pytest
 
 from attnscope.commands.watch.alarm_judge import LOG, muted_log
 from attnscope.papers.experiments.early_warning import TWIN, early_warning, judged
-from attnscope.papers.trials.failing_runs import WAYS, Size, shown
+from attnscope.papers.trials.failing_runs import WAYS, Size, failure_step
 
 TINY = replace(
     early_warning.presets["quick"], size=Size(layers=1, width=8, heads=2, tokens=8, sequences=2, steps=4, every=2)
@@ -17,11 +17,11 @@ OF_ALL_SEEDS = "share$|in_ten$"
 
 
 def test_loss_shows_a_failure_at_nan_or_a_fifth_above_its_lowest() -> None:
-    assert shown({"losses": [3.0, 2.0, 2.3, 2.41]}) == 4
-    assert shown({"losses": [3.0, float("nan")]}) == 2
-    assert shown({"losses": [3.0, 2.9, 3.0]}) is None
-    assert shown({"losses": [3.0, 2.9, 3.0]}, {"losses": [3.0, 2.6, 2.4]}) == 3
-    assert shown({"losses": [2.0, 1.0, None]}) == 3  # as a run that is resumed reads what was no number
+    assert failure_step({"losses": [3.0, 2.0, 2.3, 2.41]}) == 4
+    assert failure_step({"losses": [3.0, float("nan")]}) == 2
+    assert failure_step({"losses": [3.0, 2.9, 3.0]}) is None
+    assert failure_step({"losses": [3.0, 2.9, 3.0]}, {"losses": [3.0, 2.6, 2.4]}) == 3
+    assert failure_step({"losses": [2.0, 1.0, None]}) == 3  # JSON stores NaN as null, so a resumed run reads None
 
 
 def test_alarms_of_failing_runs_go_only_to_their_record(caplog: pytest.LogCaptureFixture) -> None:

@@ -25,7 +25,7 @@ TINY = replace(
     rows=1,
     tokens=6,
 )
-# The tables are of two sizes alone, and the second model is asked for in the `paper` preset alone.
+# The tables exist for two sizes only, and the second model is measured in the `paper` preset only.
 NOT_RUN = {"the_loss_falls_as_published", "induction_heads_in_smollm2"}
 
 
@@ -38,7 +38,7 @@ def test_the_parents_are_found_whichever_they_are() -> None:
         assert FLOOR < rows[-1]["loss"] < rows[0]["loss"] - 0.1
 
 
-def test_a_phase_changes_its_own_weights_alone() -> None:
+def test_a_phase_changes_only_its_own_weights() -> None:
     plan = [Stretch(name, (name,), 2, 1.0) for name in PHASES]
     _, rows = trained(Chains(), 40, 10, 3, plan, 0, UnsavedSession())
     assert rows[0]["lag_1"] == rows[2]["lag_1"] != rows[4]["lag_1"]
@@ -47,7 +47,7 @@ def test_a_phase_changes_its_own_weights_alone() -> None:
     assert [row["epoch"] for row in rows] == list(range(7))
 
 
-def test_what_uniform_attention_gives_is_known() -> None:
+def test_uniform_share_equals_its_definition() -> None:
     """BOS, ten tokens, the same ten: token i of the second time sees 11 + i + 1 tokens, and one followed before."""
     pattern = torch.ones(21, 21).tril() / torch.arange(1, 22)[:, None]
     followed = [float(pattern[11 + place, 1 + place + 1]) for place in range(10)]

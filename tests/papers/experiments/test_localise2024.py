@@ -58,7 +58,7 @@ def test_penalty_equals_its_formula() -> None:
 
 
 def rows(left: Callable[[float, float], float], **losses: tuple[float, float]) -> list[dict[str, Any]]:
-    """A table whose cells leave so much, and models with these losses: to be reported, and to choose by."""
+    """Return a table whose cells leave so much, and models with these losses: reported ones, and those to choose by."""
     table = [
         {"part": "table", "size": size, "eta": eta, "own": eta, "entropy": 5 - size - eta, "left": left(size, eta)}
         for size in (SMALL, PLAIN, LARGE)
@@ -88,7 +88,7 @@ def test_rank_collapse_is_a_contrast_and_not_a_small_number() -> None:
 
 
 def test_the_penalty_is_chosen_on_other_text_than_it_is_judged_on() -> None:
-    """The one with the lowest reported loss is not taken where another was better on the text to choose by."""
+    """The penalty is chosen by the loss on the text to choose by, not by the lowest reported loss."""
     numbers = numbers_of(rows(lambda size, eta: eta, plain=(2.0, 2.0), weak=(1.9, 2.1), strong=(2.05, 1.9)))
     assert numbers["chosen_strength"] == 2.0
     assert numbers["loss_added_by_chosen"] == pytest.approx(0.05)

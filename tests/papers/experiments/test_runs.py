@@ -1,4 +1,4 @@
-"""Every experiment runs at a toy size: all numbers that its claims ask for are there, and depend on the seed alone."""
+"""Every experiment runs at a toy size: all numbers that its claims need exist and depend only on the seed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def twice(request: pytest.FixtureRequest) -> tuple[str, Result, Result]:
     return request.param, run(request.param, (0, 1)), run(request.param, (0,))
 
 
-def test_every_number_that_a_claim_asks_for_is_measured(twice: tuple[str, Result, Result]) -> None:
+def test_every_number_that_a_claim_needs_is_measured(twice: tuple[str, Result, Result]) -> None:
     name, both, _ = twice
     left_out: set[str] = getattr(its_test(name), "NOT_RUN", set())
     for claim in experiments()[name].judged(both):
@@ -52,7 +52,7 @@ def test_seeds_differ(twice: tuple[str, Result, Result]) -> None:
     assert any(len(set(values)) > 1 for values in both.measured.values())
 
 
-def test_results_are_plain(twice: tuple[str, Result, Result]) -> None:
+def test_results_are_strict_json_and_figures_are_complete(twice: tuple[str, Result, Result]) -> None:
     _, both, _ = twice
     json.dumps(plain({"measured": both.measured, "records": both.records}), allow_nan=False)
     for figure in both.figures:

@@ -1,4 +1,4 @@
-"""`spike2026`, small enough to run in every test; its closed forms, each against a way that is slower."""
+"""`spike2026`, small enough to run in every test; its closed forms, each against a slower computation."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def test_every_arm_is_trained_on_the_same_rows_from_the_same_seed(found: Result)
 
 
 def test_closed_forms_hold_at_any_size(found: Result) -> None:
-    """The claims that are arithmetic are reproduced by a run of two steps too."""
+    """Claims that are pure arithmetic are reproduced even by a run of two steps."""
     verdicts = {claim.name: claim.verdict for claim in spike2026.judged(found)}
     for name in ("swiglu_is_a_quadratic_form", "spike_makes_tokens_equal", "sink_metric"):
         assert verdicts[name] == "reproduced", name
 
 
 def test_each_need_changes_one_thing() -> None:
-    """Heads of one width, as many again, are named as what they are: their number changes, and not their width."""
+    """A `head_width` that equals the default counts as no change: only the number of heads differs."""
     base = asdict(FULL.growth)
     for arm, changes in FULL.needed.items():
         changed = {name for name in changes if base[name] != changes[name]}
@@ -56,7 +56,7 @@ def test_each_need_changes_one_thing() -> None:
 
 
 def test_where_nothing_was_learned_no_remedy_is_judged(found: Result) -> None:
-    """Two steps of training teach nothing; eight keys are so few that uniform attention passes for a sink (H_8/8)."""
+    """Nothing is learned in two steps; with eight keys, uniform attention already counts as a sink (H_8/8)."""
     assert median(found.measured["excess_loss_of_pre_norm"]) > 0.15
     compared = ("_lowers_", "_leaves_", "_removes_", "_has_more_", "_need_", "_cost_")
     for claim in spike2026.judged(found):
@@ -77,7 +77,7 @@ def test_a_limit_that_is_not_the_papers_says_so() -> None:
 
 
 def test_sinks_and_spikes_must_grow_in_other_seeds(found: Result) -> None:
-    """A condition on the control that is compared keeps the runs in which it was large by chance."""
+    """A condition on the compared control itself would select runs in which it was large by chance."""
     compared = [claim for claim in CLAIMS if any("_of_other_seeds" in bound.quantity for bound in claim.given)]
     assert len(compared) == 7
     for claim in CLAIMS:
@@ -101,7 +101,7 @@ def test_one_opposite_seed_misses_a_claim_on_the_sign() -> None:
 
 
 def test_it_is_the_norm_that_makes_tokens_equal() -> None:
-    """A cosine would say the same with a norm and without."""
+    """A cosine would be the same with and without a norm."""
     tokens = torch.randn(5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     pairs = [(a - b).square().sum() for k, a in enumerate(tokens) for b in tokens[:k]]
     assert spread(tokens) == pytest.approx(float(torch.stack(pairs).mean().sqrt()), rel=1e-12)

@@ -67,7 +67,7 @@ def test_every_method_has_a_bar_and_a_missing_model_has_none() -> None:
 
 
 def test_operator_is_compared_with_the_unmodified_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that gives something else when it is simply called is not called reproduced."""
+    """A claim is not reproduced if the unmodified model gives another output."""
     model = trained_classifier(WORDS, 8, 1, Recipe(steps=2, rate=1e-2), 0, UnsavedSession())
     (run,) = classifier_runs(model, WORDS, 1, 0)
     plain = operator_rows.untouched(run.loaded, run)
@@ -79,7 +79,7 @@ def test_operator_is_compared_with_the_unmodified_model(monkeypatch: pytest.Monk
 
 
 def test_maps_that_differ_by_chance_are_not_called_more_faithful() -> None:
-    """Eighteen comparisons one at a time call one of them real in every other run of noise."""
+    """Eighteen separate comparisons find a difference in every other run of pure noise."""
     claims = [claim for claim in tensorlens2026.claims if "truer" in claim.name]
     draw = np.random.default_rng(0)
     wrong = 0
@@ -92,5 +92,5 @@ def test_maps_that_differ_by_chance_are_not_called_more_faithful() -> None:
     # At most 5 expected; binomial with a standard deviation of 2.2: above 12 lies less than 1 in 1000.
     assert wrong <= 12
     better = {name: (np.linspace(0, 0.1, 12) + (name in MAPS)).tolist() for name in METHODS}
-    found = numbers_of({"subject": "model", "checked": {}, "gaps": better})
-    assert found["model_norm_over_rollout_low"] == pytest.approx(1.0)
+    numbers = numbers_of({"subject": "model", "checked": {}, "gaps": better})
+    assert numbers["model_norm_over_rollout_low"] == pytest.approx(1.0)

@@ -35,7 +35,7 @@ def test_speed_is_shown_and_nothing_is_judged_by_it() -> None:
     assert set(paces) == set(compared())
 
 
-def test_a_guess_is_nothing_learned() -> None:
+def test_guessing_counts_as_a_learned_share_of_zero() -> None:
     """ln(symbols) is a share of 0, the least possible loss one of 1, and the worst pattern decides."""
     guess = math.log(TINY.growth.symbols)
     rows = [

@@ -19,7 +19,7 @@ EXACT = torch.float64
 def heads_of(
     width: int, heads: int, steps: int, beta: float, seed: int
 ) -> tuple[ClippingHeads, torch.Tensor, torch.Tensor]:
-    """Random heads, what they should give, and of which input."""
+    """Return random heads, the expected outputs, and the inputs."""
     rng = torch.Generator().manual_seed(seed)
     weight, ends = (
         torch.randn(heads, width, generator=rng, dtype=EXACT),

@@ -1,4 +1,4 @@
-"""Hand-built lookups (arXiv:2602.01763), against looking things up; memories against the loops that they stand for."""
+"""Models built by hand (arXiv:2602.01763): lookups against tables, memories against loops, 2-Sum against all pairs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.matrix.linear_attention import delta_memory, sum_memory
 from attnscope.papers.models.composers import composer, digits, hybrid, shortcut, wide, window
+from attnscope.papers.models.hand_sheet import Sheet
 from attnscope.papers.models.nano import Config, Nano
 from attnscope.papers.models.tasks import Composition, composed
+from attnscope.papers.models.two_sum import TwoSum, draw_sums, full_two_sum, random_codes, right, seen_by_chance
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -38,13 +40,13 @@ def test_as_many_lookups_as_functions_are_exact(folds: int, arguments: int) -> N
     with torch.no_grad():
         said = composer(task)(vectors=task.vectors(asked))[:, -20:]
     assert torch.equal(said.argmax(-1), asked.answers[..., -1])
-    # What the last register holds is the code itself, so that the answer's logit is the number of digits.
+    # The last register holds the code itself, so the answer's logit is the number of digits.
     wanted = digits(arguments) @ digits(arguments).T
     torch.testing.assert_close(said, wanted[asked.answers[..., -1]], atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("folds", [1, 2, 4, 8])
-def test_looking_ahead_needs_the_logarithm_of_the_layers(folds: int) -> None:
+def test_looking_ahead_needs_the_logarithm_of_the_number_of_blocks(folds: int) -> None:
     task = Composition(folds, 9, 6)
     asked = task.draw(2, rng(2))
     model = shortcut(task)
@@ -62,14 +64,14 @@ def test_lookups_that_are_missing_leave_an_earlier_answer() -> None:
 
 
 def test_attention_of_a_lookup_can_be_scanned() -> None:
-    """One layer and one head for each function."""
+    """There is one block and one head for each function."""
     task = Composition(2, 8, 16)
     asked = task.draw(1, rng(4))
     survey = attnscope.scan(composer(task), [{"vectors": task.vectors(asked)}], measures=("entropy",))
     assert survey.values("entropy").shape == (2, 1)
     assert survey.provenance["corpus"]["tokens"] == 32  # 16 entries and 16 queries, given as vectors
-    # In layer 2 nobody but the 16 queries sees f_2 whole and has something to ask: theirs is 0, so that the mean over
-    # the 32 tokens is at most half of what 16 entries that see no more than 16 tokens can have, ln 16.
+    # In block 2 only the 16 queries look something up, with entropy 0. The 16 entries see at most 16 tokens, so the
+    # mean over the 32 tokens is at most half of ln 16.
     assert float(survey.values("entropy")[1, 0]) <= 0.5 * math.log(16) + 1e-4
 
 
@@ -81,12 +83,12 @@ def test_memories_equal_their_loops() -> None:
     past = torch.ones(9, 9, dtype=torch.bool).tril()
     total, replaced = torch.zeros(2, 4, 4, dtype=torch.float64), torch.zeros(2, 4, 4, dtype=torch.float64)
     sums, deltas = [], []
-    for place in range(9):
-        k, v = key[:, place, :, None], value[:, place, :, None]
+    for token in range(9):
+        k, v = key[:, token, :, None], value[:, token, :, None]
         total = total + v @ k.mT
         replaced = replaced + (v - replaced @ k) @ k.mT
-        sums.append((total @ query[:, place, :, None])[..., 0])
-        deltas.append((replaced @ query[:, place, :, None])[..., 0])
+        sums.append((total @ query[:, token, :, None])[..., 0])
+        deltas.append((replaced @ query[:, token, :, None])[..., 0])
     # Nine steps of products of numbers near 1, in float64.
     torch.testing.assert_close(sum_memory(query, key, value, past), torch.stack(sums, 1), atol=1e-12, rtol=0)
     torch.testing.assert_close(delta_memory(query, key, value, past), torch.stack(deltas, 1), atol=1e-12, rtol=0)
@@ -118,3 +120,71 @@ def test_impossible_models_are_refused() -> None:
         hybrid(model, ("full", "full"))
     with pytest.raises(RefusalError, match="causal=True"):
         hybrid(Nano(Config(width=4, heads=1, layers=1, inputs=2, out=2)), ("delta",))
+
+
+def test_partners_are_those_of_all_pairs() -> None:
+    sums = draw_sums(3, 20, 201, rng())
+    opposite = (sums.ids[:, :, None] + sums.ids[:, None]) % 201 == 0
+    assert torch.equal(opposite.any(-1), sums.partners > 0)
+    assert torch.equal(opposite.sum(-1), (sums.partners > 0).long())
+    assert int((sums.partners > 0).sum()) == 30  # half of the tokens
+    assert torch.equal((opposite * sums.ids[:, None]).sum(-1), sums.partners)
+
+
+@pytest.mark.parametrize("tokens", [4, 37, 256])
+def test_full_attention_is_exact(tokens: int) -> None:
+    model = full_two_sum(8 * tokens + 1)
+    sums = draw_sums(2, tokens, 8 * tokens + 1, rng(1))
+    answer = model(sums.ids)
+    assert right(answer, sums) == (1.0, 1.0)
+    torch.testing.assert_close(answer[..., 0], (sums.partners > 0).float(), atol=1e-4, rtol=0)
+
+
+def test_all_blocks_kept_is_full_attention() -> None:
+    codes = random_codes(65, 16, rng(2))
+    sums = draw_sums(2, 8, 65, rng(3))
+    sparse, full = TwoSum(codes, 0.9, 50.0, block=2, kept=4), TwoSum(codes, 0.9, 50.0)
+    torch.testing.assert_close(sparse(sums.ids), full(sums.ids))
+
+
+def test_the_gaussian_count_has_the_ends_that_it_must_have() -> None:
+    """Wide codes find every partner; useless codes find a block as often as chance."""
+    assert seen_by_chance(100_000, 8, 1, 512) == pytest.approx(1.0, abs=1e-9)
+    assert seen_by_chance(1, 1000, 2, 8000) == pytest.approx(2 / 8, abs=0.02)  # a signal of 1 in noise of 32
+    assert seen_by_chance(16, 8, 64, 512) == pytest.approx(1.0, abs=1e-9)
+
+
+def test_it_can_be_scanned() -> None:
+    sums = draw_sums(2, 16, 129, rng(4))
+    survey = attnscope.scan(full_two_sum(129), [{"input_ids": sums.ids}], measures=("entropy",))
+    assert float(survey.values("entropy")[0, 0]) < 1e-3  # every token attends to a single key
+
+
+def test_impossible_two_sums_are_refused() -> None:
+    with pytest.raises(RefusalError, match="odd modulus"):
+        draw_sums(1, 16, 128, rng())
+    with pytest.raises(RefusalError, match="together or neither"):
+        TwoSum(torch.eye(5), 0.5, 1.0, block=2)
+    with pytest.raises(RefusalError, match="blocks of 3"):
+        TwoSum(random_codes(65, 4, rng()), 0.5, 1.0, 3, 1)(torch.arange(1, 9)[None])
+
+
+def test_a_staircase_looks_up_and_removes_small_errors() -> None:
+    nodes, values = torch.tensor([-1.0, 0.0, 0.5, 3.0]), torch.tensor([[2.0], [-1.0], [4.0], [0.0]])
+    for off in (-0.2, 0.0, 0.2):
+        sheet = Sheet({"x": 1, "y": 1}, 4, 1, 1, [1], 6, 5)
+        steps = torch.tensor([1.0, 0.5, 0.5, 2.5])  # the smaller neighbouring step of each node
+        sheet.embed("x", (nodes + off * steps)[:, None])
+        sheet.staircase(0, {"x": 1.0}, nodes, {"y": values})
+        sheet.model.output.weight.data[0, sheet.at["y"]] = 1.0
+        with torch.no_grad():
+            said = sheet.model(input_ids=torch.arange(4)[:, None])[:, 0, 0]
+        torch.testing.assert_close(said, values[:, 0], atol=1e-5, rtol=0)
+
+
+def test_nearest_number_is_the_answer() -> None:
+    sheet = Sheet({"y": 1}, 5, 1, 1, [1], 1, 4)
+    sheet.embed("y", torch.tensor([[0.4], [0.6], [1.9], [2.6], [9.0]]))
+    with torch.no_grad():
+        said = sheet.answering("y", 4)(input_ids=torch.arange(5)[:, None]).argmax(-1)[:, 0]
+    assert said.tolist() == [0, 1, 2, 3, 3]

@@ -1,4 +1,6 @@
-"""The induction network (arXiv:2409.10559) against its definition, its chains and the short way to its answers."""
+"""The induction network (arXiv:2409.10559) against its definition, its chains, and the shorter computation of its
+answers.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def test_chains_follow_their_rules() -> None:
         assert bool(((hits / seen.clamp_min(1) - rule).abs() * seen.sqrt() <= 2 + 1e-9).all())
 
 
-def test_the_long_run_stays_as_it_is() -> None:
+def test_the_long_run_distribution_is_stationary() -> None:
     rule = rule_of_three(Chains(alpha=1.0).rules(4, seed=0), (1, 2))
     now = long_run(rule)
     torch.testing.assert_close(now.sum((1, 2, 3)), torch.ones(4, dtype=torch.float64))
@@ -73,7 +75,7 @@ def test_the_long_run_stays_as_it_is() -> None:
 
 
 def test_information_of_a_chain_by_hand() -> None:
-    """The next symbol is the last but one, of two symbols alike often: parents 2 tell all, others nothing.
+    """The next symbol is the last but one, of two equally frequent symbols: lag 2 determines it, other lags do not.
 
     I({2}) = sum over two values (1/2)^2 (1 / (1/2)) - 2 (1/2)^2 = 1 - 1/2; with another lag beside it values are half
     as frequent, 4 (1/4)^2 2 - 4 (1/4)^2 = 1/4: larger sets pay.
@@ -84,7 +86,7 @@ def test_information_of_a_chain_by_hand() -> None:
         assert told[chosen] == pytest.approx(wanted, abs=1e-12), chosen
 
 
-def test_both_layers_can_be_scanned() -> None:
+def test_both_blocks_can_be_scanned() -> None:
     ids = Chains(tokens=12).draw(3, seed=0).ids
     survey = attnscope.scan(InductionNetwork(), [{"input_ids": ids}], measures=("entropy", "previous_token"))
     assert {key.measure for key in survey.cells} >= {"entropy"}
@@ -95,7 +97,7 @@ def test_both_layers_can_be_scanned() -> None:
 def test_impossible_networks_and_chains_are_refused() -> None:
     with pytest.raises(RefusalError, match="as many heads as lags"):
         InductionNetwork(3, 4, 3)
-    with pytest.raises(RefusalError, match="parents at least 1"):
+    with pytest.raises(RefusalError, match="parents at distance 1"):
         Chains((0,))
     with pytest.raises(RefusalError, match="alpha over 0"):
         Chains(alpha=0.0)

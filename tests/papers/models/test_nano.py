@@ -1,4 +1,4 @@
-"""The nano model is what its settings say, and the tap sees inside it as inside any other."""
+"""The nano model does what its settings say, the tap reads it, and every variant can be its attention."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from torch import Tensor
 
 import attnscope
 from attnscope.core.errors import RefusalError
+from attnscope.core.variant import Size, Variant
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.tapping.verify import verify
-from attnscope.papers.models.nano import Config, Nano, visible_keys
+from attnscope.papers.models.nano import Config, Nano, exchanged, visible_keys
+from tests.variants.calls import SETTINGS, attending
 
 
 def small(**settings: Any) -> Config:
@@ -25,7 +27,7 @@ def ids(tokens: int = 7, rows: int = 2) -> Tensor:
 
 
 def written_out(model: Nano, stream: Tensor, causal: bool) -> Tensor:
-    """The model from its equations, one head at a time, with nothing of its forward."""
+    """Return the output from the equations, one head at a time, without the model's own forward."""
     config, state = model.config, model.state_dict()
 
     def linear(name: str, x: Tensor) -> Tensor:
@@ -81,7 +83,7 @@ def written_out(model: Nano, stream: Tensor, causal: bool) -> Tensor:
 def test_forward_pass_equals_its_equations(settings: dict[str, Any]) -> None:
     model = Nano(small(**settings), seed=3).double()
     with torch.no_grad():
-        for parameter in model.parameters():  # fresh biases are zero and fresh gains one: mistakes would hide
+        for parameter in model.parameters():  # fresh biases are zero and fresh gains one, which would hide mistakes
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) * 0.1)
         stream = model.embedding(ids())
         if model.positions is not None:
@@ -109,7 +111,7 @@ def test_weights_depend_on_the_seed_and_not_on_the_global_generator() -> None:
     assert not torch.equal(one(ids()), other(ids()))
 
 
-def test_the_spread_of_fresh_weights_is_as_asked() -> None:
+def test_fresh_weights_have_the_requested_spread() -> None:
     asked = Nano(small(width=120, initial=0.02)).blocks[0].get_parameter("attention.query.weight").detach()
     usual = Nano(small(width=120)).blocks[0].get_parameter("attention.query.weight").detach()
     assert float(asked.std()) == pytest.approx(0.02, rel=0.05)
@@ -145,7 +147,7 @@ def test_attention_can_be_exchanged() -> None:
 
     model = Nano(small(skip=0, norm="none"), attention=uniform)
     logits = model(ids())
-    torch.testing.assert_close(logits, logits[:, :1].expand_as(logits))  # everybody sees the same mean
+    torch.testing.assert_close(logits, logits[:, :1].expand_as(logits))  # every query sees the same mean
 
 
 def softmax_by_hand(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
@@ -205,3 +207,53 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
         Nano(small())(ids(17))
     with pytest.raises(RefusalError, match="reads input_ids"):
         Nano(small())(vectors=torch.randn(1, 3, 2))
+
+
+TOKENS = 11
+SIZE = Size(heads=4, dim=4, width=16)
+IDS = torch.randint(0, 20, (2, TOKENS), generator=torch.Generator().manual_seed(0))
+PADDING = torch.ones(2, TOKENS, dtype=torch.long)
+PADDING[0, -3:] = 0
+every_attention = pytest.mark.parametrize("one", attending().values(), ids=attending())
+
+
+def nano(one: Variant | None = None, *, causal: bool) -> Nano:
+    config = Config(vocab_size=20, width=16, heads=4, layers=2, causal=causal, mlp=16, initial=0.6)
+    if one is None:
+        return Nano(config, seed=0).double()
+    own = {name: tensor.double() for name, tensor in one.start(SIZE).items()}
+    return Nano(config, seed=0, attention=exchanged(one, **own, **SETTINGS.get(one.card.name, {}))).double()
+
+
+@every_attention
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_start_that_keeps_the_function_keeps_the_model(one: Variant, causal: bool) -> None:
+    model = nano(one, causal=causal)
+    if causal and not one.card.causal:
+        with pytest.raises(RefusalError, match="causal"):
+            model(IDS)
+        return
+    for mask in (None, PADDING):
+        found, before = model(IDS, attention_mask=mask), nano(causal=causal)(IDS, attention_mask=mask)
+        real = torch.ones_like(PADDING).bool() if mask is None else PADDING.bool()
+        assert bool(found.isfinite().all())
+        same = torch.allclose(found[real], before[real], rtol=1e-10, atol=1e-10)
+        assert same == (one.card.keeps is not None)
+
+
+@every_attention
+def test_no_causal_model_sees_the_future(one: Variant) -> None:
+    if not one.card.causal:
+        return
+    model = nano(one, causal=True)
+    other = IDS.clone()
+    other[:, 6:] = (IDS[:, 6:] + 1) % 20
+    assert torch.equal(model(IDS)[:, :6], model(other)[:, :6])
+    assert not torch.equal(model(IDS)[:, 6:], model(other)[:, 6:])
+
+
+@every_attention
+def test_padding_changes_nothing_in_a_model(one: Variant) -> None:
+    model = nano(one, causal=False)
+    padded = model(IDS[:1], attention_mask=PADDING[:1])
+    torch.testing.assert_close(padded[:, :-3], model(IDS[:1, :-3]), rtol=1e-10, atol=1e-10)

@@ -1,7 +1,8 @@
-"""The data of the path experiments, by hand where a hand can do it; nano as a network of paths."""
+"""Tasks for small models, checked by hand where possible; nano as a network of paths."""
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from math import comb, isclose
 
@@ -9,12 +10,17 @@ import numpy as np
 import pytest
 import torch
 
+from attnscope.core.errors import RefusalError
 from attnscope.papers.models.nano import Config, Nano
 from attnscope.papers.models.nano_paths import SKIP, network_of, path_alone
 from attnscope.papers.models.tasks import (
+    BOS,
     IGNORED,
+    CopyTask,
     Task,
     ceiling_of,
+    characters,
+    copying,
     hits,
     hull_task,
     loss_on,
@@ -36,7 +42,7 @@ def test_sort_labels_are_the_sorted_tokens() -> None:
     assert (sort_task(30, 5, seed=1).labels != task.labels).any()
 
 
-def test_the_best_guess_knows_the_place_and_nothing_else() -> None:
+def test_the_best_guess_uses_only_the_position() -> None:
     labels = torch.tensor([[9, 9], [0, 2], [0, 2], [1, IGNORED], [0, 0]])
     task = Task("by hand", {}, labels, 1, 3)  # the first row is for training
     assert (task.best_guess, task.majority) == pytest.approx((5 / 7, 4 / 7))
@@ -100,14 +106,14 @@ def test_a_nano_is_the_sum_of_its_paths(norm: str) -> None:
 
 
 def test_a_path_alone_is_the_model_where_there_is_one_path_only() -> None:
-    """One head and no skip: the only path takes the head in every layer, so both views must agree."""
+    """With one head and no skip, the only path takes the head in every block, so both computations must agree."""
     model = Nano(Config(vocab_size=9, width=12, heads=1, layers=3, norm="post", skip=0, max_tokens=8), 1).double()
     inputs = {"input_ids": torch.randint(0, 9, (2, 6))}
     assert torch.allclose(path_alone(model, inputs, (0, 0, 0)), model(**inputs), atol=1e-12)
 
 
 def test_paths_run_alone_do_not_add_up() -> None:
-    """What the two ways of measuring differ in: with norms and softmax, re-run paths are not terms of the model."""
+    """The two measurements differ: with norms and softmax, paths run alone are not terms of the model."""
     model = Nano(Config(vocab_size=9, width=12, heads=2, layers=2, norm="post", biases=False, max_tokens=8), 1).double()
     inputs = {"input_ids": torch.randint(0, 9, (2, 6))}
     every = list(product((SKIP, 0, 1), repeat=2))
@@ -132,3 +138,41 @@ def test_a_walk_applies_the_model_to_its_own_answers() -> None:
     with torch.no_grad():
         assert torch.equal(track[2], model(vectors=model(vectors=arcs(100)[:1]))[0])
     assert len(track) == 4
+
+
+TASK = CopyTask(symbols=12, triggers=3, back=2, tokens=30)
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_token_after_a_trigger_is_copied(bos: bool) -> None:
+    task = CopyTask(12, 3, back=2, tokens=30, bos=bos)
+    text = copying(task, 40, 0)
+    assert text.ids.shape == (40, 31)
+    assert bool((text.ids[:, 0] == BOS).all()) == bos
+    copied = 0
+    for row in text.ids.tolist():
+        for place in range(bos + 3, len(row)):
+            if row[place - 1] <= 3 and row[place - 3] > 3:
+                assert row[place] == row[place - 3]
+                copied += 1
+    assert copied > 100
+    # what is not copied is drawn among 12 symbols, so the floor counts the drawn ones
+    assert text.floor == pytest.approx(math.log(12) * (1 - copied / (40 * 30)), abs=1e-12)
+
+
+def test_rows_depend_on_the_seed_alone() -> None:
+    assert torch.equal(copying(TASK, 5, 1).ids, copying(TASK, 5, 1).ids)
+    assert not torch.equal(copying(TASK, 5, 1).ids, copying(TASK, 5, 2).ids)
+
+
+def test_a_task_without_anything_to_copy_is_refused() -> None:
+    with pytest.raises(RefusalError, match="fewer triggers"):
+        CopyTask(symbols=3, triggers=3)
+
+
+def test_held_out_windows_of_the_book_are_never_trained_on() -> None:
+    shown, held = characters(20, 50, 0), characters(20, 50, 0, held_out=True)
+    assert shown.vocabulary == held.vocabulary
+    assert shown.ids.shape == (50, 21)
+    assert int(shown.ids[:, 0].max()) == BOS < int(shown.ids[:, 1:].min())
+    assert not {tuple(row) for row in shown.ids.tolist()} & {tuple(row) for row in held.ids.tolist()}

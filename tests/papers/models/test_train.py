@@ -42,7 +42,7 @@ def same(one: nn.Module, other: nn.Module) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
-def test_it_learns() -> None:
+def test_training_lowers_the_loss() -> None:
     losses = train(model(), copying, Recipe(steps=150, rate=1e-2))
     assert losses[-1] < 0.3 * losses[0]
 
@@ -85,10 +85,10 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     train(model(), copying, RECIPE, kept=tmp_path / "state")
     numbers = tmp_path / "state.safetensors"
     numbers.write_bytes(numbers.read_bytes()[:100])
-    with pytest.raises(RefusalError, match="begin anew"):
+    with pytest.raises(RefusalError, match="start again without resuming"):
         train(model(), copying, RECIPE, kept=tmp_path / "state")
     (tmp_path / "state.json").write_text("{")
-    with pytest.raises(RefusalError, match="begin anew"):
+    with pytest.raises(RefusalError, match="start again without resuming"):
         train(model(), copying, RECIPE, kept=tmp_path / "state")
 
 
@@ -129,18 +129,18 @@ def test_last_finite_weights_are_kept(broken: str, tmp_path: Path) -> None:
     model = nn.Linear(2, 1, bias=False)
     seen: list[torch.Tensor] = []
 
-    def loss(given: nn.Module, rng: torch.Generator) -> torch.Tensor:
+    def loss(trained: nn.Module, rng: torch.Generator) -> torch.Tensor:
         seen.append(model.weight.detach().clone())
-        value = given(torch.ones(3, 2)).square().mean()
+        value = trained(torch.ones(3, 2)).square().mean()
         if len(seen) < 4:
             return value
-        # sqrt has no finite slope at 0: the loss is a number, and its gradient is not
+        # sqrt has no finite slope at 0: the loss is finite, and its gradient is not
         return value * torch.nan if broken == "loss" else (value * 0).sqrt()
 
     with pytest.raises(RefusalError, match=f"The {broken} is not a number in step 4: train with a smaller rate. The w"):
         train(model, loss, Recipe(steps=9, rate=0.1), kept=tmp_path / "kept", trained=dict(model.named_parameters()))
     kept = load_file(tmp_path / "kept.safetensors")
-    # A loss that is no number speaks against the weights that gave it: those before them are kept.
+    # A loss of NaN comes from broken weights, so the weights before them are kept.
     good = seen[2] if broken == "loss" else seen[3]
     assert torch.equal(kept["weight"], good)
     assert torch.equal(model.weight, good)

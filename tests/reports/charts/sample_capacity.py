@@ -1,4 +1,4 @@
-"""A capacity with known numbers: width 2 n and 5 n along n and along k, bounds below them."""
+"""A capacity record with known numbers: widths of 2 n and 5 n along n and k, and bounds below them."""
 
 from __future__ import annotations
 

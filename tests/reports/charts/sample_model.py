@@ -1,4 +1,4 @@
-"""A made-up model with something to see: observations shaped like those of a scan, for charts and reports.
+"""A synthetic model with visible findings: observations shaped like those of a scan, for charts and reports.
 
 A 30-layer decoder with 9 heads: the stream spikes at layer 12, heads sink from there on, and tokens grow
 alike with depth.
@@ -191,7 +191,7 @@ def observations(
     broken: tuple[tuple[int, int], ...] = (),
     only: tuple[str, ...] | None = None,
 ) -> Iterator[Observation]:
-    """What a scan of the made-up model observes. `broken` heads give NaN; `tilt` makes another checkpoint."""
+    """Return what a scan of the synthetic model observes. `broken` heads give NaN; `tilt` makes another checkpoint."""
     for one in _all(layers, heads, sequences, stack, site, tilt, np.random.default_rng(seed)):
         if only is not None and one.measure not in only:
             continue
@@ -256,7 +256,7 @@ def _all(
 
 
 def made_survey(*groups: Iterable[Observation], name: str = "made/up-model", corpus: str = "made-up text") -> Survey:
-    """A survey of what was observed; without groups, of the 30-layer decoder."""
+    """Return a survey of the observations; by default, of the 30-layer decoder."""
     ledger = SurveyBuilder(CARDS)
     stacks: dict[str, None] = {}
     for group in groups or (observations(),):
@@ -281,7 +281,7 @@ def made_survey(*groups: Iterable[Observation], name: str = "made/up-model", cor
 
 
 def encoder_decoder(only: tuple[str, ...] | None = None) -> Survey:
-    """Two stacks, and a decoder that also reads the encoder."""
+    """Return observations of an encoder-decoder with cross-attention."""
     return made_survey(
         observations(4, 3, 6, stack="encoder", only=only),
         observations(5, 3, 6, stack="decoder", seed=1, only=only),

@@ -1,4 +1,4 @@
-"""Width against n and against k: what was measured as lines, what is proved dashed, both axes logarithmic."""
+"""Width against n and k on logarithmic axes: measurements as lines, proved bounds dashed."""
 
 from __future__ import annotations
 

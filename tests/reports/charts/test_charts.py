@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from attnscope.commands.compare.chart import comparison_profile
-from attnscope.commands.scan.chart import MOST_PORTRAITS, TICKS, gallery, head_portrait, portrait_rows
+from attnscope.commands.scan.chart import MOST_PORTRAITS, TICKS, HeadPlace, gallery, head_portrait, portrait_rows
 from attnscope.commands.scan.diagnose import diagnose
 from attnscope.core.errors import RefusalError
 from attnscope.reports.survey_charts import depth_profile, head_grid
@@ -103,25 +103,25 @@ def test_grid_of_a_stream_measure_is_refused() -> None:
 
 def test_portrait_places_a_head_among_the_others() -> None:
     table = made_survey(observations(5, 4)).table()
-    rows = portrait_rows(table, CARDS, stack="decoder", site="self", layer=3, head=2)
+    rows = portrait_rows(table, CARDS, HeadPlace("decoder", "self", layer=3, head=2))
     sink = rows[rows["title"] == "Sink mass"]
     own = sink[sink["own"]].iloc[0]
     means = table[(table["measure"] == "sink_mass")]["mean"].to_numpy()
     assert own["below"] == (means < own["value"]).mean()
     assert own["place"] == pytest.approx((own["value"] - means.min()) / (means.max() - means.min()), abs=1e-12)
     assert (~sink["own"]).sum() == 20
-    assert marks(head_portrait(table, CARDS, stack="decoder", site="self", layer=3, head=2)) == [
+    assert marks(head_portrait(table, CARDS, HeadPlace("decoder", "self", layer=3, head=2))) == [
         "tick",
         "circle",
         "text",
     ]
     with pytest.raises(RefusalError, match="no head 9 in block 3"):
-        portrait_rows(table, CARDS, stack="decoder", site="self", layer=3, head=9)
+        portrait_rows(table, CARDS, HeadPlace("decoder", "self", layer=3, head=9))
 
 
 def test_portrait_draws_quantiles_of_many_heads() -> None:
     table = made_survey(observations(20, 20, 2, only=("entropy",))).table()
-    rows = portrait_rows(table, CARDS, stack="decoder", site="self", layer=0, head=0)
+    rows = portrait_rows(table, CARDS, HeadPlace("decoder", "self", layer=0, head=0))
     assert (~rows["own"]).sum() == TICKS
 
 
@@ -156,7 +156,7 @@ def test_a_gallery_has_portraits_of_heads_that_findings_name() -> None:
     portraits = {name: chart for name, chart in gallery(survey) if "-block-" in name}
     assert len(named) > len(portraits) == MOST_PORTRAITS
     assert set(portraits) <= named
-    assert "decoder-self-block-1-head-1" in portraits  # every finding has its turn: this one is about NaN
+    assert "decoder-self-block-1-head-1" in portraits  # this finding is about NaN
     first = next(f for f in findings if f.kind == "sink").heads[0]
     assert specification(portraits[f"decoder-self-block-{first[0]}-head-{first[1]}"])["title"]["text"] == (
         f"Block {first[0]}, head {first[1]}"

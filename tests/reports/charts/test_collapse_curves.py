@@ -1,4 +1,4 @@
-"""What the collapse chart says is decided in rows; the drawing is valid and needs nothing from torch."""
+"""The rows of the collapse chart are correct, and its drawing is valid and needs no torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tests.reports.sample_collapse import collapse_of, sample_curves
 
 
 def curve(name: str, title: str, mean: tuple[float, ...]) -> Curve:
-    return Curve(name, title, mean, mean, mean, mean, (3,) * len(mean), (), math.nan, 0)
+    n = tuple(0 if math.isnan(number) else 3 for number in mean)
+    return Curve(name, title, mean, mean, mean, mean, n, (), math.nan, 0)
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def test_numbers_too_large_for_floats_are_powers_of_ten() -> None:
     assert power_of_ten(152.2) == "10^152"
     assert power_of_ten(-531441.0) == "10^-531,441"
     assert power_of_ten(-2.0) == "0.01"
-    assert power_of_ten(math.inf) == "infinite"  # a bound that promises nothing is not the smallest one
+    assert power_of_ten(math.inf) == "infinite"  # an infinite bound is not the smallest one
     assert power_of_ten(-math.inf) == "0"
 
 
@@ -129,9 +130,9 @@ def test_bounds_are_named_in_words_and_columns_that_are_empty_are_left_out(found
         "block", "diameter", "bound from the patterns seen", "bound from weights alone", "residual",
         "the paper's theorem 2.2", "note",
     )  # fmt: skip
-    assert first[-1].startswith("theorem 2.2 is no bound here")
+    assert first[-1].startswith("theorem 2.2 does not apply")
     assert first[-1].endswith("and these spread by 3")
-    assert second[-1].endswith("what is measured is rounding")
+    assert second[-1].endswith("the measured value is rounding")
     calm = replace(found.bounds[0], condition_met=2, cubic=None, paper=None)
     assert bound_lines(replace(found, bounds=(calm,)))[0] == (
         "block", "diameter", "bound from the patterns seen", "residual",
@@ -144,13 +145,13 @@ def test_the_page_escapes_and_says_when_a_condition_fails(found: Collapse) -> No
     assert "<i>note</i>" not in page
     assert "text </script>" not in page
     assert "a &lt;b&gt;model" in page
-    assert "theorem 2.2 is no bound here" in page
+    assert "theorem 2.2 does not apply" in page
     assert page == ask(found, "render", published="BERT")
 
 
 def test_the_page_says_what_bands_and_ratios_are_and_uses_no_letters_for_bounds(found: Collapse) -> None:
     page = ask(found, "render", published="BERT")
-    assert "bands reach from the tenth to the ninetieth percentile (p10 to p90)" in page
+    assert "bands are from the 10th to the 90th percentile" in page
     assert "means over 3 sequences" in page
     assert "Dashed: BERT as published" in page
     assert "Growth of the diameter when the skip is kept" in page

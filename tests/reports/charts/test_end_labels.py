@@ -1,4 +1,4 @@
-"""Names at the ends of lines stay in order, apart and in sight, and move no further than that takes."""
+"""Names at the ends of lines stay in order, apart and visible, and move no further than needed."""
 
 from __future__ import annotations
 

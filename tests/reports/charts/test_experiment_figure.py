@@ -1,4 +1,4 @@
-"""Figures of experiments: what is dashed can be compared with what is not."""
+"""Figures of experiments: dashed references can be compared with the other lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attnscope.reports.theme import power_axis, round_below, tick_labels
 
 
 def figure(low: float, panels: tuple[str, ...] = ("",), *, dashed: bool = True, twin: bool = True) -> Figure:
-    """Ours from 0.6 down to `low`, and theirs beside it."""
+    """Return a figure with our line from 0.6 down to `low`, and a reference close to it."""
     rows: list[Point] = []
     for panel in panels:
         rows += [Point(x, y, "ours", panel) for x, y in enumerate((0.6, 0.5, low))]
@@ -53,7 +53,7 @@ def test_dashed_lines_lie_on_top_and_have_marks_where_they_may_cover_their_own_l
 
 
 def test_a_dashed_line_has_a_band_of_its_own() -> None:
-    """One band through the rows of both would run to and fro between the two lines."""
+    """A common band would jump between the two lines."""
     rows = tuple(Point(x, y, "gain 1", "", y - 1, y + 1, y > 5) for x in (1, 2) for y in (1.0, 9.0))
     (panel,) = panels_of(experiment_figure(Figure("f", "t", "c", "x", "y", rows)).to_dict())
     bands = [layer["encoding"] for layer in panel["layer"] if layer["mark"]["type"] == "area"]

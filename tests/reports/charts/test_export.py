@@ -36,7 +36,7 @@ def test_an_unknown_suffix_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RefusalError, match="cannot be made"):
+    with pytest.raises(RefusalError, match="cannot be created"):
         save(chart(), tmp_path / "file" / "a.json")
 
 

@@ -1,4 +1,5 @@
-"""The map of head widths: every head in its place, those without a width crossed out and not coloured."""
+"""The map of head widths: every head is drawn at its position, and heads without a width are crossed out instead of
+coloured."""
 
 from __future__ import annotations
 

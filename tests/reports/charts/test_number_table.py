@@ -1,4 +1,4 @@
-"""A figure that is a table: every number is there, a missing one is a dash, and it fits a telephone."""
+"""A figure that is a table shows every number, a dash for a missing one, and fits a phone."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from attnscope.reports.colours import SERIES, STEPS, diverging, hex_of, sequenti
 
 
 def oklab_of(colour: str) -> tuple[float, float, float]:
-    """`#rrggbb` to OKLab: the way back from `hex_of`."""
+    """Convert `#rrggbb` to OKLab: the inverse of `hex_of`."""
     r, g, b = (_linear(int(colour[i : i + 2], 16) / 255) for i in (1, 3, 5))
     long = math.cbrt(0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b)
     middle = math.cbrt(0.2119034982 * r + 0.6806995451 * g + 0.1073969566 * b)

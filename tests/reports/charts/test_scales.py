@@ -1,4 +1,5 @@
-"""What colours are measured against: the measure, the length, zero, or what was seen; and that it is said."""
+"""The range of a colour scale: of the measure, of the sequence length, around zero, or observed; and its
+description."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def test_logarithms_leave_zero_out() -> None:
     assert found.share(np.array([2.0, np.sqrt(18.0), 9.0])) == pytest.approx([0, 0.5, 1])
 
 
-def test_noise_looks_like_noise() -> None:
+def test_noise_is_not_magnified_by_the_colour_scale() -> None:
     assert ends(scale(np.array([4.0, 4.0]), ENTROPY)) == (3.0, 4.0)
 
 

@@ -1,1 +1,1 @@
-"""How wide a head must be to attend to any k of n tokens."""
+"""Measure how wide a head must be to attend to any k of n tokens."""

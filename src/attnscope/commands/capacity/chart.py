@@ -1,7 +1,6 @@
-"""How wide a head must be, against the number of tokens and against the keys of a row: one line per construction.
+"""Charts of a capacity: width against the number of tokens n and of keys per row k, with one line per construction.
 
-Axes are logarithmic: a width that grows as a power of k is a straight line, and one that does not depend on n is level.
-Bounds are dashed.
+Axes are logarithmic, so a power law is a straight line. Bounds are dashed.
 """
 
 from __future__ import annotations
@@ -18,39 +17,39 @@ from attnscope.core.errors import RefusalError
 
 LABELS = {"n": "tokens n", "k": "keys of a row k"}
 DASHES = [[6, 3], [2, 3], [8, 2, 2, 2]]
-NARROW = 480  # pixels; below them two panels do not stand side by side
+NARROW = 480  # pixels; panels of narrower charts are stacked
 AXIS, LEGEND, SPACING = 52, 160, 36  # pixels
 BOUNDS = {"universal": "keys for all patterns", "typical": "most patterns"}
 
 
 def capacity_curves(
-    found: Capacity, *, title: str = "", subtitle: Sequence[str] = (), width: int = 860, height: int = 260
+    record: Capacity, *, title: str = "", subtitle: Sequence[str] = (), width: int = 860, height: int = 260
 ) -> alt.HConcatChart | alt.VConcatChart:
-    """Draw both panels, or the one that has a measured width. An empty `title` draws no title.
+    """Draw both panels, or only the one with measured widths. `width` is the width of the whole chart in pixels.
 
-    `width` is that of the whole chart. In a narrow chart the panels are stacked, with the legend above them.
+    In a narrow chart the panels are stacked, with the legend above them.
     """
-    measured, proved = pd.DataFrame(need_rows(found)), pd.DataFrame(floor_rows(found))
+    measured, proved = pd.DataFrame(need_rows(record)), pd.DataFrame(floor_rows(record))
     if measured.empty:
-        raise RefusalError("Nothing was measured, so there is no curve to draw: give it time with `budget=`.")
+        raise RefusalError("No width was measured, so there is no curve to draw: allow more time with `budget=`.")
     widths = [float(d) for rows in (measured, proved) if len(rows) for d in rows["d"]]
-    fixed = {"n": f"k = {found.k}", "k": f"n = {found.against_k[0].n:,}" if found.against_k else ""}
+    fixed = {"n": f"k = {record.k}", "k": f"n = {record.against_k[0].n:,}" if record.against_k else ""}
     scale = alt.Scale(type="log", base=2, domain=[max(min(widths) / 1.3, 0.8), max(widths) * 1.3], nice=False)
-    shown = [against for against in LABELS if (measured["against"] == against).any()]
+    drawn = [against for against in LABELS if (measured["against"] == against).any()]
     beside = width >= NARROW
-    room = width - LEGEND - SPACING * (len(shown) - 1) if beside else width
+    room = width - LEGEND - SPACING * (len(drawn) - 1) if beside else width
     panels = [
         _panel(measured, proved, against, scale, fixed[against], beside).properties(
-            width=room // (len(shown) if beside else 1) - AXIS, height=height
+            width=room // (len(drawn) if beside else 1) - AXIS, height=height
         )
-        for against in shown
+        for against in drawn
     ]
     together = alt.hconcat(*panels, spacing=SPACING) if beside else alt.vconcat(*panels, spacing=SPACING)
     chart = together.resolve_scale(color="shared", strokeDash="shared")
     return chart.properties(title=alt.TitleParams(title, subtitle=list(subtitle), offset=14)) if title else chart
 
 
-def need_rows(found: Capacity) -> list[dict[str, Any]]:
+def need_rows(record: Capacity) -> list[dict[str, Any]]:
     """Return the measured width of each construction: {against, at, name, d, label}."""
     return [
         {
@@ -60,18 +59,18 @@ def need_rows(found: Capacity) -> list[dict[str, Any]]:
             "d": need.d,
             "label": f"{need.method}, n = {need.n:,}, k = {need.k:,}: width {need.d:,}",
         }
-        for against, curve in (("n", found.against_n), ("k", found.against_k))
+        for against, curve in (("n", record.against_n), ("k", record.against_k))
         for need in curve
         if need.d is not None
     ]
 
 
-def floor_rows(found: Capacity) -> list[dict[str, Any]]:
-    """Return the proved bounds at the same places, measured or not: {against, at, name, d, label}."""
+def floor_rows(record: Capacity) -> list[dict[str, Any]]:
+    """Return the proved bounds at every point of the curves: {against, at, name, d, label}."""
     rows = []
-    for against, curve in (("n", found.against_n), ("k", found.against_k)):
+    for against, curve in (("n", record.against_n), ("k", record.against_k)):
         for n, k in dict.fromkeys((need.n, need.k) for need in curve):
-            floor = found.floor(n, k)
+            floor = record.floor(n, k)
             for name, label in BOUNDS.items() if floor else ():
                 d = getattr(floor, name)
                 said = f"lower bound for {label}, n = {n:,}, k = {k:,}: width {d:,}"
@@ -95,13 +94,13 @@ def _panel(
     )
     y = alt.Y("d:Q", title="width d", scale=scale, axis=alt.Axis(format=",d", values=_powers(scale)))
     stroke = {"symbolType": "stroke", "symbolStrokeWidth": 2, "symbolSize": 250, "titlePadding": 6, "columns": 1}
-    # Above and below each other where both beside the panels would leave them no room.
+    # In a narrow chart legends are above and below the panels.
     constructions = alt.Legend(orient="right" if beside else "top", direction="vertical", **stroke)
     floors = alt.Legend(orient="right" if beside else "bottom", direction="vertical", **stroke)
     names = list(dict.fromkeys(measured["name"]))
     colour = alt.Color("name:N", scale=alt.Scale(domain=names), title="smallest width found", legend=constructions)
-    # Later marks are smaller, so that constructions which need the same are seen as rings around each other. Vega-Lite
-    # spreads names evenly between the two ends of a range of sizes.
+    # Later marks are smaller, so that equal widths of several constructions are visible as rings. Vega-Lite spreads
+    # names evenly between the two ends of a range of sizes.
     here = here.assign(ring=[names.index(name) for name in here["name"]])
     rings = alt.Scale(domain=list(range(len(names))), range=[20 + 40 * (len(names) - 1), 20])
     size = alt.Size("ring:O", scale=rings, legend=None)
@@ -126,7 +125,7 @@ def _panel(
                 strokeDash=alt.StrokeDash("name:N", scale=dash, title="lower bound", legend=floors),
             ),
         )
-        # Small enough to leave the line dashed, and there for who reads it value by value.
+        # Dots for tooltips, small enough that the line still looks dashed.
         layers.append(
             alt.Chart(floor)
             .mark_circle(style="others", opacity=1, size=12)
@@ -142,12 +141,12 @@ def _powers(scale: alt.Scale) -> list[int]:
     return powers if len(powers) <= 8 else powers[::2]
 
 
-def chart(found: Capacity) -> Any:
-    """Return the curves under a title, with what a page says around them."""
+def chart(record: Capacity) -> Any:
+    """Draw the curves with a title and a subtitle."""
     subtitle = (
-        f"{found.dtype}, worst row: ratio error {found.ratio_error:g}, leak {found.leak:g}; "
-        f"unions of k random permutations, median over {seed_words(found)}",
-        f"far above: the theorem of arXiv:2106.03764 asks for {found.theorem_width:,} "
-        f"at n = {found.n:,}, k = {found.k}",
+        f"{record.dtype}, worst row: ratio error {record.ratio_error:g}, leak {record.leak:g}; "
+        f"unions of k random permutations, median over {seed_words(record)}",
+        f"not shown, far above: the theorem of arXiv:2106.03764 asks for width {record.theorem_width:,} "
+        f"at n = {record.n:,}, k = {record.k}",
     )
-    return capacity_curves(found, title="How wide must a head be?", subtitle=subtitle)
+    return capacity_curves(record, title="How wide must a head be?", subtitle=subtitle)

@@ -1,11 +1,11 @@
-"""capacity: how wide must a head be? What is proved from below, and what each construction needs.
+"""capacity: how wide a head must be, by proved lower bounds and by measured widths of constructions.
 
     attnscope.capacity(4096, 8, dtype="bfloat16")
 
-Widths are measured, never extrapolated: smallest widths found on unions of k random permutations, the median over the
-seeds that are stated. What is not known yet is measured while it fits into `budget` seconds, the question itself first,
-then the curves around it; what does not fit is said to be not measured, with the time it would take. A question that
-the table inside the package answers is answered from it at once, without torch, unless a budget is given.
+Widths are measured, never extrapolated: they are the smallest widths found on unions of k random permutations, as
+medians over seeds. Unknown widths are measured within `budget` seconds, first at the requested (n, k), then along the
+curves. Widths that do not fit are listed as not measured, with the time they would take. If the table of the package
+has the answer and no budget is given, nothing is measured and torch is not needed.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from attnscope.heads.solvers.theorem import theorem_width
 
 SEEDS = 3
 BUDGET = 120.0
-NARROWEST = "joint"  # the construction that `compile` takes for one pattern: what it needs is the answer
+NARROWEST = "joint"  # the construction that `compile` uses for one pattern
 SIZES = (16, 64, 256, 1024, 4096, 16384)
 COUNTS = (1, 2, 4, 8, 16)
-CURVE_SIZE = 256  # where d is measured against k, unless the size that was asked for is smaller or known
+CURVE_SIZE = 256  # n of the curve along k, unless the requested n is smaller or already measured
 
 
 def capacity(
@@ -51,20 +51,20 @@ def capacity(
     cache_folder: Path | None = None,
     progress: Advance = silent,
 ) -> Capacity:
-    """Return how wide a head must be: proved bounds, and what each construction needs.
+    """Return how wide a head must be: proved bounds, and the width of each construction.
 
     Parameters
     ----------
     n, k : int
         The number of tokens, and of keys for each query.
     dtype : str
-        The precision in which heads have to hold.
+        The precision of heads.
     ratio_error, leak : float
-        The error of weights inside the pattern, and the weight outside it, that any row may have.
+        Limits for every row: the relative error of weights inside the pattern, and the weight outside it.
     seeds : int or sequence of int
         How many random patterns are measured, or their seeds.
     budget : float, optional
-        Seconds to measure what is not in the table of the package. Default: 0 if the table has the answer, else 120.
+        Seconds to measure widths that are not in the table of the package. Default: 0 if it has the answer, else 120.
     methods : iterable of str, optional
         The constructions to measure. Default: all.
     curves : bool
@@ -89,14 +89,14 @@ def capacity(
     >>> attnscope.capacity(64, 2)
     <Capacity of n = 64, k = 2 in float32: 3 by paraboloid>
     """
-    question = Question.asked(n, k, dtype, ratio_error, leak, seeds, methods)
+    question = Question.asked(n, k, checked_accuracy(ratio_error, leak, dtype), seeds, methods)
     shelf = Shelf(cache_folder, fresh=not use_cache)
     return answered(question, shelf, budget=budget, curves=curves, progress=progress)
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question: n tokens, k keys a row, the accuracy, the seeds of the patterns, and the methods."""
+    """One question to `capacity`: n tokens, k keys per row, the accuracy, the seeds of patterns, and the methods."""
 
     n: int
     k: int
@@ -109,14 +109,11 @@ class Question:
         cls,
         n: int,
         k: int,
-        dtype: str,
-        ratio_error: float,
-        leak: float,
+        accuracy: Accuracy,
         seeds: int | Sequence[int],
         methods: Iterable[str] | None = None,
     ) -> Question:
-        """Build a question from the parameters of `capacity`; refuse impossible ones."""
-        accuracy = checked_accuracy(ratio_error, leak, dtype)
+        """Return a question from the parameters of `capacity`; refuse impossible parameters."""
         n, k = _whole(n, "-n"), _whole(k, "-k")
         seeds = tuple(int(seed) for seed in numbered_seeds(seeds, "a search with every construction"))
         _check(n, k, seeds)
@@ -139,7 +136,7 @@ def answered(
     curves: bool = True,
     progress: Advance = silent,
 ) -> Capacity:
-    """Answer a question with the measurements that a shelf holds and collects."""
+    """Answer a question from the stored measurements. New measurements are added to the store."""
     start = time.process_time()
     if budget is not None:
         at_least(budget, 0, "budget")
@@ -192,9 +189,7 @@ def known_constructions() -> tuple[str, ...]:
 
 
 def _theorem(n: int, k: int, accuracy: Accuracy) -> int:
-    """Return the theorem's width for weights within a factor 4 and an e2 that keeps the leak (see
-    solvers.projection).
-    """
+    """Return the theorem's width for weights within a factor 4 and this leak (see solvers.projection)."""
     zero_ratio = min(1.0, k / max(n - k, 1) * accuracy.leak / (1 - accuracy.leak))
     return theorem_width(n, float(k), SPREAD, accuracy.ratio_error, zero_ratio).width
 
@@ -213,13 +208,13 @@ def _whole(number: int, option: str) -> int:
 
 def _check(n: int, k: int, seeds: Sequence[int]) -> None:
     if n < 2:
-        raise RefusalError(f"A pattern of {n} rows asks nothing of a head: give -n at least 2.")
+        raise RefusalError(f"A pattern of {n} rows is too small: give -n at least 2.")
     if not 1 <= k <= n:
         raise RefusalError(f"A row of {n} keys cannot have {k} non-zeros: give -k a number between 1 and {n}.")
     if n > LARGEST:
         raise RefusalError(f"{n} tokens are more than a pattern can have: give -n at most {LARGEST}.")
     if not seeds:
-        raise RefusalError("No seed was given, and so nothing to measure on: give at least one.")
+        raise RefusalError("No seed was given: give at least one.")
     refuse_unusable_seed(min(seeds), lowest=0)
 
 
@@ -228,7 +223,10 @@ def _curve_sizes(n: int) -> tuple[int, ...]:
 
 
 def _curve_counts(n: int, k: int, worklist: Worklist, names: Sequence[str]) -> tuple[int, tuple[int, ...]]:
-    """Choose the question's size if it is small or measured there already, else a size that can be measured."""
+    """Return n and the k values of the curve along k.
+
+    n is the requested n if that is small or already measured, else `CURVE_SIZE`.
+    """
     known = any(worklist.kept(name, n, count) for name in names for count in COUNTS if count != k)
     at = n if n <= CURVE_SIZE or known else CURVE_SIZE
     most = max(k, 8)

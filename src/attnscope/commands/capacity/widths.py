@@ -1,8 +1,8 @@
-"""The width that a construction needs on one generated pattern, measured and stored.
+"""Measure and store the width that a construction needs on one generated pattern.
 
 A width is measured for one method on one pattern (a union of k random permutations with weights within a factor 4, from
-one seed) at one accuracy. It is looked up in the package's `known_widths.json` (tools/measure_capacity.py writes it),
-then in a cache on disk (one small file each, named by everything that the number depends on), and else measured.
+one seed) at one accuracy. It is looked up in the package's `known_widths.json` (written by tools/measure_capacity.py),
+then in a cache on disk (one small file each, named by a hash of everything that the width depends on), else measured.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.files import cache_folder as all_caches
 from attnscope.core.files import write_atomically
 from attnscope.core.progress import Advance, silent
+from attnscope.core.ranges import Positive, Several, Share, Size
 
 KNOWN_WIDTHS = "known_widths.json"
 REVISION = 1
-"""Increased when a construction or the certificate changes, for tools/measure_capacity.py --fresh.
-0: certified by one evaluation; 1: with what rounding can do in any order of summation."""
-WIDEST = 1000  # times n: searches end at n, or at a few times their first guess, some logarithms of n
+"""Increase this when a construction or the certificate changes, for tools/measure_capacity.py --fresh.
+0: certified by one evaluation; 1: certified for rounding in any order of summation."""
+WIDEST = 1000  # times n: no search goes to a larger width
 
 
 @dataclass(frozen=True)
@@ -37,22 +38,22 @@ class Point:
     """Everything that a measurement depends on, except the version of the package."""
 
     method: str
-    n: int
-    k: int
+    n: Several
+    k: Several
     dtype: str
-    ratio_error: float
-    leak: float
+    ratio_error: Positive
+    leak: Share
     seed: int
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """`d` is the smallest width found, or None if no width reached the accuracy. `cut_short`: the clock ended it."""
+    """A measured width `d`, or None if none was found. `cut_short` says that the time limit ended the search."""
 
     point: Point
-    d: int | None
-    max_logit: float | None
-    seconds: float
+    d: Several | None
+    max_logit: Size | None
+    seconds: Size
     cut_short: bool = False
     refused: str = ""
     revision: int = 0
@@ -63,7 +64,7 @@ class Measurement:
 
     @classmethod
     def from_json(cls, data: Any) -> Measurement:
-        """Decode a file, or raise `FieldError` if no measurement gives such numbers: anyone can write to the cache."""
+        """Decode a file. Raise a `FieldError` for impossible numbers, because anyone can write to the cache."""
         if not isinstance(data, Mapping):
             raise FieldError("a measurement is needed")
         names = Point.__dataclass_fields__.keys()
@@ -75,9 +76,9 @@ class Measurement:
         return read
 
     def impossible(self) -> str:
-        """Return the first number that no measurement gives, or an empty string.
+        """Return the first impossible number in words, or "".
 
-        Without a width there is no logit, and only then can the measurement have been refused.
+        A width comes with a logit, and a refused measurement has neither.
         """
         if not (math.isfinite(self.seconds) and self.seconds >= 0):
             return f"seconds = {self.seconds}"
@@ -91,7 +92,7 @@ class Measurement:
 
 
 def measure(point: Point, seconds: float, advance: Advance = silent) -> Measurement:
-    """Search for the smallest width, in at most about this many seconds."""
+    """Search for the smallest width, for at most about `seconds`."""
     from attnscope.commands.compile.search import OutOfTimeError, SearchBudget, narrowest_by
     from attnscope.core.registry import constructions
     from attnscope.heads.accuracy import checked_accuracy
@@ -102,28 +103,28 @@ def measure(point: Point, seconds: float, advance: Advance = silent) -> Measurem
     pattern = generate("union_of_permutations", point.n, point.k, seed=point.seed)
     accuracy = checked_accuracy(point.ratio_error, point.leak, point.dtype)
     try:
-        found = narrowest_by(
+        best = narrowest_by(
             construction, pattern, accuracy, seed=point.seed, budget=SearchBudget(seconds), advance=advance
         )
     except RefusalError as refusal:
         return Measurement(point, None, None, time.process_time() - start, refused=str(refusal), revision=REVISION)
     except OutOfTimeError:
         return Measurement(point, None, None, time.process_time() - start, cut_short=True, revision=REVISION)
-    if found.interrupted:  # an unfinished search gives a head, but no measurement
+    if best.interrupted:  # an unfinished search is not a measurement
         raise KeyboardInterrupt
-    certificate = found.certificate
+    certificate = best.certificate
     return Measurement(
         point,
         certificate.d if certificate.reached else None,
         certificate.max_logit if certificate.reached else None,
         time.process_time() - start,
-        cut_short=found.ending != "finished",
+        cut_short=best.ending != "finished",
         revision=REVISION,
     )
 
 
 class Shelf:
-    """Measurements by point. With `fresh`, earlier ones are ignored; new ones are stored all the same."""
+    """A store of measurements by point. With `fresh`, earlier ones are ignored, but new ones are still stored."""
 
     def __init__(self, folder: Path | None = None, *, fresh: bool = False) -> None:
         self.folder = cache_folder() if folder is None else folder
@@ -132,7 +133,7 @@ class Shelf:
         self.kept = 0  # measurements that this shelf has written to disk
 
     def shipped(self, point: Point) -> bool:
-        """Return whether the table inside the package has it and may be used."""
+        """Return whether the table of the package has this point; False if earlier measurements are ignored."""
         return not self.fresh and point in known_widths()
 
     def get(self, point: Point) -> Measurement | None:
@@ -145,11 +146,11 @@ class Shelf:
         return self.known.get(point)
 
     def put(self, measurement: Measurement) -> None:
-        """Store a measurement. One that the clock cut short is used in this run only."""
+        """Store a measurement. If it was cut short, it is not written to disk."""
         self.known[measurement.point] = measurement
         if measurement.cut_short:
             return
-        with contextlib.suppress(OSError, RefusalError):  # an unwritable cache is no reason to stop
+        with contextlib.suppress(OSError, RefusalError):  # go on without a cache
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self._path(measurement.point), _json(measurement.to_json()))
             self.kept += 1
@@ -157,7 +158,7 @@ class Shelf:
     def expected_seconds(self, point: Point) -> float:
         """Estimate the time from the nearest measurement of the same method (see `_work`).
 
-        Before there is one, guess low: a search that takes longer is cut short, and then known.
+        Without one, guess low: a search that takes longer is cut short, and its time is then known.
         """
         timed = [m for m in self.known.values() if m.point.method == point.method and m.seconds > 0]
         if not timed:
@@ -179,7 +180,7 @@ class Shelf:
 
 
 def _work(point: Point) -> float:
-    """Return how time grows: with the pairs to check and the entries of a row, plus a start-up cost."""
+    """Return the expected time up to a factor: pairs of tokens times entries of a row, plus a start-up cost."""
     return float((point.n**2 + 512**2) * (point.k + 2))
 
 

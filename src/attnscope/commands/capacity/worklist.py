@@ -1,23 +1,22 @@
-"""Measure missing widths, most important first, until the time is up; and sum up over seeds."""
+"""Measure missing widths within a time limit, most important first, and take medians over seeds."""
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Sequence
 
-from attnscope.commands.capacity.record import Need
+from attnscope.commands.capacity.record import Need, median_width
 from attnscope.commands.capacity.widths import Measurement, Point, Shelf, measure
 from attnscope.core.progress import Advance
 from attnscope.core.registry import for_auto
 from attnscope.heads.accuracy import Accuracy
 
-WORTH_TRYING = 20.0  # seconds
+WORTH_TRYING = 20.0  # seconds that must be left
 
 
 class Worklist:
-    """Measures missing widths, most important first, until the deadline."""
+    """The measurements for one question: those in the store, and new ones while there is time."""
 
     def __init__(
         self, shelf: Shelf, accuracy: Accuracy, seeds: tuple[int, ...], deadline: float, progress: Advance
@@ -32,14 +31,14 @@ class Worklist:
         return [measurement for measurement in known if measurement is not None]
 
     def shipped(self, method: str, n: int, k: int) -> bool:
-        """Return whether the table inside the package has the width for at least one seed."""
+        """Return whether the table of the package has the width for at least one seed."""
         return any(self.shelf.shipped(self.point(method, n, k, seed)) for seed in self.seeds)
 
     def fill(self, methods: Sequence[str], places: Sequence[tuple[int, int]]) -> None:
         """Measure seed by seed, so that every place has one number before any has two.
 
-        The first place is the question. It goes first in every round, after the smallest place has shown each method's
-        speed; the others follow by expected cost.
+        For each seed the smallest place is measured first, because it shows the speed of each method. Then comes the
+        requested (n, k), `places[0]`, then the others by expected cost.
         """
         question, *others = places
         smallest = min(places, key=lambda place: place[0] ** 2 * place[1])
@@ -50,8 +49,9 @@ class Worklist:
             self._measure_all(methods, others, seed)
 
     def _try_anyway(self, methods: Sequence[str], question: tuple[int, int], seed: int) -> None:
-        """Use the remaining time for the question itself, with the narrowest constructions. A partial search counts
-        too.
+        """Spend the remaining time on the requested (n, k), with the default constructions of `compile`.
+
+        A width from a search that is cut short counts too.
         """
         for construction in filter(None, (for_auto("one pattern"), for_auto("any pattern"))):
             method, point = construction.name, self.point(construction.name, *question, seed)
@@ -81,13 +81,13 @@ class Worklist:
             seconds = self.shelf.expected_seconds(self.point(method, n, k, self.seeds[0])) * len(self.seeds)
             return Need(method, n, k, None, (), (), None, 0.0, f"not measured (would take about {duration(seconds)})")
         widths = tuple(measurement.d for measurement in kept)
-        median = statistics.median_high([math.inf if width is None else float(width) for width in widths])
+        median = median_width(widths)
         logits = [measurement.max_logit for measurement in kept if measurement.max_logit is not None]
         return Need(
             method=method,
             n=n,
             k=k,
-            d=None if math.isinf(median) else int(median),
+            d=median,
             widths=widths,
             seeds=tuple(measurement.point.seed for measurement in kept),
             max_logit=statistics.median_high(logits) if logits else None,
@@ -96,12 +96,12 @@ class Worklist:
         )
 
 
-def _note(kept: Sequence[Measurement], median: float) -> str:
-    refused, reached = [m.refused for m in kept if m.refused], math.isfinite(median)
+def _note(kept: Sequence[Measurement], median: int | None) -> str:
+    refused, reached = [m.refused for m in kept if m.refused], median is not None
     if refused:
         return refused[0]
     if any(measurement.cut_short for measurement in kept):
-        return "the time was up before the search ended" if reached else "not reached before the time was up"
+        return "time ran out before the search ended" if reached else "time ran out before a width was found"
     return "" if reached else "no width reaches the accuracy in this precision"
 
 

@@ -1,1 +1,1 @@
-"""What depth does to the differences between tokens."""
+"""Measure how the differences between tokens shrink with depth."""

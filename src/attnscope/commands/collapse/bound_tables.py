@@ -1,7 +1,7 @@
-"""Tables of bounds beside the truth: block by block, with a skip, and from the first block to every depth.
+"""Tables of bounds and measured values: for single blocks, for single blocks with a skip, and over several blocks.
 
-Bounds to every depth are logarithms (see `matrix.collapse_bounds`). They ignore norms, as the theorems do: they are
-bounds for a model without norms, and figures beside the truth for one with norms, which a note says.
+Bounds over several blocks, from the first on, are logarithms (see `matrix.collapse_bounds`). They ignore norms, as the
+theorems do: for a model with norms they are only listed for comparison, and a note says so.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from attnscope.commands.collapse.record import EndToEnd, LayerBounds, SkipBounds
 from attnscope.hf.anatomy.mlp_bound import MlpBound
 from attnscope.matrix.collapse_bounds import SPREAD_LIMIT, chained, stacked
 
-NORMED = "norms stand between its blocks, and the theorems leave norms out"
-BESIDE = "its MLPs stand beside attention, and the theorems know none or one behind it"
-BEYOND = f"the spread of its logits exceeds {SPREAD_LIMIT} and so the theorem's condition"
+NORMED = "there are norms between its blocks, and the theorems ignore norms"
+BESIDE = "its MLPs run in parallel with attention, and the theorems allow an MLP only after it"
+BEYOND = f"its logits spread by more than {SPREAD_LIMIT}, which the theorem does not allow"
 
 
 def bounds_by_layer(seen: Bounding) -> tuple[LayerBounds, ...]:
@@ -60,42 +60,45 @@ def skip_bounds_by_layer(seen: Bounding) -> tuple[SkipBounds, ...]:
 
 
 def end_to_end(
-    seen: Bounding, variant: str, mlp: dict[int, MlpBound] | str | None = None, mlp_skip: bool = True
+    observed: Bounding, variant: str, mlp: dict[int, MlpBound] | str | None = None, mlp_skip: bool = True
 ) -> tuple[EndToEnd, ...]:
-    """Return every bound that can be formed. With `mlp` (the variant has MLPs) Corollary 3.2 replaces the theorem."""
-    layers = seen.by_layer()
-    depth = len(seen.stack.blocks)
-    if sorted(layers) != list(range(depth)) or not seen.last or isinstance(mlp, str):
+    """Return every bound from the first block to each depth that can be computed.
+
+    If the variant has MLPs (`mlp` is given), Corollary 3.2 replaces Theorem 2.3.
+    """
+    layers = observed.by_layer()
+    depth = len(observed.stack.blocks)
+    if sorted(layers) != list(range(depth)) or not observed.last or isinstance(mlp, str):
         return ()
     groups = [layers[layer] for layer in range(depth)]
-    norms = sorted({block.writes.norm for block in seen.stack.blocks})
+    norms = sorted({block.writes.norm for block in observed.stack.blocks})
     normed = {"none": "", "parallel": BESIDE}.get(" and ".join(norms), NORMED)
-    diameters = _truth([_largest(g, "before") for g in groups], max(d for d, _ in seen.last))
-    residuals = _truth([_largest(g, "residual_before") for g in groups], max(r for _, r in seen.last))
+    diameters = _truth([_largest(g, "before") for g in groups], max(d for d, _ in observed.last))
+    residuals = _truth([_largest(g, "residual_before") for g in groups], max(r for _, r in observed.last))
     stretch = [_stretch(mlp, layer, mlp_skip) for layer in range(depth)]
-    found = []
+    bounds = []
     strengths = [_log(_largest(g, "strength") * wide) for g, (wide, _) in zip(groups, stretch, strict=True)]
     steps = tuple(accumulate([diameters[0], *strengths]))
-    found.append(EndToEnd("contraction", variant, "diameter", steps, diameters, not normed, normed))
+    bounds.append(EndToEnd("contraction", variant, "diameter", steps, diameters, not normed, normed))
     if any(r.cubic_factor is None or r.paper_factor is None for g in groups for r in g):
-        return tuple(found)
+        return tuple(bounds)
     first = 10.0 ** diameters[0] if diameters[0] > -inf else 0.0
     cubic = chained([_largest(g, "cubic_factor") * w for g, (w, _) in zip(groups, stretch, strict=True)], first)
-    found.append(EndToEnd("cubic", variant, "diameter", tuple(cubic), diameters, not normed, normed))
+    bounds.append(EndToEnd("cubic", variant, "diameter", tuple(cubic), diameters, not normed, normed))
     factor = max(_largest(g, "paper_factor") * c for g, (_, c) in zip(groups, stretch, strict=True))
     paper = stacked(factor, 10.0 ** residuals[0] if residuals[0] > -inf else 0.0, depth)
     wide_spread = max(_largest(g, "spread") for g in groups) > SPREAD_LIMIT
     why = "; ".join(word for word in (normed, BEYOND if wide_spread else "") if word)
     name = "theorem 2.3" if mlp is None else "corollary 3.2"
-    found.append(EndToEnd(name, variant, "residual", tuple(paper), residuals, not why, why))
-    return tuple(found)
+    bounds.append(EndToEnd(name, variant, "residual", tuple(paper), residuals, not why, why))
+    return tuple(bounds)
 
 
 def _stretch(mlp: dict[int, MlpBound] | None, layer: int, skip: bool) -> tuple[float, float]:
-    """Return by how much the MLP of a block, with its own skip, can stretch diameters and the composite residual.
+    """Return the factors by which the MLP of a block, with its skip, can stretch diameters and the composite residual.
 
-    ||X + f(X)|| <= (1 + lambda) ||X|| holds in every norm, hence in ||.||_1 and ||.||_inf apart; their geometric mean
-    serves the composite, which is no norm itself.
+    ||X + f(X)|| <= (1 + lambda) ||X|| holds in every norm, so in ||.||_1 and in ||.||_inf. The composite is not a norm,
+    but the geometric mean of the two factors bounds it.
     """
     if mlp is None:
         return 1.0, 1.0

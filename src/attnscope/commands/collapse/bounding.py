@@ -1,7 +1,7 @@
-"""Bounds beside the truth, from a few sequences: everything that `matrix.collapse_bounds` says of a running model.
+"""Compute the bounds of `matrix.collapse_bounds` and the bounded values for a model that runs on a few sequences.
 
-A block is judged by what its attention read and wrote in that very run, so its bounds hold whatever norms stand around
-it. They need its projections, all of them known, and logits that are what these say: s X W_QK X^T.
+Bounds of a block use what its attention read and wrote in the same run, so they hold whatever norms are around it. All
+projections of the block must be known, and its logits must be s X W_QK X^T (X holds the tokens, s is the scale).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ TURNED = "its logits are not a plain product of tokens (they are rotated, capped
 UNKNOWN = "its projections were not recognised"
 LEAKING = "rows of its patterns do not sum to one"
 OVERFLOWING = "its numbers became NaN or infinite"
-SANDWICHED = "a norm stands between attention and the skip"
+SANDWICHED = "there is a norm between attention and the skip"
 FOLDED = "it attends within windows, frames or channels of a sequence"
 SCALED = "what its attention writes is changed before it is added to the stream"
-OF_SKIPS = (UNKNOWN, FOLDED, LEAKING, OVERFLOWING, SANDWICHED, SCALED)  # reasons why (d) does not apply
+OF_SKIPS = (UNKNOWN, FOLDED, LEAKING, OVERFLOWING, SANDWICHED, SCALED)  # reasons why bound (d) does not apply
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Known:
     norms: HeadNorms
 
 
-def known_weights(model: nn.Module, found: Anatomy, stack: Stack) -> dict[int, Known]:
+def known_weights(model: nn.Module, structure: Anatomy, stack: Stack) -> dict[int, Known]:
     """Return projections by block, for blocks whose projections were all recognised."""
-    own = (f for f in weights(model, found) if (f.stack, f.site) == (stack.name, "self"))
+    own = (f for f in weights(model, structure) if (f.stack, f.site) == (stack.name, "self"))
     return {frame.layer: known for frame in own if (known := _known(frame)) is not None}
 
 
@@ -74,8 +74,7 @@ def reads_other_tokens(
     own: Known,
     epsilon: float,
 ) -> bool:
-    """Return whether P X W_V is not what attention mixed, up to a bias: its projections then read something else than
-    X, a norm of it inside the module for example, and bounds from X do not apply."""
+    """Return whether attention mixed something other than P X W_V plus a bias (P: the pattern), say a norm of X."""
     expected = torch.einsum("hqk,kw,hwd->qhd", pattern[0].double(), tokens[0], own.value.double())
     apart = expected - mixed
     allowed = 1e-6 * mixed.abs().max() + 4096 * epsilon * (expected.abs().max() + mixed.abs().max())
@@ -85,8 +84,7 @@ def reads_other_tokens(
 def differ_from_product(
     scores: Scores, real: Bool[Tensor, " token"], tokens: Float[Tensor, "n width"], own: Known, epsilon: float
 ) -> bool:
-    """Return whether the logits of one sequence are not s X W_QK X^T, up to terms of the query or of the key alone: (b)
-    cancels those."""
+    """Return whether logits differ from s X W_QK X^T by more than terms per query and per key, which (b) cancels."""
     logits = _logits(scores)[0][:, real][..., real]
     query, key = (torch.einsum("nw,hwd->hnd", tokens, m.double()) for m in (own.query, own.key))
     product = own.scale * query @ key.mT
@@ -96,7 +94,7 @@ def differ_from_product(
 
 
 def _logits(scores: Scores) -> Float[Tensor, "1 head query key"]:
-    """Return the logits up to a constant in every row: the logarithm of the pattern, if the model made it."""
+    """Return the logits up to a constant per row. If the model returned its pattern, return log(pattern)."""
     if scores.pattern is not None:
         return scores.pattern.double().clamp_min(1e-300).log()
     key = scores.key.double().repeat_interleave(scores.sharing, dim=1)
@@ -112,18 +110,18 @@ def _interaction(matrix: Float[Tensor, "head n n"]) -> Float[Tensor, "head n n"]
 
 @dataclass(frozen=True)
 class Reading:
-    """One block in one sequence. A bound that does not apply is None."""
+    """Measured values and bounds of one block in one sequence. A bound that does not apply is None."""
 
     layer: int
     before: float
     after: float
     contraction: float
-    strength: float  # k of (a)
+    strength: float  # the factor k of bound (a)
     tau: float
     residual_before: float
     residual_after: float
     tau_violated: bool
-    rounding: float  # how far apart rounding alone can put two written tokens
+    rounding: float  # the largest distance of two written tokens that rounding alone can cause
     cubic_factor: float | None = None
     tau_bound: float | None = None
     paper_factor: float | None = None
@@ -139,7 +137,7 @@ class Reading:
 
     @property
     def violations(self) -> int:
-        """Return how many bounds of this block the measured values exceed by more than rounding."""
+        """Return how many bounds of this block are exceeded by more than rounding."""
         held = [(self.after, self.contraction), (self.after, self.cubic)]
         if self.spread is not None and self.spread <= SPREAD_LIMIT:
             held.append((self.residual_after, self.paper))
@@ -154,40 +152,42 @@ class Reading:
 
 
 class Bounding:
-    """Observes one forward pass of a few sequences (`tap` and `attention_inputs`) and keeps numbers only."""
+    """Observe one forward pass of a few sequences (`tap` and `attention_inputs`) and keep a `Reading` of each block."""
 
     def __init__(self, stack: Stack, known: dict[int, Known]) -> None:
         self.stack = stack
         self.weights = known
         self.readings: list[Reading] = []
         self.reasons: dict[str, None] = {}
-        self.last: list[tuple[float, float]] = []  # diameter and residual of the stream behind the last block
+        self.last: list[tuple[float, float]] = []  # diameter and residual of the stream after the last block
         self._read: dict[int, Tensor] = {}
         self._streams: dict[int, Tensor] = {}
         self._added: dict[int, Tensor] = {}
-        self._writes: list[Float[Tensor, "n width"]] = []  # for each of `readings`: the write by the projections
-        self._rows: list[tuple[int, Tensor]] = []  # for each of `readings`: number of the sequence, and its tokens
+        self._writes: list[Float[Tensor, "n width"]] = []  # what the projections write, for each of `readings`
+        self._rows: list[tuple[int, Tensor]] = []  # index of the sequence and its token mask, for each of `readings`
 
     def took(self, site: Site, tokens: Float[Tensor, "batch token width"]) -> None:
         if site.stack == self.stack.name:
             self._read[site.layer] = tokens.detach().clone()
 
     def wrote(self, layer: int, write: Float[Tensor, "batch token width"]) -> None:
-        """Return what the block adds to its stream."""
+        """Keep what the block adds to its stream."""
         self._added[layer] = write.detach().clone()
 
     def refuse_other_writes(self) -> None:
-        """Drop (d) for blocks that add something else than their projections write (LayerScale). A bias, the same for
-        every token, does not matter. Call this after the pass."""
-        for place, (write, (index, real)) in enumerate(zip(self._writes, self._rows, strict=True)):
-            reading = self.readings[place]
+        """Drop bound (d) for blocks that rescale the output of their projections (as LayerScale does) before adding it.
+
+        A bias is the same for every token and does not matter. Call this after the pass.
+        """
+        for number, (write, (index, real)) in enumerate(zip(self._writes, self._rows, strict=True)):
+            reading = self.readings[number]
             added = self._added.get(reading.layer)
             if added is None or reading.growth is None:
                 continue
             apart = float(diameter((added[index][real].double() - write)[None]))
             if apart > 1e-6 * reading.after + 2 * reading.rounding:
                 self.reasons[SCALED] = None
-                self.readings[place] = replace(reading, growth=None, skip_strength=None)
+                self.readings[number] = replace(reading, growth=None, skip_strength=None)
 
     def receive(self, frame: StreamFrame | AttentionFrame) -> None:
         if frame.stack != self.stack.name or frame.site not in ("stream", "self"):
@@ -283,8 +283,11 @@ class Bounding:
         return {layer: [r for r in self.readings if r.layer == layer] for layer in layers}
 
     def order(self) -> tuple[float, int]:
-        """Fit p in after ~ before^p over blocks and sequences. Return it and how many there are; NaN if they are too
-        alike. Uses only logits that are a plain product, as the theory does, and values above rounding."""
+        """Fit p in after ~ before^p over blocks and sequences. Return p and the number of points.
+
+        Only values above rounding count, and only blocks whose logits are a plain product, as the theory assumes. p is
+        NaN if the diameters before the blocks span less than a factor 10.
+        """
         pairs = [(r.before, r.after) for r in self.readings if r.cubic is not None and r.after > 16 * r.rounding]
         widths = [before for before, _ in pairs if before > 0]
         if not widths or max(widths) < 10 * min(widths):

@@ -1,4 +1,4 @@
-"""Bounds of a collapse beside the truth, in words and tables. Only bounds that apply to the model are listed."""
+"""Bounds of a collapse beside the measured values, in words and tables. Bounds that do not apply are not listed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Bounded = Literal["diameter", "residual"]
 BOUNDED: dict[Bounded, tuple[str, str]] = {
     "diameter": (
         "Largest distance of two tokens",
-        "The diameter of what one block of attention alone writes: the largest distance of two of its tokens, and "
-        "bounds on it from the patterns that were seen and from weights alone. Medians over sequences.",
+        "The diameter (largest distance of two tokens) of what one block of attention alone writes, and its bounds "
+        "from the observed patterns and from weights alone. Medians over sequences.",
     ),
     "residual": (
         "Residual, and the paper's theorem 2.2",
-        "The residual of what one block of attention alone writes, beside what theorem 2.2 of arXiv:2103.03404 bounds "
-        "it by, from weights and input. Medians over sequences.",
+        "The residual of what one block of attention alone writes, and its bound by theorem 2.2 of arXiv:2103.03404 "
+        "from weights and input. Medians over sequences.",
     ),
 }
 HEADING = (
@@ -39,22 +39,22 @@ END_TITLES = {
     "corollary 3.2": "the paper's corollary 3.2",
 }
 SKIP_HEADING = ("block", "at least", "measured", "at most")
-MOST_SPREAD = 1.256  # what theorem 2.2 asks of the logits
+MOST_SPREAD = 1.256  # theorem 2.2 requires that logits spread by at most this
 
 
-def bounds_section(found: Collapse) -> tuple[Section, ...]:
+def bounds_section(record: Collapse) -> tuple[Section, ...]:
     """Return a section with bounds beside measured values, or nothing if nothing is bounded."""
-    if not found.bounds:
+    if not record.bounds:
         return ()
-    heading, *lines = bound_lines(found)
+    heading, *lines = bound_lines(record)
     skip_note = (
-        "Growth of the diameter when the skip is kept, between its two bounds. It is the diameter after attention and "
-        "its skip over the diameter before: 1 means that nothing changed, 0 that all tokens became one. A lower bound "
-        "of 0 or less promises nothing."
+        "Growth of the diameter when the skip is kept, between its two bounds. Growth is the diameter after attention "
+        "and its skip, divided by the diameter before: 1 means no change, 0 means that all tokens became equal. A "
+        "lower bound of 0 or less says nothing."
     )
     single_note = (
-        "Medians over sequences. Numbers as small as rounding errors can come out larger than their bound: that is "
-        "rounding, and not a mistake in the bound."
+        "Medians over sequences. Numbers as small as rounding errors can exceed their bound: that is rounding, and "
+        "not a mistake in the bound."
     )
     tables = (
         Table(
@@ -64,47 +64,47 @@ def bounds_section(found: Collapse) -> tuple[Section, ...]:
             single_note,
             align="".join("l" if word in ("block", "note") else "r" for word in heading),
         ),
-        Table(SKIP_HEADING, tuple(skip_lines(found)), "With a skip", skip_note),
+        Table(SKIP_HEADING, tuple(skip_lines(record)), "With a skip", skip_note),
         Table(
-            END_HEADING, tuple(end_lines(found)), "From the first block to the last", "Largest over sequences.", "llrr"
+            END_HEADING, tuple(end_lines(record)), "From the first block to the last", "Largest over sequences.", "llrr"
         ),
     )
     figures = tuple(
         Figure(
             f"bounds-{of}",
             BOUNDED[of][0],
-            drawn_by("attnscope.commands.collapse.chart:bounds_chart", found, of),
+            drawn_by("attnscope.commands.collapse.chart:bounds_chart", record, of),
             caption=BOUNDED[of][1],
         )
-        for of in bounded(found)
+        for of in bounded(record)
     )
-    said = skip_words(found)
-    shown = tuple(table for table in tables if table.rows)
+    sentence = skip_words(record)
+    filled = tuple(table for table in tables if table.rows)
     return (
         Section(
-            "What mathematics promises beside what was measured",
-            sentences=(said,) if said else (),
+            "Bounds beside measured values",
+            sentences=(sentence,) if sentence else (),
             figures=figures,
-            tables=shown,
+            tables=filled,
             link="Bounds",
             detail=True,
         ),
     )
 
 
-def bounded(found: Collapse) -> tuple[Bounded, ...]:
-    """Return the quantities that have bounds of single blocks to draw."""
-    if not found.bounds:
+def bounded(record: Collapse) -> tuple[Bounded, ...]:
+    """Return the quantities for which bounds of single blocks can be drawn."""
+    if not record.bounds:
         return ()
-    return ("diameter", "residual") if any(row.paper is not None for row in found.bounds) else ("diameter",)
+    return ("diameter", "residual") if any(row.paper is not None for row in record.bounds) else ("diameter",)
 
 
-def bound_lines(found: Collapse) -> list[tuple[str, ...]]:
-    """Truth and bounds of every block of attention alone, under a heading; columns that are empty are left out."""
-    if not found.bounds:
+def bound_lines(record: Collapse) -> list[tuple[str, ...]]:
+    """Return a heading, then measured values and bounds of each block of attention alone. Leave out empty columns."""
+    if not record.bounds:
         return []
     lines: list[tuple[str, ...]] = [HEADING]
-    for row in found.bounds:
+    for row in record.bounds:
         lines.append(
             (
                 str(row.layer),
@@ -116,54 +116,54 @@ def bound_lines(found: Collapse) -> list[tuple[str, ...]]:
                 "; ".join(_notes(row)),
             )
         )
-    told = [place for place, cells in enumerate(zip(*lines, strict=True)) if {*cells[1:]} - {"–", ""}]
-    return [tuple(line[place] for place in told) for line in lines]
+    filled = [column for column, cells in enumerate(zip(*lines, strict=True)) if {*cells[1:]} - {"–", ""}]
+    return [tuple(line[column] for column in filled) for line in lines]
 
 
 def _notes(row: LayerBounds) -> list[str]:
     notes = []
     if row.spread is not None and row.condition_met is not None and row.condition_met < row.sequences:
         notes.append(
-            f"theorem 2.2 is no bound here: it asks for logits that spread by {MOST_SPREAD} at most, and these spread "
-            f"by {numeral(row.spread)}"
+            f"theorem 2.2 does not apply: it needs logits that spread by {MOST_SPREAD} at most, and these spread by "
+            f"{numeral(row.spread)}"
         )
     if row.after <= 16 * row.rounding:
-        notes.append("what is measured is rounding")
+        notes.append("the measured value is rounding")
     if row.violations:
         notes.append(f"{count(row.violations, 'bound').upper()} VIOLATED")
     return notes
 
 
-def end_lines(found: Collapse) -> list[tuple[str, ...]]:
-    """Bounds over all blocks that apply: which, of which variant and quantity, truth, bound."""
+def end_lines(record: Collapse) -> list[tuple[str, ...]]:
+    """Return the bounds over all blocks, if they apply: name, quantity and variant, measured value, bound."""
     return [
         (
             END_TITLES[end.name],
-            f"{end.of} of {_title(found, end.variant)}",
+            f"{end.of} of {_title(record, end.variant)}",
             power_of_ten(end.truth[-1]),
             power_of_ten(end.bound[-1]),
         )
-        for end in found.ends
+        for end in record.ends
         if end.applies
     ]
 
 
-def skip_lines(found: Collapse) -> list[tuple[str, ...]]:
-    """Growth of the diameter in every block with its skip, between its two bounds."""
+def skip_lines(record: Collapse) -> list[tuple[str, ...]]:
+    """Return the growth of the diameter in every block with its skip, between its two bounds."""
     return [
         (str(row.layer), numeral(1 - row.strength), numeral(row.growth), numeral(1 + row.strength))
-        for row in found.skip_bounds
+        for row in record.skip_bounds
     ]
 
 
-def skip_words(found: Collapse) -> str:
+def skip_words(record: Collapse) -> str:
     """Say what skips guarantee, if anything."""
-    safe = sum(row.strength < 1 for row in found.skip_bounds)
+    safe = sum(row.strength < 1 for row in record.skip_bounds)
     if not safe:
         return ""
     return (
         f"With its skip and the patterns seen here, attention cannot collapse the stream in {safe} of "
-        f"{count(len(found.skip_bounds), 'block')}."
+        f"{count(len(record.skip_bounds), 'block')}."
     )
 
 
@@ -174,8 +174,8 @@ def power_of_ten(exponent: float) -> str:
     return numeral(10.0**exponent) if abs(exponent) < 7 else f"10^{exponent:,.0f}"
 
 
-def _title(found: Collapse, variant: str) -> str:
-    curve = found.curves.get(variant)
+def _title(record: Collapse, variant: str) -> str:
+    curve = record.curves.get(variant)
     return variant if curve is None else curve.title
 
 

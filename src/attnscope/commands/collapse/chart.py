@@ -1,11 +1,11 @@
 """Charts of a collapse: relative residual against depth, one line per variant, and bounds beside measured values.
 
     chart(found, published="BERT")       # the paper's curves dashed
-    chart(found, bounds=True)            # and below: the diameter after one block, and its bounds
-    curves_chart(found, 1080)            # the curves alone, that many pixels wide
+    chart(found, bounds=True)            # with bounds of single blocks below
+    curves_chart(found, 1080)            # the curves alone, 1080 pixels wide
 
-Values at or below the rounding floor are drawn on the floor, because they cannot be told from zero. Published curves
-are known to four decimals and end where they reach 0.
+Values below the rounding floor are drawn at the floor, because they cannot be distinguished from zero. Published curves
+have four decimals and end where they reach 0.
 """
 
 from __future__ import annotations
@@ -38,33 +38,31 @@ BOUNDS: dict[str, dict[str, str]] = {  # bounded quantity -> column of a block's
 
 
 def collapse_chart(
-    found: Collapse, *, published: Published | None = None, bounds: bool = False, width: int = 720, title: bool = True
+    record: Collapse, *, published: Published | None = None, bounds: bool = False, width: int = 720, title: bool = True
 ) -> alt.VConcatChart:
-    """Draw everything in one chart, for files and notebooks. `bounds` adds panels below, `published` the paper's
-    curves.
-    """
-    panels: list[Any] = [curves_chart(found, width, published=published)]
-    if far(found):
-        panels.append(curves_chart(found, width, published=published, log=False))
-    panels += [bounds_chart(found, of, width) for of in bounded(found)] if bounds else []
+    """Draw one chart for files and notebooks, optionally with the paper's curves and with panels of bounds."""
+    panels: list[Any] = [curves_chart(record, width, published=published)]
+    if far(record):
+        panels.append(curves_chart(record, width, published=published, log=False))
+    panels += [bounds_chart(record, of, width) for of in bounded(record)] if bounds else []
     chart = alt.vconcat(*panels, spacing=24).resolve_scale(color="independent", strokeDash="independent")
     if not title:
         return chart
-    lines = _subtitle(found, published)
-    return chart.properties(title=alt.TitleParams(f"What depth leaves of {found.model}", subtitle=lines, offset=12))
+    lines = _subtitle(record, published)
+    return chart.properties(title=alt.TitleParams(f"What depth leaves of {record.model}", subtitle=lines, offset=12))
 
 
 def curves_chart(
-    found: Collapse, width: int, *, published: Published | None = None, log: bool = True
+    record: Collapse, width: int, *, published: Published | None = None, log: bool = True
 ) -> alt.LayerChart:
-    """Draw the curves in a chart that is `width` pixels wide with axes and names.
+    """Draw the curves. `width` is in pixels and includes axes and names.
 
-    Names stand at the ends of lines, or above the chart if there is no room.
+    Names are at the ends of lines, or above the chart if it is narrow.
     """
-    rows = curve_rows(found)
+    rows = curve_rows(record)
     if not rows:
-        raise RefusalError("There is no finite number to draw: look at the notes of the collapse.")
-    theirs = [] if published is None else published_rows(found, published)
+        raise RefusalError("There is no finite number to draw: read the notes of this collapse.")
+    theirs = [] if published is None else published_rows(record, published)
     numbers = [row[column] for row in rows for column in ("low", "high")] + [row["published"] for row in theirs]
     highest, height = 1.1 * max(1.0, *numbers), 300 if log else 220
     decades = math.log10(highest / min(numbers))
@@ -72,10 +70,10 @@ def curves_chart(
     scale = alt.Scale(type="log" if log else "linear", domain=list(domain), nice=False)
     axis = alt.Axis(**power_axis(*domain)) if log else alt.Axis(tickCount=5)
     last = max(row["depth"] for row in [*rows, *theirs])
-    x = _depth_axis(last, found.layers, width)
-    title = f"relative residual ({found.norm} norm){'' if log else ', linear'}"
+    x = _depth_axis(last, record.layers, width)
+    title = f"relative residual ({record.norm} norm){'' if log else ', linear'}"
     y = alt.Y("mean:Q", scale=scale, title=title, axis=axis)
-    colour, room = _colour("variant", [curve.title for curve in found.curves.values()], width)
+    colour, room = _colour("variant", [curve.title for curve in record.curves.values()], width)
     base = alt.Chart(pd.DataFrame(rows))
     layers: list[Any] = [
         base.mark_area(style="spread").encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q", color=colour),
@@ -103,15 +101,13 @@ def curves_chart(
     return alt.layer(*layers).properties(width=width - AXIS - room, height=height)
 
 
-def bounds_chart(found: Collapse, of: Bounded, width: int) -> alt.LayerChart:
-    """Draw the measured value after one block of attention alone, and the bounds above it, down to the rounding
-    floor.
-    """
-    rows = bound_rows(found, of)
+def bounds_chart(record: Collapse, of: Bounded, width: int) -> alt.LayerChart:
+    """Draw the measured value after one block of attention alone, and its bounds."""
+    rows = bound_rows(record, of)
     values = [row["value"] for row in rows] or [1.0]
     domain, height = (min(values) / 2, max(values) * 2), 240
     scale = alt.Scale(type="log", domain=list(domain), nice=False)
-    last = max(row.layer for row in found.bounds)
+    last = max(row.layer for row in record.bounds)
     axis = alt.Axis(values=_ticks(last, width), format="d")
     x = alt.X("block:Q", title="block", scale=alt.Scale(domain=[0, max(last, 1)], nice=False, padding=6), axis=axis)
     y = alt.Y("value:Q", scale=scale, title=f"{of} of what a block writes", axis=alt.Axis(**power_axis(*domain)))
@@ -134,11 +130,11 @@ def bounds_chart(found: Collapse, of: Bounded, width: int) -> alt.LayerChart:
     return alt.layer(*layers).properties(width=width - AXIS - room, height=height)
 
 
-def curve_rows(found: Collapse) -> list[dict[str, Any]]:
-    """Return one row per variant and depth that has a number: `variant, depth, mean, low, high, label`."""
-    floor = float(found.floor)
+def curve_rows(record: Collapse) -> list[dict[str, Any]]:
+    """Return one row for each variant and depth with a finite mean: `variant, depth, mean, low, high, label`."""
+    floor = float(record.floor)
     rows = []
-    for curve in found.curves.values():
+    for curve in record.curves.values():
         for depth, (mean, low, high) in enumerate(zip(curve.mean, curve.low, curve.high, strict=True)):
             if math.isfinite(mean):
                 spread = f"p10 {numeral(low)}, p90 {numeral(high)}"
@@ -149,18 +145,18 @@ def curve_rows(found: Collapse) -> list[dict[str, Any]]:
                         "mean": max(mean, floor),
                         "low": max(low, floor),
                         "high": max(high, floor),
-                        "label": f"{curve.title}, {place_words(depth, found.layers)}: {numeral(mean)} ({spread})",
+                        "label": f"{curve.title}, {place_words(depth, record.layers)}: {numeral(mean)} ({spread})",
                     }
                 )
     return rows
 
 
-def published_rows(found: Collapse, reference: Published) -> list[dict[str, Any]]:
-    """Return the published curves of the variants that are drawn, up to their first 0."""
+def published_rows(record: Collapse, reference: Published) -> list[dict[str, Any]]:
+    """Return the published curves of the drawn variants, each up to its first 0."""
     rows = []
     for name, values in reference.curves.items():
-        if name in found.curves:
-            title = found.curves[name].title
+        if name in record.curves:
+            title = record.curves[name].title
             for depth, value in enumerate(values):
                 said = numeral(value) if value > 0 else f"below {numeral(ROUNDED)}"
                 label = f"{reference.model} as published, {title}, {place_words(depth, len(values) - 1)}: {said}"
@@ -170,8 +166,8 @@ def published_rows(found: Collapse, reference: Published) -> list[dict[str, Any]
     return rows
 
 
-def bound_rows(found: Collapse, of: Bounded) -> list[dict[str, Any]]:
-    """Return one row per block and bound that has a number: `block, which, value, label`."""
+def bound_rows(record: Collapse, of: Bounded) -> list[dict[str, Any]]:
+    """Return one row for each block and finite bound: `block, which, value, label`."""
     return [
         {
             "block": row.layer,
@@ -180,13 +176,13 @@ def bound_rows(found: Collapse, of: Bounded) -> list[dict[str, Any]]:
             "label": f"{name}, block {row.layer}: {numeral(value)}",
         }
         for column, name in BOUNDS[of].items()
-        for row in found.bounds
+        for row in record.bounds
         if (value := getattr(row, column)) is not None and math.isfinite(value)
     ]
 
 
 def _colour(field: str, names: list[str], width: int) -> tuple[alt.Color, int]:
-    """Return the colours of lines and the pixels for names beside them; 0 pixels if a legend above names them."""
+    """Return the colours of lines, and the pixels for names beside them (0 if a legend is above the chart)."""
     beside = width >= NARROW
     columns = max(1, (width - AXIS) // (label_room(names) + 12))
     above = alt.Legend(orient="top", columns=columns, symbolType="stroke", symbolStrokeWidth=2, symbolSize=150)
@@ -208,7 +204,7 @@ def _names(rows: list[dict[str, Any]], x: alt.X, column: str, scale: alt.Scale, 
 
 
 def _depth_axis(last: int, blocks: int, width: int) -> alt.X:
-    """Return an axis with a tick per block that the stream enters, and `end` after the last block."""
+    """Return an axis with a tick for each block and `end` after the last one."""
     values = _ticks(last, width)
     label = f"datum.value == {blocks} ? 'end' : format(datum.value, 'd')"
     axis = alt.Axis(values=values, labelExpr=label)
@@ -227,12 +223,12 @@ def _dots(last: int) -> int:
     return 40 if last <= 24 else 20
 
 
-def _subtitle(found: Collapse, published: Published | None) -> list[str]:
-    corpus = found.provenance.get("corpus", {})
-    over = count(max(max(curve.n) for curve in found.curves.values()), "sequence")
+def _subtitle(record: Collapse, published: Published | None) -> list[str]:
+    corpus = record.provenance.get("corpus", {})
+    over = count(max(max(curve.n) for curve in record.curves.values()), "sequence")
     lines = [
-        f"{corpus.get('name', 'ready batches')}: mean and p10 to p90 over {over} of up to {found.tokens} "
-        f"tokens, {found.weights_words}, floor of rounding {numeral(float(found.floor))}"
+        f"{corpus.get('name', 'ready batches')}: mean and p10 to p90 over {over} of up to {record.tokens} "
+        f"tokens, {record.weights_words}, rounding below {numeral(float(record.floor))}"
     ]
     if published is not None:
         lines.append(
@@ -242,7 +238,7 @@ def _subtitle(found: Collapse, published: Published | None) -> list[str]:
     return lines
 
 
-def chart(found: Collapse, *, published: str | None = None, bounds: bool = False) -> Any:
+def chart(record: Collapse, *, published: str | None = None, bounds: bool = False) -> Any:
     """Draw the chart. `published` names a model of the paper (BERT, Albert, XLNet); `bounds` adds panels below."""
-    theirs = None if published is None else published_curves(published, found.weights)
-    return collapse_chart(found, published=theirs, bounds=bounds)
+    theirs = None if published is None else published_curves(published, record.weights)
+    return collapse_chart(record, published=theirs, bounds=bounds)

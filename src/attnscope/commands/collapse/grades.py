@@ -1,6 +1,4 @@
-"""Grade each variant by how much of the difference between tokens it keeps. Sentences and the verdict use the six
-grades.
-"""
+"""Grade each variant by how much of the differences between tokens it keeps."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from attnscope.reports.words import Level, Verdict
 
 COLLAPSED = 1e-3  # relative residual below which all tokens count as equal
 NEARLY_ALL, MOST, HALF = 0.9, 0.6, 0.4
-"""Shares of the first residual that are left at the end."""
+"""Limits of the grades: the residual at the end divided by the residual at the start."""
 
 
 class Grade(IntEnum):
@@ -39,9 +37,7 @@ WORDS = {
 
 
 def graded(mean: Sequence[float]) -> Grade:
-    """Return the grade. A residual that ever fell below `COLLAPSED` has collapsed: growth after that is
-    rounding noise.
-    """
+    """Return the grade of a curve. One that ever falls below `COLLAPSED` has collapsed: later growth is rounding."""
     if any(math.isfinite(value) and value < COLLAPSED for value in mean):
         return Grade.COLLAPSES
     if not math.isfinite(mean[-1]):
@@ -86,29 +82,32 @@ LEVELS: dict[Grade, Level] = {
 }
 
 
-def verdict(found: Collapse) -> Verdict:
-    """Say how much the whole model keeps, and what skips and MLPs prevent. Parts that were run alone raise no alarm."""
-    if "whole" not in found.curves:
-        name = list(found.curves)[-1]
-        return Verdict("note", _variant(name, found.curves[name].mean, found))
-    mean = found.curves["whole"].mean
+def verdict(record: Collapse) -> Verdict:
+    """Say how much the whole model keeps, and what skips and MLPs prevent.
+
+    Without the whole model the verdict is a note on the last variant.
+    """
+    if "whole" not in record.curves:
+        name = list(record.curves)[-1]
+        return Verdict("note", _variant(name, record.curves[name].mean, record))
+    mean = record.curves["whole"].mean
     grade = graded(mean)
     level = LEVELS.get(grade, "calm")
     if grade in (Grade.BROKEN, Grade.COLLAPSES):
-        first = _variant("whole", mean, found).removesuffix(".")
+        first = _variant("whole", mean, record).removesuffix(".")
     else:
         kept = share_left(mean)
-        left = f"{share_words(kept)} is left after {count(found.layers, 'block')}"
+        left = f"{share_words(kept)} is left after {count(record.layers, 'block')}"
         if kept > 1:
             before, after = numeral(mean[0], 3), numeral(mean[-1], 3)
-            left = f"the residual is {after} after {count(found.layers, 'block')}, {before} before"
+            left = f"the residual is {after} after {count(record.layers, 'block')}, {before} before"
         first = f"The whole model {WORDS[grade]} ({left})"
-    return Verdict(level, f"{first}{_saved(found, grade)}.")
+    return Verdict(level, f"{first}{_saved(record, grade)}.")
 
 
-def _saved(found: Collapse, grade: Grade) -> str:
-    """Say how attention alone would end, and which part makes the difference."""
-    known = {name: graded(curve.mean) for name, curve in found.curves.items()}
+def _saved(record: Collapse, grade: Grade) -> str:
+    """Say how much attention alone would keep, and which part makes the difference."""
+    known = {name: graded(curve.mean) for name, curve in record.curves.items()}
     alone, skips, mlps = (known.get(name) for name in ("san", "san+skip", "san+mlp"))
     if alone is None or grade is Grade.BROKEN:
         return ""
@@ -124,7 +123,7 @@ def _saved(found: Collapse, grade: Grade) -> str:
 
 
 def _saviour(skips: Grade, mlps: Grade, grade: Grade) -> str:
-    """Name the parts that lift attention alone to the grade of the whole model."""
+    """Name the parts that attention needs to reach the grade of the whole model."""
     if skips < grade and mlps < grade:
         return "it takes skips and MLPs together to"
     if skips >= grade and mlps >= grade:
@@ -132,22 +131,22 @@ def _saviour(skips: Grade, mlps: Grade, grade: Grade) -> str:
     return "skips" if skips >= grade else "MLPs"
 
 
-def variant_sentences(found: Collapse, *, short: bool = False) -> tuple[str, ...]:
+def variant_sentences(record: Collapse, *, short: bool = False) -> tuple[str, ...]:
     """Say what is left in every variant; with `short`, in one terminal line each."""
-    said = tuple(_variant(name, curve.mean, found) for name, curve in found.curves.items())
+    said = tuple(_variant(name, curve.mean, record) for name, curve in record.curves.items())
     return tuple(sentence.replace(OF_TOKENS, "") for sentence in said) if short else said
 
 
-def _variant(name: str, mean: Sequence[float], found: Collapse) -> str:
+def _variant(name: str, mean: Sequence[float], record: Collapse) -> str:
     subject, grade, last = SUBJECTS[name], graded(mean), len(mean) - 1
     known = [(depth, value) for depth, value in enumerate(mean) if math.isfinite(value)]
     if not known:
         return f"{subject} gives no finite number."
     start, (end_depth, end) = known[0][1], known[-1]
     if grade is Grade.COLLAPSES:
-        rounding = next((depth for depth, value in known if value <= 8 * found.floor), None)
+        rounding = next((depth for depth, value in known if value <= 8 * record.floor), None)
         if rounding is not None:
-            return f"{subject} collapses: {_after(rounding)} only rounding is left (below {_ten(80 * found.floor)})."
+            return f"{subject} collapses: {_after(rounding)} only rounding is left (below {_ten(80 * record.floor)})."
         first = next(depth for depth, value in known if value < COLLAPSED)
         more = "" if first == end_depth else f", {numeral(end, 3)} {place_words(end_depth, last)}"
         return f"{subject} collapses: the residual is {numeral(mean[first], 3)} {_after(first)}{more}."

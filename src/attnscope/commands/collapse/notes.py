@@ -1,4 +1,4 @@
-"""Notes beside the numbers of a collapse, and its provenance."""
+"""Notes and provenance of a collapse."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 
 from attnscope.commands.collapse.bounding import OF_SKIPS, SANDWICHED
 from attnscope.commands.collapse.running import Bounded, Measured
-from attnscope.core.stamp import Stamp
+from attnscope.commands.collapse.settings import CollapseSettings
+from attnscope.core.stamp import stamped
 from attnscope.core.words import count, ranges
 from attnscope.data.batches import Batches
 from attnscope.hf.editing.surgery import Cut
@@ -17,13 +18,13 @@ from attnscope.matrix.residual import LARGEST_PROGRAM
 
 
 def noted(runs: Sequence[Measured], beside: Bounded | None, norm: str) -> tuple[str, ...]:
-    """Return the notes that a reader needs to trust the numbers."""
+    """Return notes on precision, skipped sequences, and bounds that do not apply."""
     first = runs[0]
     notes = []
     if first.single:
         notes.append(
-            f"{count(first.single, 'sequence')} of a single token left out: with no other token to differ from, the "
-            "residual is zero at every depth."
+            f"{count(first.single, 'sequence')} of a single token skipped: without another token the residual is zero "
+            "at every depth."
         )
     if first.coarse:
         notes.append(
@@ -32,8 +33,8 @@ def noted(runs: Sequence[Measured], beside: Bounded | None, norm: str) -> tuple[
         )
     if first.widened:
         notes.append(
-            f"{', '.join(first.widened)} of this model casts to float32 whatever the dtype: the casts were left out, "
-            "so that numbers are float64 throughout."
+            f"{', '.join(first.widened)} of this model casts to float32 whatever the dtype: these casts were skipped, "
+            "so all numbers are float64."
         )
     if "float64" in first.loading:
         notes.append(f"This model's own code {first.loading['float64']} in float64: it was measured in float32.")
@@ -44,14 +45,14 @@ def noted(runs: Sequence[Measured], beside: Bounded | None, norm: str) -> tuple[
         broken = sum(int((~np.isfinite(run.values[name]).all(1)).sum()) for run in runs)
         if broken:
             notes.append(
-                f"{name}: {count(broken, 'sequence')} became NaN or infinite on the way; the rest of it is left out."
+                f"{name}: {count(broken, 'sequence')} became NaN or infinite at some depth; later depths are ignored."
             )
     if first.others:
         notes.append(
-            f"Only the {first.stack.name} is measured here: choose another stack ({', '.join(first.others)}) by name."
+            f"Only the {first.stack.name} was measured: choose another stack ({', '.join(first.others)}) with `stack=`."
         )
     if norm == "inf" and first.longest * first.stack.width > LARGEST_PROGRAM:
-        notes.append("The linf residual is about the mean token: within a factor 2 of the best centre.")
+        notes.append("The linf residual is taken about the mean token, which is within a factor 2 of the best centre.")
     for seen, which in ((beside.alone, "attention only"), (beside.with_skip, "attention + skip")) if beside else ():
         reasons = () if seen is None else tuple(seen.reasons)
         if reasons:
@@ -66,18 +67,18 @@ def noted(runs: Sequence[Measured], beside: Bounded | None, norm: str) -> tuple[
 
 
 def _without_attention(first: Measured) -> Iterator[str]:
-    """Say what the cuts mean in blocks without attention."""
+    """Yield a note on what the cuts mean in blocks without attention, for each kind of such blocks."""
     others = [block for block in first.stack.blocks if not block.attends]
     for kind in dict.fromkeys(block.kind for block in others):
         numbers = [block.layer for block in others if block.kind == kind]
         which = f"Block{'s' if len(numbers) > 1 else ''} {ranges(numbers)} of the model ({kind})"
-        have, hand = ("have", "they hand") if len(numbers) > 1 else ("has", "it hands")
+        have, hand = ("have", "they pass") if len(numbers) > 1 else ("has", "it passes")
         if kind == "MLP":
             yield f"{which} {have} no attention and nothing in its place: without MLPs {hand} the stream on unchanged."
         else:
             yield (
-                f"{which} {have} no softmax attention that is seen: what stands in its place is kept and cut as "
-                "attention is, so 'attention only' means that part alone, without its skip and without the MLP."
+                f"{which} {have} no softmax attention that can be observed: the part in its place is kept and cut like "
+                "attention, so 'attention only' means that part alone, without its skip and without the MLP."
             )
 
 
@@ -85,31 +86,30 @@ def provenance_of(
     runs: Sequence[Measured],
     prepared: Batches,
     chosen: dict[str, Cut],
-    *,
-    norm: str,
+    settings: CollapseSettings,
     seeds: Sequence[int],
-    mlp_skip: bool,
 ) -> dict[str, Any]:
-    """Return everything needed to make these numbers again."""
+    """Return everything needed to reproduce the numbers."""
     first = runs[0]
-    return {
-        "model": {
-            **{k: v for k, v in first.loading.items() if k not in ("model", "sha256")},
-            "name": first.name,
-            "hash": [run.sha256 for run in runs],
-            "parameters": first.parameters,
-        },
-        "corpus": {
-            "name": prepared.name,
-            "hash": prepared.sha256,
-            "sequences": prepared.samples,
-            "tokens": prepared.tokens,
-        },
-        **({} if prepared.beginning is None else {"bos": prepared.beginning.to_json()}),
-        "variants": list(chosen),
-        "mlp_skip": mlp_skip,
-        "norm": norm,
-        "seeds": list(seeds),
-        "dtype": first.precision,
-        **Stamp.now().to_json(),
+    model = {
+        **{k: v for k, v in first.loading.items() if k not in ("model", "sha256")},
+        "name": first.name,
+        "hash": [run.sha256 for run in runs],
+        "parameters": first.parameters,
     }
+    corpus = {
+        "name": prepared.name,
+        "hash": prepared.sha256,
+        "sequences": prepared.samples,
+        "tokens": prepared.tokens,
+    }
+    return stamped(
+        model,
+        corpus=corpus,
+        **({} if prepared.beginning is None else {"bos": prepared.beginning.to_json()}),
+        variants=list(chosen),
+        mlp_skip=settings.mlp_skip,
+        norm=settings.norm,
+        seeds=list(seeds),
+        dtype=first.precision,
+    )

@@ -1,13 +1,13 @@
-"""What `collapse` found: curves of the relative residual against depth, bounds beside them, provenance.
+"""The record of `collapse`: curves of the relative residual against depth, bounds, and provenance.
 
-    found.curves["san"].mean[3]        mean over sequences (and seeds) of the residual entering block 3; last: leaving
-    found.bounds[0].contraction        bound (a) on what block 0 leaves; matrix.collapse_bounds explains the letters
+    found.curves["san"].mean[3]        mean residual of the stream that enters block 3; the last is after all blocks
+    found.bounds[0].contraction        bound (a) for block 0; matrix.collapse_bounds explains the letters
     found.save("collapse.json"); Collapse.load("collapse.json")
 
 Missing numbers (such as a fit through too few points) are NaN. `published` reads the curves of figure 2 of
 arXiv:2103.03404 from dong2021_residual_curves.json: BERT, Albert and XLNet, random and pretrained weights, four
-variants, as means over 32 sequences of 128 tokens at depths 0..12, to four decimals. A 0 there is anything below
-0.00005. Their text, seeds and float32 are not ours, and random weights are drawn as the library of the time did.
+variants, as means over 32 sequences of 128 tokens at depths 0..12, to four decimals. A published 0 means a value below
+0.00005. The paper used other text, other seeds, float32, and the initialisation of its time.
 """
 
 from __future__ import annotations
@@ -19,83 +19,99 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from math import isnan
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from attnscope.core.decoding import FieldError
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.ranges import (
+    INFINITE,
+    AsMany,
+    AtLeast,
+    Count,
+    FiniteOrNan,
+    Index,
+    Positive,
+    Provenance,
+    Several,
+    Size,
+    SizeOrNan,
+    Within,
+)
 from attnscope.reports.record import Record
 
 if TYPE_CHECKING:
     import pandas
 
+Bound = Annotated[Size, INFINITE]  # the product of norms may overflow
+Log10 = Annotated[float, Within(-400.0, 400.0, "the logarithm of a float"), INFINITE]
 VARIANTS = ("san", "san+mlp", "san+skip", "whole")
 BOUNDS = ("contraction", "cubic", "theorem 2.3", "corollary 3.2")
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Relative residual of one variant at depths 0..layers, over `n` sequences (of all seeds) each."""
+    """The relative residual of one variant at depths 0..layers, over `n` sequences of all seeds at each depth."""
 
     variant: str
     title: str
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    low: tuple[float, ...]  # 10th percentile
-    high: tuple[float, ...]  # 90th
-    n: tuple[int, ...]
-    by_seed: tuple[tuple[float, ...], ...]  # the mean of every seed
-    order: float  # p in r_{l+1} ~ r_l^p; NaN where fewer than two pairs of depths are above the floor
-    pairs: int
+    mean: tuple[SizeOrNan, ...]
+    std: Annotated[tuple[SizeOrNan, ...], AsMany("mean")]
+    low: Annotated[tuple[SizeOrNan, ...], AsMany("mean")]  # 10th percentile
+    high: Annotated[tuple[SizeOrNan, ...], AtLeast("low")]  # 90th percentile
+    n: Annotated[tuple[Count, ...], AsMany("mean")]
+    by_seed: tuple[tuple[SizeOrNan, ...], ...]  # the mean of every seed
+    order: FiniteOrNan  # p in r_{l+1} ~ r_l^p; NaN if fewer than two pairs of depths are above the floor
+    pairs: Count
 
 
 @dataclass(frozen=True)
 class LayerBounds:
-    """One block of attention alone: medians over sequences. None: the bound does not apply to this block."""
+    """Bounds of one block of attention alone, as medians over sequences. A bound that does not apply is None."""
 
-    layer: int
-    sequences: int
-    before: float  # diameter of what attention reads
-    after: float  # of what it writes: the truth beside `contraction` and `cubic`
-    contraction: float  # (a)
-    cubic: float | None  # (c)
-    tau: float  # largest over heads
-    tau_bound: float | None  # (b)
-    residual_before: float
-    residual_after: float  # the truth beside `paper`
-    paper: float | None  # Theorem 2.2
-    spread: float | None  # largest over sequences; the theorem asks for 1.256 at most
-    condition_met: int | None  # sequences in which it is
-    rounding: float  # what is below it in `after` is rounding
-    violations: int  # of any bound that applies, in any sequence: 0 unless something is wrong
+    layer: Index
+    sequences: Count
+    before: Size  # diameter of what attention reads
+    after: Size  # diameter of what it writes, bounded by `contraction` and `cubic`
+    contraction: Bound  # (a)
+    cubic: Bound | None  # (c)
+    tau: Size  # largest over heads
+    tau_bound: Bound | None  # (b)
+    residual_before: Size
+    residual_after: Size  # bounded by `paper`
+    paper: Bound | None  # Theorem 2.2
+    spread: Size | None  # largest over sequences; the theorem allows at most 1.256
+    condition_met: Count | None  # number of sequences with a spread that the theorem allows
+    rounding: Size  # a value of `after` below this is rounding
+    violations: Count  # how often a bound that applies is exceeded: 0 unless something is wrong
 
 
 @dataclass(frozen=True)
 class SkipBounds:
-    """One block with a skip: diam(X + SA) / diam(X), and (d): between 1 - strength and 1 + strength."""
+    """Growth diam(X + SA) / diam(X) of one block with a skip. By (d) it is between 1 - strength and 1 + strength."""
 
-    layer: int
-    sequences: int
-    growth: float
-    strength: float
-    violations: int
+    layer: Index
+    sequences: Count
+    growth: Size
+    strength: Size
+    violations: Count
 
 
 @dataclass(frozen=True)
 class EndToEnd:
-    """A bound from the first block to every depth, as log10, and the measured value; the largest over sequences."""
+    """A bound from the first block to each depth and the measured value, as log10 of the maximum over sequences."""
 
     name: str  # "contraction" (a), "cubic" (c), "theorem 2.3" or "corollary 3.2"
     variant: str
     of: str  # "diameter" or "residual"
-    bound: tuple[float, ...]
-    truth: tuple[float, ...]
+    bound: tuple[float, ...]  # of any size: theorem 2.3 has the exponent 3^depth
+    truth: tuple[Log10, ...]
     applies: bool
     why_not: str = ""
 
 
 @dataclass(frozen=True, repr=False)
 class Collapse(Record):
-    """Residual against depth of one stack of one model."""
+    """The residual of one stack of a model against depth."""
 
     KIND: ClassVar[str] = "collapse"
     COMMAND: ClassVar[str] = "collapse"
@@ -105,20 +121,20 @@ class Collapse(Record):
     class_name: str
     stack: str
     norm_placement: str
-    layers: int
-    heads: int
-    tokens: int  # in the longest sequence
-    weights: str  # "random", "trained", or "as given": a model in memory, of which nothing more is known
-    norm: str  # the yardstick
-    floor: float  # below it, numbers are rounding
+    layers: Several
+    heads: Several
+    tokens: Several  # in the longest sequence
+    weights: str  # "random", "trained", or "as given" for a model in memory
+    norm: str  # the norm of the residual
+    floor: Positive  # numbers below this are rounding
     curves: dict[str, Curve]
     bounds: tuple[LayerBounds, ...] = ()
     skip_bounds: tuple[SkipBounds, ...] = ()
     ends: tuple[EndToEnd, ...] = ()
-    order: float = math.nan  # p in after ~ before^p, single layers of attention alone (diameters)
-    pairs: int = 0  # readings behind `order`
+    order: FiniteOrNan = math.nan  # p in after ~ before^p, for diameters in single blocks of attention alone
+    pairs: Count = 0  # number of points behind `order`
     notes: tuple[str, ...] = ()
-    provenance: dict[str, Any] = field(default_factory=dict)
+    provenance: Provenance = field(default_factory=dict)
 
     @property
     def weights_words(self) -> str:
@@ -148,40 +164,39 @@ class Collapse(Record):
         return f"<Collapse of {self.model}: {self.layers} blocks leave {ends}>"
 
 
-def _refuse_contradictions(found: Collapse) -> None:
+def _refuse_contradictions(record: Collapse) -> None:
     """Refuse fields that have the right types but contradict each other."""
-    if not found.curves:
-        raise FieldError("curves: there is none")
-    for name, curve in found.curves.items():
+    if not record.curves:
+        raise FieldError("curves: at least one is needed")
+    for name, curve in record.curves.items():
         if name not in VARIANTS:
             raise FieldError(f"curves['{name}']: not one of {', '.join(VARIANTS)}")
-        if not curve.mean or any(len(one) != len(curve.mean) for one in (curve.std, curve.low, curve.high, curve.n)):
-            raise FieldError(f"curves['{name}']: its columns are not of one length")
-        if any(
-            math.isfinite(m) and not math.isfinite(a + b)
-            for m, a, b in zip(curve.mean, curve.low, curve.high, strict=True)
-        ):
-            raise FieldError(f"curves['{name}']: a mean has no percentiles")
-    if not 0 < found.floor < math.inf:
-        raise FieldError(f"floor: {found.floor} is no floor of rounding")
-    if not all(math.isfinite(one.rounding) for one in found.bounds):
-        raise FieldError("bounds: rounding is not a number")
-    for number, end in enumerate(found.ends):
+        if {len(curve.mean), *map(len, curve.by_seed)} != {record.layers + 1}:
+            raise FieldError(f"curves['{name}']: a number for each depth from 0 to layers is needed")
+        columns = zip(curve.mean, curve.std, curve.low, curve.high, strict=True)
+        for depth, (n, numbers) in enumerate(zip(curve.n, columns, strict=True)):
+            if any(math.isnan(number) != (n == 0) for number in numbers):
+                raise FieldError(f"curves['{name}'].n[{depth}]: numbers are needed there unless it is 0")
+    for field_name in ("bounds", "skip_bounds"):
+        for number, row in enumerate(getattr(record, field_name)):
+            if row.layer >= record.layers:
+                raise FieldError(f"{field_name}[{number}].layer: one of {record.layers} blocks is needed")
+    for number, end in enumerate(record.ends):
         if end.name not in BOUNDS or not end.bound or not end.truth:
-            raise FieldError(f"ends[{number}]: not a bound with its truth")
-    corpus = found.provenance.get("corpus")
+            raise FieldError(f"ends[{number}]: a known name, a bound and measured values are needed")
+    corpus = record.provenance.get("corpus")
     if not isinstance(corpus, Mapping) or not {"name", "sequences"} <= corpus.keys():
         raise FieldError("provenance['corpus']: its name and sequences are missing")
 
 
 NAMES = {"san": "SAN", "san+mlp": "SAN+MLP", "san+skip": "SAN+skip", "whole": "transformer"}
 SHAPE_OF = {"BERT": "bert-base", "Albert": "albert-base", "XLNet": "xlnet-base"}
-ROUNDED = 5e-5  # what is published as 0 lies below this
+ROUNDED = 5e-5  # a published 0 means a value below this
 
 
 @dataclass(frozen=True)
 class Published:
-    """The paper's curves of one model, by our names of the variants."""
+    """The paper's curves of one model, under our names for the variants."""
 
     model: str
     weights: str  # "random" or "trained"
@@ -199,27 +214,25 @@ class Difference:
 
     @property
     def apart(self) -> float:
-        """Return |ours - theirs|, or our excess over the value that they round to 0; NaN if ours is NaN."""
+        """Return |ours - theirs|; for a published 0, our excess over `ROUNDED`; NaN if ours is NaN."""
         return abs(self.ours - self.theirs) if self.theirs > 0 or isnan(self.ours) else max(0.0, self.ours - ROUNDED)
 
 
 def published(model: str, weights: str = "random") -> Published:
-    """Return the curves of `BERT`, `Albert` or `XLNet`, for `random` or `trained` weights; `as given` counts as
-    trained.
-    """
+    """Return the curves of "BERT", "Albert" or "XLNet" with "random" or "trained" weights ("as given" is trained)."""
     known = {name.lower(): name for name in _all()}
     name = known.get(model.lower())
     if name is None:
         raise RefusalError(f"The paper has no curves of '{model}'.{nearest(model, list(_all()))}")
     weights = "trained" if weights == "as given" else weights
     if weights not in ("random", "trained"):
-        raise RefusalError(f"Curves were published of random and of trained weights, not of '{weights}'.")
+        raise RefusalError(f"Curves were published for random and trained weights, not for '{weights}': choose one.")
     found = _all()[name]["init" if weights == "random" else "pretrained"]
     return Published(name, weights, {ours: tuple(found[theirs]) for ours, theirs in NAMES.items()})
 
 
 def differences(curves: Mapping[str, Any], reference: Published) -> tuple[Difference, ...]:
-    """Return the differences at all depths and variants that both have; `curves` as in `Collapse.curves`."""
+    """Return the differences from published curves, at all depths and variants that both have."""
     return tuple(
         Difference(name, depth, float(ours), theirs)
         for name, curve in curves.items()

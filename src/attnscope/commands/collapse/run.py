@@ -1,8 +1,8 @@
-"""`attnscope.collapse`: what is left of the differences between tokens, block after block.
+"""`attnscope.collapse`: how the differences between tokens shrink, block after block.
 
-Figure 2 of arXiv:2103.03404 for any model: attention alone, with MLPs, with skips, and whole, each a cut of the same
-weights (`hf.editing.surgery` defines the cuts), with norms kept. The theorem's bounds and tighter ones are computed
-too. Numbers are float64: after two or three blocks the collapse is below the resolution of float32.
+Figure 2 of arXiv:2103.03404 for any model: attention alone, with MLPs, with skips, and the whole model. All four use
+the same weights and keep the norms (`hf.editing.surgery` defines the cuts). The theorem's bounds and tighter ones are
+computed too. Numbers are float64, because after two or three blocks the residual is below the precision of float32.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from attnscope.commands.collapse.bound_tables import bounds_by_layer, end_to_end
 from attnscope.commands.collapse.notes import noted, provenance_of
 from attnscope.commands.collapse.record import Collapse, EndToEnd
 from attnscope.commands.collapse.running import Bounded, Measured, bounded, curve_of, measured
+from attnscope.commands.collapse.settings import CollapseOptions, CollapseSettings
 from attnscope.core.errors import RefusalError, one_of
 from attnscope.core.progress import Advance, silent
 from attnscope.core.stamp import numbered_seeds, refuse_unusable_seed
@@ -27,7 +28,7 @@ from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import Anatomy, Stack, anatomy
 from attnscope.hf.anatomy.precision import coarse_modules, widened
 from attnscope.hf.editing.surgery import CUTS, Cut
-from attnscope.hf.intercepting.restoring import keeping_its_modules, looking_at, without_gradients
+from attnscope.hf.intercepting.restoring import evaluating, keeping_its_modules, looking_at, without_gradients
 from attnscope.hf.loading.in_memory import refuse_broken_weights
 from attnscope.hf.loading.load import (
     Given,
@@ -43,31 +44,25 @@ from attnscope.hf.loading.load import (
     text_of,
     why_it_does_not_run,
 )
-from attnscope.hf.loading.options import CorpusOptions, Loading, Sampling, with_options
+from attnscope.hf.loading.options import Loading, Sampling, with_options
 from attnscope.hf.loading.quiet import quiet
 from attnscope.matrix.residual import YARDSTICKS
 
 TOKENS = 128  # as in the paper
-SAMPLES = 8  # a quarter of the paper's: one sequence takes seconds, in float64 and four variants
+SAMPLES = 8  # a quarter of the paper's number, because in float64 and four variants one sequence takes seconds
 
 
-@with_options(CorpusOptions)
+@with_options(CollapseOptions)
 def collapse(
     model: Given,
     corpus: Text | Ready | None = None,
     *,
-    variants: str | Sequence[str] = tuple(CUTS),
-    norm: str = "1,inf",
-    seeds: int | Sequence[int] = 1,
-    mlp_skip: bool = True,
-    bounds: bool = True,
-    bound_samples: int = 4,
-    stack: str | None = None,
+    settings: CollapseSettings = CollapseSettings(),
     loading: Loading = Loading(dtype="float64"),
     sampling: Sampling = Sampling(samples=SAMPLES),
     tokenizer: Tokenizer | None = None,
     progress: Advance = silent,
-    **kwargs: Unpack[CorpusOptions],
+    **kwargs: Unpack[CollapseOptions],
 ) -> Collapse:
     """Measure how the differences between tokens shrink, block after block.
 
@@ -89,6 +84,8 @@ def collapse(
         Whether to compute bounds, and on how many sequences of the first batch of the first seed.
     stack : str, optional
         The stack to measure, if the model has several.
+    settings : CollapseSettings
+        All of the keywords above as one object.
     loading, sampling : Loading, Sampling
         How the model is loaded and which sequences are read.
     dtype, device, random_init, allow_pickle, trust_remote_code : see `Loading`
@@ -114,9 +111,9 @@ def collapse(
     --------
     >>> found = attnscope.collapse("pocket", samples=2, max_tokens=32)
     """
-    chosen = _variants(variants, mlp_skip)
+    chosen, norm = _variants(settings), settings.norm
     one_of(norm, YARDSTICKS, "norm")
-    seeds = numbered_seeds(seeds, "a model that is built and measured")
+    seeds = numbered_seeds(settings.seeds, "a model that is built and measured")
     drawn = loading.random_init or (callable(model) and not isinstance(model, nn.Module))
     _check_seeds(seeds, drawn)
     sampling = replace(sampling, seed=seeds[0])
@@ -135,7 +132,7 @@ def collapse(
         if reason is not None:
             loaded = load(model, loading=replace(loading, seed=seed, dtype="float32"), tokenizer=tokenizer)
             loaded = replace(loaded, provenance={**loaded.provenance, "float64": f"does not run ({reason})"})
-        with looking_at(loaded.model), keeping_its_modules(loaded.model):
+        with looking_at(loaded.model), keeping_its_modules(loaded.model), evaluating(loaded.model):
             precision, place = precision_and_place(loaded.model)
             with refusing_what_does_not_run(loaded), without_gradients(), quiet():
                 first = prepared.batches[0].to(place, precision)
@@ -144,7 +141,7 @@ def collapse(
                 rounding = coarse_modules(loaded.model, first.shortened(16).inputs)
                 coarse = _coarse_when_widened(loaded, first)
                 wide = rounding and coarse is not None
-            own = _stack(found, stack)
+            own = _stack(found, settings.stack)
             done = number * len(chosen) * prepared.samples
             total = len(seeds) * len(chosen) * prepared.samples
             with without_gradients(), quiet(), widened() if wide else nullcontext():
@@ -160,12 +157,12 @@ def collapse(
                         _saying(progress, done, total),
                     )
                 )
-                if bounds and number == 0:
+                if settings.bounds and number == 0:
                     progress("bounds", 0, 0)
                     with _fitting():
-                        beside = bounded(loaded, found, own, prepared, chosen, bound_samples)
+                        beside = bounded(loaded, found, own, prepared, chosen, settings.bound_samples)
     assert prepared is not None
-    return _collapse(runs, beside, prepared, chosen, norm=norm, seeds=seeds, drawn=drawn, mlp_skip=mlp_skip)
+    return _collapse(runs, beside, prepared, chosen, settings, seeds, drawn=drawn)
 
 
 def _collapse(
@@ -173,11 +170,10 @@ def _collapse(
     beside: Bounded | None,
     prepared: Batches,
     chosen: dict[str, Cut],
-    *,
-    norm: str,
+    settings: CollapseSettings,
     seeds: Sequence[int],
+    *,
     drawn: bool,
-    mlp_skip: bool,
 ) -> Collapse:
     first = runs[0]
     curves = {name: curve_of(name, chosen[name], [run.values[name] for run in runs], first.floor) for name in chosen}
@@ -186,7 +182,7 @@ def _collapse(
     if beside is not None and beside.alone is not None:
         ends += end_to_end(beside.alone, "san")
     if beside is not None and beside.with_mlp is not None:
-        ends += end_to_end(beside.with_mlp, "san+mlp", beside.mlp, mlp_skip)
+        ends += end_to_end(beside.with_mlp, "san+mlp", beside.mlp, settings.mlp_skip)
     return Collapse(
         model=first.name if len(runs) == 1 else first.name.replace(f", seed {seeds[0]})", f", {len(runs)} seeds)"),
         class_name=first.class_name,
@@ -196,7 +192,7 @@ def _collapse(
         heads=first.heads,
         tokens=first.longest,
         weights="random" if drawn else _weights(first.loading),
-        norm=norm,
+        norm=settings.norm,
         floor=first.floor,
         curves=curves,
         bounds=bounds_by_layer(beside.alone) if beside is not None and beside.alone is not None else (),
@@ -206,22 +202,23 @@ def _collapse(
         ends=tuple(ends),
         order=order,
         pairs=pairs,
-        notes=(*prepared.notes, *noted(runs, beside, norm)),
-        provenance=provenance_of(runs, prepared, chosen, norm=norm, seeds=seeds, mlp_skip=mlp_skip),
+        notes=(*prepared.notes, *noted(runs, beside, settings.norm)),
+        provenance=provenance_of(runs, prepared, chosen, settings, seeds),
     )
 
 
-def _variants(variants: str | Sequence[str], mlp_skip: bool) -> dict[str, Cut]:
+def _variants(settings: CollapseSettings) -> dict[str, Cut]:
+    variants = settings.variants
     names = [word.strip() for word in variants.split(",")] if isinstance(variants, str) else list(variants)
     for name in names:
         one_of(name, CUTS, "variants")
     if not names:
         raise RefusalError(f"No variant was chosen: choose from {', '.join(CUTS)}.")
-    return {name: CUTS[name] if CUTS[name].skip else replace(CUTS[name], mlp_skip=mlp_skip) for name in names}
+    return {name: CUTS[name] if CUTS[name].skip else replace(CUTS[name], mlp_skip=settings.mlp_skip) for name in names}
 
 
 def _weights(loading: Mapping[str, Any]) -> str:
-    """Return whether weights are random, trained, or as given: a model in memory may hold any."""
+    """Return "random", "trained", or "as given" for a model in memory."""
     stored = loading.get("weights")
     return "random" if stored == "random" else "as given" if stored == "memory" else "trained"
 
@@ -231,7 +228,7 @@ def _check_seeds(seeds: Sequence[int], drawn: bool) -> None:
         raise RefusalError("No seed was given: give at least one.")
     if len(seeds) > 1 and not drawn:
         raise RefusalError(
-            "Weights that are not drawn are the same for every seed: give one, or ask for `random_init=True`."
+            "Weights that are not drawn are the same for every seed: give one seed, or pass `random_init=True`."
         )
     for seed in seeds:
         refuse_unusable_seed(seed)
@@ -247,7 +244,7 @@ def _why_not_in_float64(loaded: Loaded, prepared: Batches) -> str | None:
 
 
 def _coarse_when_widened(loaded: Loaded, first: Batch) -> tuple[str, ...] | None:
-    """Return modules that still round, or None if the model only runs with its own casts to float32."""
+    """Return the modules that round to float32 even when the model's casts are skipped; None if it fails then."""
     try:
         with widened():
             return coarse_modules(loaded.model, first.shortened(16).inputs)
@@ -259,14 +256,14 @@ def _coarse_when_widened(loaded: Loaded, first: Batch) -> tuple[str, ...] | None
 
 @contextmanager
 def _fitting() -> Iterator[None]:
-    """Refuse bounds that do not fit into memory: they need whole patterns in float64, the curves do not."""
+    """Refuse bounds that do not fit into memory. Unlike the curves, they need whole patterns in float64."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
         raise RefusalError(
-            "The bounds do not fit into memory: leave them out with `bounds=False`, or pass a smaller `max_tokens=`."
+            "The bounds do not fit into memory: skip them with `bounds=False`, or pass a smaller `max_tokens=`."
         ) from error
 
 
@@ -279,8 +276,8 @@ def _stack(found: Anatomy, name: str | None) -> Stack:
         raise RefusalError(f"{found.model_class} has no stack '{name}': choose one of {', '.join(names)}.")
     if uncut := found.without_stream(chosen.name):
         raise RefusalError(
-            f"Blocks {ranges(uncut)} of {found.model_class} give their stream another shape, so their skips cannot be "
-            "cut, and a curve of the others would mean nothing: choose another model or stack."
+            f"Blocks {ranges(uncut)} of {found.model_class} change the shape of their stream, so their skips cannot be "
+            "cut: choose another model or stack."
         )
     return chosen
 

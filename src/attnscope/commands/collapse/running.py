@@ -37,7 +37,7 @@ Values = Float[np.ndarray, "sequence depth"]
 
 @dataclass(frozen=True)
 class Measured:
-    """One seed: the relative residual of every sequence at every depth, by variant; NaN where the stream overflowed."""
+    """The results of one seed: the relative residual of every sequence at every depth, by variant (NaN: overflow)."""
 
     name: str
     class_name: str
@@ -52,13 +52,13 @@ class Measured:
     single: int  # sequences of one token, skipped
     floor: float
     coarse: tuple[str, ...]  # classes of modules that compute in float32 whatever the dtype
-    widened: tuple[str, ...]  # those that would, and were prevented
+    widened: tuple[str, ...]  # classes whose casts to float32 were skipped
     values: dict[str, Values]
 
 
 @dataclass(frozen=True)
 class Bounded:
-    """Observations of a few sequences in the variants that bounds are about."""
+    """Observations of a few sequences in the variants that have bounds."""
 
     alone: Bounding | None
     with_mlp: Bounding | None
@@ -76,23 +76,26 @@ def measured(
     coarse: tuple[tuple[str, ...], tuple[str, ...]],
     say: Callable[[str, int], None],
 ) -> Measured:
-    """Run every variant over every batch. `coarse`: module classes that cast to float32, and those that still do."""
+    """Run every variant over every batch.
+
+    `coarse` has the module classes that cast to float32, and those that still do when casts are skipped.
+    """
     lengths: dict[int, int] = {}
     values = {}
     depths = len(stack.blocks) + stack.chained
     for name, variant in chosen.items():
-        rows: dict[int, list[float]] = {}
+        rows: dict[int, Sequence[float]] = {}
         with evaluating(loaded.model), cut(loaded.model, found, variant):
             for number, batch in enumerate(prepared):
                 say(variant.title, 0)
                 with refusing_what_does_not_run(loaded, f"batch {number + 1}"):
-                    _run(loaded, found, stack, batch, YARDSTICKS[norm], rows, lengths)
+                    for sample, length, residuals in _run(loaded, found, stack, batch, YARDSTICKS[norm]):
+                        lengths[sample], rows[sample] = length, residuals
                 say(variant.title, len(batch))
         kept = [rows[sample] for sample in sorted(rows) if lengths[sample] > 1]
         if not kept:
             raise RefusalError(
-                "Every sequence is a single token, which has no other to differ from (its residual is zero at every "
-                "depth): give longer text."
+                "Every sequence is a single token, whose residual is zero at every depth: give longer text."
             )
         values[name] = np.array(kept).reshape(len(kept), depths)
         _refuse_nothing(name, values[name], loaded)
@@ -122,10 +125,8 @@ def _run(
     stack: Stack,
     batch: Batch,
     yardstick: Callable[..., torch.Tensor],
-    rows: dict[int, list[float]],
-    lengths: dict[int, int],
-) -> None:
-    """Run one batch; if memory runs out, its halves."""
+) -> list[tuple[int, int, Sequence[float]]]:
+    """Return the number, length and residuals of each sequence in a batch. If memory runs out, run its halves."""
     seen: list[tuple[int, list[float]]] = []
 
     def receive(frame: Frame) -> None:
@@ -140,7 +141,7 @@ def _run(
             if len(values) < len(batch.samples):
                 raise RefusalError(
                     f"{loaded.class_name} packs the {len(batch.samples)} sequences of a batch into {len(values)} in "
-                    f"its {stack.name}, so that their residuals cannot be told apart: give batches of one sequence."
+                    f"its {stack.name}, and they cannot be separated: give batches of one sequence."
                 )
             if len(values) > len(batch.samples):  # windows or channels of a sequence: take their mean
                 values = values.reshape(len(batch.samples), -1).mean(1)
@@ -155,17 +156,16 @@ def _run(
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        for half in batch.halves():
-            _run(loaded, found, stack, half, yardstick, rows, lengths)
-        return
+        return [row for half in batch.halves() for row in _run(loaded, found, stack, half, yardstick)]
     by_depth = [values for _, values in sorted(seen)]
-    for index, sample in enumerate(batch.samples):
-        rows[sample] = [values[index] for values in by_depth]
-        lengths[sample] = int(sizes[index])
+    return [
+        (sample, int(sizes[index]), [values[index] for values in by_depth])
+        for index, sample in enumerate(batch.samples)
+    ]
 
 
 def _refuse_nothing(name: str, values: Values, loaded: Loaded) -> None:
-    """Refuse a whole model whose stream is not finite. A cut model may overflow: a note says so."""
+    """Refuse if the stream of the whole model is not finite. A cut model may overflow; a note then says so."""
     if CUTS[name].skip and CUTS[name].mlp and not np.isfinite(values).all():
         depth = int(np.flatnonzero(~np.isfinite(values).all(0))[0])
         raise RefusalError(
@@ -177,7 +177,7 @@ def _refuse_nothing(name: str, values: Values, loaded: Loaded) -> None:
 def bounded(
     loaded: Loaded, found: Anatomy, stack: Stack, prepared: Batches, chosen: dict[str, Cut], samples: int
 ) -> Bounded:
-    """Observe the first sequences in the chosen variants, for bounds."""
+    """Run the chosen variants on the first few sequences and observe what their bounds need."""
     batch = prepared.batches[0]
     while len(batch) > max(samples, 1) and not batch.undivided:
         batch, _ = batch.halves()
@@ -207,7 +207,7 @@ def bounded(
 
 
 def curve_of(name: str, variant: Cut, seeds: Sequence[Values], floor: float) -> Curve:
-    """Return mean and spread over the sequences of all seeds; NaNs are ignored."""
+    """Return the curve of a variant over the sequences of all seeds; NaN is ignored."""
     everything = np.concatenate(seeds)
     finite = np.isfinite(everything)
     columns = [column[ok] for column, ok in zip(everything.T, finite.T, strict=True)]

@@ -1,1 +1,1 @@
-"""Surveys side by side, the first as the baseline."""
+"""Compare surveys with the first one as the baseline."""

@@ -1,21 +1,21 @@
-"""How much of a change in a finding is chance: what other text of the same kind might have made of it.
+"""Decide whether a change in a finding exceeds chance, that is, the variation between texts of the same kind.
 
-What was drawn at random are texts (documents). Heads are no independent draws: a text that makes one head rest makes
-its neighbours rest too, and sequences of one text are alike. So every text is diagnosed by itself in both arms, and
-what counts is d_k, by how much the finding differs between the two arms in text k: the number of heads or places it
-concerns there, or its number. Over g texts the mean of d_k has Student's interval,
+The random sample is the texts (documents). Heads are not independent: a text that makes one head idle makes its
+neighbours idle too, and the sequences of one text are alike. So every text is diagnosed separately in both arms. d_k is
+the difference between the arms in text k: in the finding's number of heads or places, or in its value. Over g texts,
+with sample variance s^2, the mean of d_k has Student's interval,
 
     mean(d) +- t_{g-1, 0.975} sqrt(s^2 / g)
 
-and a change is told from chance where that leaves out zero, on the side of the change. One text says nothing.
+and a change exceeds chance if that interval excludes zero, on the side of the change. One text is not enough.
 
-Whole numbers need one thing more: over a few texts they are easily all alike, and s = 0 would make a certainty of two
-texts in which the same one head crossed the bar. If heads cross the bar one by one, and each way equally often, then d
-is a sum of +1 and -1 and its variance is the mean number of crossings, which is at least E|d|. So s^2 is never taken
-below the mean of |d|. Where heads cross together the variance is larger, and the sample says so.
+Counts need a lower bound on s: over a few texts they are easily all equal, and with s = 0, two texts in which one head
+crossed the threshold would count as certain. If heads cross the threshold one by one, equally often both ways, then
+d is a sum of +1 and -1, and its variance is the mean number of crossings, which is at least E|d|. So s^2 is at least
+the mean of |d|. If heads cross together, the variance is larger, and the sample shows it.
 
-What another seed of the same training would have made is not in it. Rules that look at the largest of all sequences
-(`past_float16`) see the largest mean of a text here, which is never more.
+The variation between training seeds is not included. Findings that read the maximum over sequences (`past_float16`) get
+the largest mean of a text here, which is never larger than that maximum.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from attnscope.stats.moments import Moments, floats_from_json, floats_to_json
 
 @dataclass(frozen=True, eq=False)
 class ByText:
-    """Means of one arm's measures over the sequences of each text, of measures that findings read.
+    """The means of one arm over the sequences of each text, for the measures that findings read.
 
     seen = Sequences(texts)
     scan(model, batches, each=seen)
@@ -71,45 +71,47 @@ class ByText:
         return (
             isinstance(other, ByText)
             and self.means.keys() == other.means.keys()
-            and all(np.array_equal(one, other.means[key], equal_nan=True) for key, one in self.means.items())
+            and all(np.array_equal(mean, other.means[key], equal_nan=True) for key, mean in self.means.items())
         )
 
     def to_json(self) -> list[Any]:
-        return [[list(key), floats_to_json(one)] for key, one in sorted(self.means.items())]
+        return [[list(key), floats_to_json(mean)] for key, mean in sorted(self.means.items())]
 
     @classmethod
     def from_json(cls, data: Any) -> ByText:
         means = {}
-        for place, given in data:
-            measure, part, stack, site, layer = place
-            rows = np.asarray(given, dtype=object).shape
-            means[Key(str(measure), str(part), str(stack), str(site), int(layer))] = floats_from_json(given, rows)
-        if len({len(one) for one in means.values()}) > 1:
+        for key, numbers in data:
+            measure, part, stack, site, layer = key
+            if type(layer) is not int:
+                raise ValueError("a whole number of a block is needed")
+            rows = np.asarray(numbers, dtype=object).shape
+            means[Key(str(measure), str(part), str(stack), str(site), int(layer))] = floats_from_json(numbers, rows)
+        if len({len(mean) for mean in means.values()}) > 1:
             raise ValueError("not every place has a mean of every text")
         return cls(means)
 
 
 @dataclass
 class Sequences:
-    """Observe a scan; `texts` is the number of the text of each sequence."""
+    """An `each` callback for a scan that sums values by text; `texts` maps each sequence to the number of its text."""
 
     texts: Sequence[int]
     _sums: dict[Key, NDArray[np.float64]] = field(default_factory=dict)
     _counts: dict[Key, NDArray[np.int64]] = field(default_factory=dict)
 
     def __call__(self, key: Key, values: NDArray[np.float64], samples: NDArray[np.int64]) -> None:
-        names = {text: place for place, text in enumerate(dict.fromkeys(sorted(self.texts)))}
+        names = {text: row for row, text in enumerate(dict.fromkeys(sorted(self.texts)))}
         shape = (len(names), *values.shape[1:])
         sums = self._sums.setdefault(key, np.zeros(shape))
         counts = self._counts.setdefault(key, np.zeros(shape, dtype=np.int64))
         for value, sample in zip(values, samples, strict=True):
             finite = np.isfinite(value)
-            place = names[self.texts[int(sample)]]
-            sums[place] += np.where(finite, value, 0.0)
-            counts[place] += finite
+            row = names[self.texts[int(sample)]]
+            sums[row] += np.where(finite, value, 0.0)
+            counts[row] += finite
 
     def by_text(self, cards: Mapping[str, Card]) -> ByText:
-        """Return the means of measures that findings read, by name or through a card's alarm."""
+        """Return the means of the measures that findings name, and of those with an alarm on their card."""
         named = {measure for kind in findings().values() for measure in kind.reads}
         read = [key for key in self._sums if key.measure in named or cards[key.measure].alarm is not None]
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -118,13 +120,13 @@ class Sequences:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean difference of two arms over texts, and how far chance may move it (infinite if unknown)."""
+    """The mean difference between two arms over texts, and half the width of its interval (infinite if unknown)."""
 
     mean: float
     chance: float
 
     def sure(self, direction: int) -> bool:
-        """Return whether it goes in this direction, further than chance."""
+        """Return whether the difference has this sign and exceeds chance."""
         return self.mean * direction > self.chance
 
 
@@ -141,61 +143,61 @@ class Reading:
     struck: Collection[tuple[int, int]] = ()
 
     def of_each_text(self, finding: Finding) -> list[tuple[Finding, ...]] | None:
-        """Return the findings of this identity in every text alone; None if texts are unknown, or if the rule reads no
-        measure (`missing_bos`)."""
+        """For every text, return the findings with the identity of `finding`. Return None if texts are unknown, or if
+        that kind reads no measure (`missing_bos`)."""
         kind = findings().get(finding.kind)
-        if kind is None:  # a rule of another version
+        if kind is None:  # a kind of another version
             return None
         measures = tuple(dict.fromkeys([*kind.reads, *filter(None, [finding.details.get("measure")])]))
         if self.by_text is None or not self.by_text.covers(measures):
             return None
-        found = []
+        by_text = []
         for text in range(self.by_text.texts):
             alone = self.by_text.survey_of(self.survey, text, measures)
-            same = [one for one in kind(alone, self.thresholds) if identity(one) == identity(finding)]
-            found.append(without_heads(same, self.struck))
-        return found
+            same = [other for other in kind(alone, self.thresholds) if identity(other) == identity(finding)]
+            by_text.append(without_heads(same, self.struck))
+        return by_text
 
 
-def without_heads(found: Sequence[Finding], removed: Collection[tuple[int, int]]) -> tuple[Finding, ...]:
-    """Return findings of a pruned model, without its removed heads."""
+def without_heads(findings_of_model: Sequence[Finding], removed: Collection[tuple[int, int]]) -> tuple[Finding, ...]:
+    """Return the findings without the removed heads of a pruned model."""
     kept = []
-    for one in found:
-        left = tuple(place for place in one.heads if place not in removed)
-        if left or not one.heads:
-            kept.append(replace(one, heads=left))
+    for finding in findings_of_model:
+        left = tuple(place for place in finding.heads if place not in removed)
+        if left or not finding.heads:
+            kept.append(replace(finding, heads=left))
     return tuple(kept)
 
 
 def of_counts(finding: Finding, base: Reading, treated: Reading) -> Difference:
-    """Return how many more heads or places it concerns in the treated arm."""
+    """Return the difference in the number of heads or places that the finding concerns."""
     pairs = _pairs(finding, base, treated)
     return UNKNOWN if pairs is None else over_texts([_places(b) - _places(a) for a, b in pairs], whole=True)
 
 
 def of_findings(finding: Finding, base: Reading, treated: Reading) -> Difference:
-    """Return the difference in the number of such findings between the arms, for findings that do not count heads."""
+    """Return the difference in the number of such findings, for kinds that do not count heads."""
     pairs = _pairs(finding, base, treated)
     return UNKNOWN if pairs is None else over_texts([len(b) - len(a) for a, b in pairs], whole=True)
 
 
 def of_numbers(finding: Finding, base: Reading, treated: Reading) -> Difference:
-    """Return how much further its number is beyond its threshold in the treated arm. A text without the finding counts
-    as exactly on the threshold."""
+    """Return the difference in the distance of the finding's value from its threshold. A text without the finding has
+    distance 0."""
     pairs = _pairs(finding, base, treated)
     if pairs is None:
         return UNKNOWN
     return over_texts([_beyond(b, finding) - _beyond(a, finding) for a, b in pairs], whole=False)
 
 
-def over_texts(apart: Sequence[float | int], *, whole: bool) -> Difference:
-    """Return Student's interval of the mean; the variance of `whole` numbers is at least the mean of |d|."""
-    known = [one for one in apart if math.isfinite(one)]
+def over_texts(differences: Sequence[float | int], *, whole: bool) -> Difference:
+    """Return the mean and half of Student's interval; with `whole`, the variance is at least the mean of |d|."""
+    known = [difference for difference in differences if math.isfinite(difference)]
     g = len(known)
     if g < 2:
         return Difference(float(known[0]) if known else math.nan, math.inf)
     mean = math.fsum(known) / g
-    variance = math.fsum((one - mean) ** 2 for one in known) / (g - 1)
+    variance = math.fsum((difference - mean) ** 2 for difference in known) / (g - 1)
     if whole:
         variance = max(variance, math.fsum(map(abs, known)) / g)
     return Difference(mean, student(g - 1) * math.sqrt(variance / g))
@@ -204,10 +206,10 @@ def over_texts(apart: Sequence[float | int], *, whole: bool) -> Difference:
 def _pairs(
     finding: Finding, base: Reading, treated: Reading
 ) -> list[tuple[tuple[Finding, ...], tuple[Finding, ...]]] | None:
-    one, other = base.of_each_text(finding), treated.of_each_text(finding)
-    if one is None or other is None or len(one) != len(other):
+    first, second = base.of_each_text(finding), treated.of_each_text(finding)
+    if first is None or second is None or len(first) != len(second):
         return None
-    return list(zip(one, other, strict=True))
+    return list(zip(first, second, strict=True))
 
 
 def _places(found: Sequence[Finding]) -> int:
@@ -216,5 +218,5 @@ def _places(found: Sequence[Finding]) -> int:
 
 def _beyond(found: Sequence[Finding], finding: Finding) -> float:
     """Return the distance of the worst finding from its threshold, or 0."""
-    alike = [one for one in found if one.threshold_name == finding.threshold_name]
-    return max((abs(one.value - one.threshold) for one in alike), default=0.0)
+    alike = [other for other in found if other.threshold_name == finding.threshold_name]
+    return max((abs(other.value - other.threshold) for other in alike), default=0.0)

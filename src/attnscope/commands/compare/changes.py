@@ -1,4 +1,4 @@
-"""Single changes of a comparison in words, and names that tell its surveys apart."""
+"""Describe single changes of a comparison, and give its surveys distinct names."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from attnscope.commands.scan.words import corpus_words, model_name
 from attnscope.core.card import Card
 from attnscope.core.words import count, numeral
 
-# Sentences on settings that differ between surveys and make their numbers hard to compare. Weights may differ.
+# Sentences on settings that differ between surveys and make their numbers hard to compare. Different weights are fine.
 
 _MOST_NAMES = 6
 
 
-def setting_notes(found: Comparison) -> tuple[str, ...]:
+def setting_notes(comparison: Comparison) -> tuple[str, ...]:
     """Return a sentence per setting that differs."""
-    many = found.surveys
+    many = comparison.surveys
     windows, sequences = ([_corpus(survey).get(name) for survey in many] for name in ("window", "sequences"))
     notes = [
         _builds(many),
@@ -28,10 +28,12 @@ def setting_notes(found: Comparison) -> tuple[str, ...]:
             [_bos(s) for s in many], "Not all sequences begin with BOS", "sinks and massive activations depend on it"
         ),
         _note(sequences, "Numbers of sequences differ", "", "sequences"),
-        _measures(found),
+        _measures(comparison),
         _definitions(many),
         _note(
-            [s.provenance.get("dtype") for s in many], "The precision differs", "small numbers may differ because of it"
+            [s.provenance.get("dtype") for s in many],
+            "The precision differs",
+            "small numbers may differ for that reason",
         ),
         *(_versions(many, name) for name in ("attnscope", "torch", "transformers", "numpy")),
     ]
@@ -58,7 +60,7 @@ def _build(provenance: dict[str, Any]) -> str:
 
 
 def _texts(surveys: Sequence[Survey]) -> str | None:
-    """Compare hashes, if known: files of one name may hold different texts."""
+    """Return a note if the texts differ. Hashes decide if known, because files of one name may hold different texts."""
     corpora = [_corpus(survey) for survey in surveys]
     if any(not corpus for corpus in corpora) or len({str(c.get("hash") or c.get("name")) for c in corpora}) == 1:
         return None
@@ -75,18 +77,18 @@ def _note(values: Sequence[Any], what: str, why: str, noun: str = "") -> str | N
     return f"{what} ({_listed(known)}{f' {noun}' if noun else ''}){reason}."
 
 
-def _measures(found: Comparison) -> str | None:
-    missing = sorted({*found.only_before, *found.only_after})
+def _measures(comparison: Comparison) -> str | None:
+    missing = sorted({*comparison.only_before, *comparison.only_after})
     if not missing:
         return None
-    titles = {name: card.title for survey in found.surveys for name, card in survey.cards.items()}
+    titles = {name: card.title for survey in comparison.surveys for name, card in survey.cards.items()}
     named = [titles.get(name, name) for name in missing]
     more = f" and {len(named) - _MOST_NAMES} more" if len(named) > _MOST_NAMES else ""
     return f"Skipped, because not every survey measured them: {', '.join(named[:_MOST_NAMES])}{more}."
 
 
 def _definitions(surveys: Sequence[Survey]) -> str | None:
-    """Compare the cards of measures: two versions may measure different things under one name."""
+    """Return a note if the cards of a measure differ: two versions may define one name differently."""
     meanings = [{name: (c.summary, c.unit, c.parts) for name, c in survey.cards.items()} for survey in surveys]
     first = meanings[0]
     names = sorted({name for other in meanings[1:] for name in other if name in first and other[name] != first[name]})
@@ -106,8 +108,8 @@ def _versions(surveys: Sequence[Survey], name: str) -> str | None:
 
 
 def _bos(survey: Survey) -> str | None:
-    found = survey.provenance.get("bos")
-    begins = found.get("begins") if isinstance(found, dict) else None
+    comparison = survey.provenance.get("bos")
+    begins = comparison.get("begins") if isinstance(comparison, dict) else None
     return ("BOS first" if begins else "no BOS") if isinstance(begins, bool) else None
 
 
@@ -121,16 +123,16 @@ def _listed(values: Sequence[str]) -> str:
 
 
 SMALLEST_EFFECT = 0.05  # smaller effects are not listed
-LABEL = 28  # letters
-MOST_OF_A_MEASURE = 2  # in a list of largest changes
-_BARE = ("", "1", "share", "factor", "ratio", "cosine", "eigenvalue", "singular value")  # units that are not written
+LABEL = 28  # characters
+MOST_OF_A_MEASURE = 2  # most changes of one measure in a list
+_BARE = ("", "1", "share", "factor", "ratio", "cosine", "eigenvalue", "singular value")  # units that are not printed
 
 
-def largest_changes(found: Comparison, most: int) -> tuple[Change, ...]:
+def largest_changes(comparison: Comparison, most: int) -> tuple[Change, ...]:
     """Return the largest changes, at most two of each measure and survey."""
     chosen: list[Change] = []
     taken: dict[tuple[str, int], int] = {}
-    for change in found.changes:
+    for change in comparison.changes:
         if abs(change.effect) < SMALLEST_EFFECT or len(chosen) == most:
             break
         key = change.measure, change.survey
@@ -140,47 +142,48 @@ def largest_changes(found: Comparison, most: int) -> tuple[Change, ...]:
     return tuple(chosen)
 
 
-def changes_worth_listing(found: Comparison, most: int) -> tuple[Change, ...]:
-    return tuple(change for change in found.changes if abs(change.effect) >= SMALLEST_EFFECT)[:most]
+def changes_worth_listing(comparison: Comparison, most: int) -> tuple[Change, ...]:
+    return tuple(change for change in comparison.changes if abs(change.effect) >= SMALLEST_EFFECT)[:most]
 
 
-def change_sentence(found: Comparison, change: Change) -> str:
+def change_sentence(comparison: Comparison, change: Change) -> str:
     """Return `Attention entropy in block 3, head 2: 1.2 → 3.4 nats`."""
-    where = f" in {names(found)[change.survey]}" if len(found.surveys) > 2 else ""
-    return f"{change_title(found, change)}{where}: {change_values(found, change)}"
+    where = f" in {names(comparison)[change.survey]}" if len(comparison.surveys) > 2 else ""
+    return f"{change_title(comparison, change)}{where}: {change_values(comparison, change)}"
 
 
-def change_values(found: Comparison, change: Change) -> str:
+def change_values(comparison: Comparison, change: Change) -> str:
     """Return `1.2 → 3.4 nats`."""
-    card = card_of(found.surveys, change.measure)
+    card = card_of(comparison.surveys, change.measure)
     unit = "" if card is None or card.unit in _BARE else card.unit
     return f"{' → '.join(values(change))} {unit}".rstrip()
 
 
 def values(change: Change) -> tuple[str, str]:
-    """Return both numbers with as few figures as tell them apart, at least three."""
+    """Return both numbers with the fewest significant digits that distinguish them, at least three."""
     pairs = [(numeral(change.before, figures), numeral(change.after, figures)) for figures in (3, 4, 6, 9)]
     return next((pair for pair in pairs if pair[0] != pair[1]), pairs[-1])
 
 
-def change_title(found: Comparison, change: Change) -> str:
+def change_title(comparison: Comparison, change: Change) -> str:
     """Return measure and place: `Effective rank entering block 3`."""
-    card = card_of(found.surveys, change.measure)
+    card = card_of(comparison.surveys, change.measure)
     title = card.title if card is not None else change.measure.replace("_", " ")
     part = "" if change.part == "value" else f" ({change.part.replace('_', ' ')})"
-    return f"{title}{part} {change_place(found, change)}"
+    return f"{title}{part} {change_place(comparison, change)}"
 
 
-def change_place(found: Comparison, change: Change) -> str:
+def change_place(comparison: Comparison, change: Change) -> str:
     """Return `in block 2, head 1`, `entering block 2`, `after the last block`."""
-    several = len({stack for survey in found.surveys for stack in survey.stacks}) > 1
+    several = len({stack for survey in comparison.surveys for stack in survey.stacks}) > 1
     tail = f" of the {change.stack}" if several else ""
-    card = card_of(found.surveys, change.measure)
+    card = card_of(comparison.surveys, change.measure)
     if change.site == "stream" and card is not None and card.of_block:
         return f"in block {change.layer - 1}{tail}"
     if change.site == "stream":
         last = all(
-            depth(survey, change.stack) == change.layer for survey in (found.first, found.surveys[change.survey])
+            depth(survey, change.stack) == change.layer
+            for survey in (comparison.first, comparison.surveys[change.survey])
         )
         return f"after the last block{tail}" if last else f"entering block {change.layer}{tail}"
     if change.site == "middle":
@@ -196,13 +199,13 @@ def depth(survey: Survey, stack: str) -> int | None:
     return max(layers) + 1 if layers else None
 
 
-def change_words(found: Comparison) -> str:
-    """Return the title of the list of changes, or why it is empty."""
-    changed = len(found.changes)
-    numbers = count(changed + found.unchanged, "number")
+def change_words(comparison: Comparison) -> str:
+    """Return the title of the list of changes, or the reason why it is empty."""
+    changed = len(comparison.changes)
+    numbers = count(changed + comparison.unchanged, "number")
     if not changed:
         return f"Nothing changed: {numbers} compared, no difference"
-    if not changes_worth_listing(found, 1):
+    if not changes_worth_listing(comparison, 1):
         small = f"by less than {SMALLEST_EFFECT} of the usual spread"
         return f"Nothing changed noticeably: {changed:,} of {numbers} differ, {small}"
     return "Largest changes"
@@ -212,11 +215,11 @@ def card_of(surveys: Sequence[Survey], measure: str) -> Card | None:
     return next((survey.cards[measure] for survey in surveys if measure in survey.cards), None)
 
 
-def names(found: Comparison) -> tuple[str, ...]:
-    """Return names that differ: of the models, else with the corpora, else with `first` and `second`, or numbers."""
-    whole = [model_name(survey) for survey in found.surveys]
+def names(comparison: Comparison) -> tuple[str, ...]:
+    """Return distinct names: those of the models, with the corpus if needed, else with `first`, `second` or numbers."""
+    whole = [model_name(survey) for survey in comparison.surveys]
     short = [name.rstrip("/").rsplit("/", 1)[-1] for name in whole]
-    corpora = [(corpus_words(survey) or ("",))[0] for survey in found.surveys]
+    corpora = [(corpus_words(survey) or ("",))[0] for survey in comparison.surveys]
     with_corpus = [f"{name} ({corpus})" for name, corpus in zip(short, corpora, strict=True)]
     for candidates in (short, whole, with_corpus):
         if len(set(candidates)) == len(candidates):
@@ -225,8 +228,8 @@ def names(found: Comparison) -> tuple[str, ...]:
     return tuple(f"{name} ({n})" for name, n in zip(short, numbers, strict=True))
 
 
-def labels(found: Comparison) -> tuple[str, ...]:
-    """Return names for legends and columns: long ones lose their middle if they still differ without it."""
-    whole = names(found)
+def labels(comparison: Comparison) -> tuple[str, ...]:
+    """Return names for legends and columns. Long names are shortened in the middle if they stay distinct."""
+    whole = names(comparison)
     short = tuple(name if len(name) <= LABEL else f"{name[: LABEL // 2 - 1]}…{name[-LABEL // 2 :]}" for name in whole)
     return short if len(set(short)) == len(short) else whole

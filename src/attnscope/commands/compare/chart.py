@@ -34,7 +34,7 @@ from attnscope.reports.rows import (
 from attnscope.reports.survey_charts import chart_title, first_panel, grid_axes, reading_size, value_axis, value_scale
 
 DASHES = ([1, 0], [6, 4], [1, 4], [10, 4, 1, 4], [3, 6], [14, 5])
-WORDY = 18  # letters from which two names do not fit beside each other
+WORDY = 18  # characters above which two names do not fit side by side
 NARROW = 360  # pixels
 
 
@@ -63,9 +63,9 @@ def comparison_profile(
     title: bool = True,
     fit: bool = False,
 ) -> alt.LayerChart:
-    """Draw a line for every survey, in its own colour and dashes; two surveys have bands too.
+    """Draw a line for every survey, each with its own colour and dashes; with two surveys, draw bands too.
 
-    With `fit`, `width` is that of the whole chart.
+    With `fit`, `width` is the width of the whole chart, with its axes.
     """
     unique = distinct(names)
     panel = first_panel(tables[0], card, stack, site)
@@ -128,7 +128,9 @@ def difference_grid(
     rows = rows.assign(difference=rows["after"] - rows["before"])
     rows = rows[np.isfinite(rows["difference"])].reset_index(drop=True)
     if rows.empty:
-        raise RefusalError(f"'{card.name}' has no head with a number in both surveys: draw it against depth instead.")
+        raise RefusalError(
+            f"'{card.name}' has no head with a number in both surveys: draw it against depth, without heads=."
+        )
     rows["label"] = [
         f"block {r.layer}, head {r.head}: {numeral(r.before)} → {numeral(r.after)}" for r in rows.itertuples()
     ]
@@ -152,14 +154,14 @@ def difference_grid(
 
 
 def block_ticks(depths: Iterable[float]) -> list[int]:
-    """Return about eight whole numbers."""
+    """Return about eight whole numbers for the ticks of an axis."""
     known = list(depths)
     first, last = int(np.ceil(min(known))), int(np.floor(max(known)))
     return list(range(first, last + 1, max(1, -(-(last - first) // 8))))
 
 
 def distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names, with a number after each if they are not all different."""
+    """Return the names; if some are equal, append a number to each."""
     if len(set(names)) == len(names):
         return tuple(names)
     ends = ("first", "second") if len(names) == 2 else tuple(map(str, range(1, len(names) + 1)))
@@ -167,7 +169,7 @@ def distinct(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def chart(
-    found: Comparison,
+    comparison: Comparison,
     measure: str | None = None,
     *,
     heads: bool = False,
@@ -177,35 +179,37 @@ def chart(
 ) -> Any:
     """Draw a line for every survey; with `heads`, the last survey minus the first, head by head.
 
-    `measure` defaults to the one behind the worst finding that is new or worse, or that of the largest change.
+    `measure` defaults to the measure of the worst finding that is new or got worse, else of the largest change.
     """
     if measure is None:
-        measure, part, place = _most_telling(found, heads, part)
-        stack, site = stack or place[0], site or place[1]
-    card, where = card_and_place(found.first, measure, stack, "stream" if site == "middle" else site)
+        measure, part, stack_and_site = _most_telling(comparison, heads, part)
+        stack, site = stack or stack_and_site[0], site or stack_and_site[1]
+    card, where = card_and_place(comparison.first, measure, stack, "stream" if site == "middle" else site)
     if heads:
         if card.scope == "stream":
-            raise RefusalError(f"'{card.name}' has one number a block and none for each head: leave heads= out.")
-        return difference_grid(found.first.table(), found.second.table(), card, part=part, **where)
-    tables = dict(zip(labels(found), (survey.table() for survey in found.surveys), strict=True))
+            raise RefusalError(f"'{card.name}' has one number per block and none per head: leave heads= out.")
+        return difference_grid(comparison.first.table(), comparison.second.table(), card, part=part, **where)
+    tables = dict(zip(labels(comparison), (survey.table() for survey in comparison.surveys), strict=True))
     panel = (card.name, where["stack"], where["site"])
     sides = {name: table for name, table in tables.items() if panel in panels(table)}
     if len(sides) < 2:
-        raise RefusalError(f"'{card.name}' was measured there in one survey only: name a measure that two have.")
+        raise RefusalError(
+            f"'{card.name}' was measured there in one survey only: name a measure that two surveys share."
+        )
     return comparison_profile(list(sides.values()), card, names=list(sides), part=part, **where)
 
 
 def _most_telling(
-    found: Comparison, heads: bool, part: str | None
+    comparison: Comparison, heads: bool, part: str | None
 ) -> tuple[str | None, str | None, tuple[str | None, str | None]]:
     """Return measure, part and place of the first finding that is new or worse, else of the largest change."""
-    for pair in found.regressions():
-        card = found.first.cards.get(str(pair.measure))
-        if card and (not heads or card.scope != "stream") and (pair.stack in found.first.stacks):
-            shared = [c for c in found.changes if (c.measure, c.stack) == (card.name, pair.stack)]
+    for pair in comparison.regressions():
+        card = comparison.first.cards.get(str(pair.measure))
+        if card and (not heads or card.scope != "stream") and (pair.stack in comparison.first.stacks):
+            shared = [c for c in comparison.changes if (c.measure, c.stack) == (card.name, pair.stack)]
             if shared:
                 return card.name, part, (pair.stack, pair.site)
-    for top in found.changes:
+    for top in comparison.changes:
         if top.head is not None or not heads:
             return top.measure, part or top.part, (top.stack, top.site)
     return None, part, (None, None)

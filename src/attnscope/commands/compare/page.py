@@ -22,35 +22,37 @@ from attnscope.reports.export import Drawn, drawn
 from attnscope.reports.page import document_page
 from attnscope.reports.rows import Panel, depth_rows, panels
 
-WIDTH, HEIGHT = 300, 150  # of a chart: no card is narrower, so letters keep their size
-MOST_LINES, MOST_MAPS = 6, 8  # pictures; the others are folded
+WIDTH, HEIGHT = 300, 150  # pixels of a chart; cards are never narrower, so text is not scaled down
+MOST_LINES, MOST_MAPS = 6, 8  # charts that are open; the others are collapsed
 
 
-def profiles(found: Comparison, tables: Sequence[pd.DataFrame]) -> tuple[Drawn, ...]:
+def profiles(comparison: Comparison, tables: Sequence[pd.DataFrame]) -> tuple[Drawn, ...]:
     """Return a chart of every measure that all surveys have, largest effect first."""
     shared = set.intersection(*(set(panels(table)) for table in tables[1:]))
-    order = [panel for panel in panels(tables[0], found.first.stacks) if panel in shared]
-    effects = _effects(found)
+    order = [panel for panel in panels(tables[0], comparison.first.stacks) if panel in shared]
+    effects = _effects(comparison)
     several = len({(panel.stack, panel.site == "stream") for panel in order}) > 2
     made = []
-    with debug_mode(False):  # validation costs more than drawing; the tests validate every chart
+    with debug_mode(False):  # validation takes longer than drawing, and the tests validate every chart
         for panel in sorted(order, key=lambda panel: -effects.get(panel, 0.0)):
-            card = found.first.cards[panel.measure]
+            card = comparison.first.cards[panel.measure]
             size: dict[str, Any] = {"width": WIDTH, "height": HEIGHT, "title": False, "fit": True}
-            chart = comparison_profile(tables, card, names=labels(found), stack=panel.stack, site=panel.site, **size)
+            chart = comparison_profile(
+                tables, card, names=labels(comparison), stack=panel.stack, site=panel.site, **size
+            )
             name = f"lines-{panel.stack}-{panel.site}-{panel.measure}"
             caption = site_title(panel.stack, panel.site) if several else ""
-            summary = _summary(found, tables, card, panel)
+            summary = _summary(comparison, tables, card, panel)
             made.append(drawn(chart, name, title=card.title, caption=caption, summary=summary))
     return tuple(made)
 
 
-def _effects(found: Comparison) -> dict[Panel, float]:
-    """Return the largest effect of each panel, averaged over the heads of a block as its lines are."""
+def _effects(comparison: Comparison) -> dict[Panel, float]:
+    """Return the largest effect of each panel. Like its lines, effects are averaged over the heads of a block."""
     every: dict[tuple[Panel, str, int, int], list[float]] = {}
-    for change in found.changes:
+    for change in comparison.changes:
         panel = Panel(change.measure, change.stack, "stream" if change.site == "middle" else change.site)
-        if change.part == found.first.cards[change.measure].parts[0]:
+        if change.part == comparison.first.cards[change.measure].parts[0]:
             every.setdefault((panel, change.site, change.layer, change.survey), []).append(change.effect)
     effects: dict[Panel, float] = {}
     for (panel, *_), some in every.items():
@@ -58,10 +60,10 @@ def _effects(found: Comparison) -> dict[Panel, float]:
     return effects
 
 
-def _summary(found: Comparison, tables: Sequence[pd.DataFrame], card: Card, panel: Panel) -> str:
-    """Say where each line begins and ends, for screen readers."""
+def _summary(comparison: Comparison, tables: Sequence[pd.DataFrame], card: Card, panel: Panel) -> str:
+    """Return the first and last value of each line, for screen readers."""
     ends = []
-    for name, table in zip(names(found), tables, strict=True):
+    for name, table in zip(names(comparison), tables, strict=True):
         rows = depth_rows(table, card, panel)
         means = rows[rows["part"] == rows["part"].iloc[0]]["mean"].dropna()
         span = f"from {numeral(means.iloc[0], 3)} to {numeral(means.iloc[-1], 3)}" if len(means) else "has no number"
@@ -107,15 +109,15 @@ class DifferenceMap:
         }
 
 
-def difference_maps(found: Comparison, tables: Sequence[pd.DataFrame]) -> tuple[DifferenceMap, ...]:
+def difference_maps(comparison: Comparison, tables: Sequence[pd.DataFrame]) -> tuple[DifferenceMap, ...]:
     """Return every map that differs, largest effect first; none if the numbers of blocks or heads differ."""
-    twins = {(m.card.name, m.part, m.stack, m.site): m for m in head_maps(found.second, tables[-1])}
+    twins = {(m.card.name, m.part, m.stack, m.site): m for m in head_maps(comparison.second, tables[-1])}
     effects: dict[tuple[str, str, str, str], float] = {}
-    for change in found.changes:
+    for change in comparison.changes:
         key = (change.measure, change.part, change.stack, change.site)
         effects[key] = max(effects.get(key, 0.0), abs(change.effect))
     made = []
-    for one in head_maps(found.first, tables[0]):
+    for one in head_maps(comparison.first, tables[0]):
         key = (one.card.name, one.part, one.stack, one.site)
         apart = differences(one, twins[key]) if key in twins else None
         if apart is not None and (apart[np.isfinite(apart)] != 0).any():
@@ -124,23 +126,23 @@ def difference_maps(found: Comparison, tables: Sequence[pd.DataFrame]) -> tuple[
     return tuple(sorted(made, key=lambda one: -one.effect))
 
 
-def render(found: Comparison) -> str:
+def render(comparison: Comparison) -> str:
     """Return the page: the document, then lines against depth and maps of differences."""
-    tables = [survey.table() for survey in found.surveys]
-    lines = profiles(found, tables)
-    maps = difference_maps(found, tables) if len(found.surveys) == 2 else ()
+    tables = [survey.table() for survey in comparison.surveys]
+    lines = profiles(comparison, tables)
+    maps = difference_maps(comparison, tables) if len(comparison.surveys) == 2 else ()
     return document_page(
-        document(found),
-        found.COMMAND,
+        document(comparison),
+        comparison.COMMAND,
         template="comparison.html",
         styles=("comparison.css",),
         scripts=("comparison.js",),
         figures=lines,
-        names=names(found),
+        names=names(comparison),
         lines=lines,
         maps=maps,
         places=len({(map.before.stack, map.before.site) for map in maps}),
-        data={"maps": [map.to_json() for map in maps], "names": list(names(found))},
+        data={"maps": [map.to_json() for map in maps], "names": list(names(comparison))},
         most_lines=MOST_LINES,
         most_maps=MOST_MAPS,
     )

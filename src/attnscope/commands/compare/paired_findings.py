@@ -1,15 +1,15 @@
-"""The findings of two surveys in pairs: what got worse, what got better, what is new, gone, moved or the same.
+"""Pair the findings of two surveys: which are new, worse, better, gone, changed or the same.
 
     for pair in paired_findings(diagnose(first), diagnose(second)):
         print(pair.status, pair.before, pair.after)
 
-A finding is the same one in both surveys if it is of the same kind in the same stack and site, whatever its count, its
-value and its severity: twenty-four uniform heads where there were four are one finding that got worse, not one that
-came and one that went. The measure tells alarms apart, and a step up of the stream from a step down.
+Two findings are paired if they have the same kind, stack and site. Count, value and severity may differ: four uniform
+heads that become twenty-four are one finding that got worse. Alarms must also have the same measure, and massive
+activations the same direction of the step.
 
-Of a pair, severity decides first, then how many heads or places it concerns, then its number, where that moved by more
-than a tenth away from its threshold or towards it. Kinds that only say what heads do (`neutral`) are never
-worse and never better: that one came or went is a change.
+The status of a pair is decided by severity, then by the number of heads or places, then by the value if it moved by
+more than a tenth. Kinds that only describe heads (`neutral`) never get worse or better: if one appears or disappears,
+its status is "changed".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NOTICEABLE = 0.1  # relative change below which a number is neither better nor w
 
 @dataclass(frozen=True)
 class FindingChange:
-    """One finding in the first survey and in another one, or None."""
+    """A finding before and after; None if it is missing on that side."""
 
     status: Status
     before: Finding | None
@@ -41,7 +41,7 @@ class FindingChange:
 
     @property
     def either(self) -> Finding:
-        """The finding now, or the earlier one if it disappeared."""
+        """The later finding, or the earlier one if it disappeared."""
         found = self.after or self.before
         assert found is not None
         return found
@@ -67,7 +67,7 @@ class FindingChange:
         return self.either.severity
 
     def regressed(self, severity: Severity = "note") -> bool:
-        """Return whether it is new or worse, and at least this severe."""
+        """Return whether the finding is new or worse, and at least this severe."""
         return self.status in REGRESSIONS and self.either.at_least(severity)
 
     def to_json(self) -> dict[str, Any]:
@@ -75,27 +75,28 @@ class FindingChange:
 
 
 def paired_findings(before: Sequence[Finding], after: Sequence[Finding], survey: int = 1) -> tuple[FindingChange, ...]:
-    """Return every finding of either in pairs, new and worse ones first, most severe first."""
+    """Return the findings of both surveys in pairs, regressions first, most severe first."""
     names = list(dict.fromkeys(map(identity, chain(after, before))))
     pairs = [
         FindingChange(status(old, new), old, new, survey)
         for name in names
         for old, new in _matched(
-            [one for one in before if identity(one) == name], [one for one in after if identity(one) == name]
+            [finding for finding in before if identity(finding) == name],
+            [finding for finding in after if identity(finding) == name],
         )
     ]
     return tuple(sorted(pairs, key=told_first))
 
 
 def told_first(pair: FindingChange) -> tuple[int, int, int]:
-    """Sort by regressions, improvements, changes and the rest, each most severe first."""
+    """Sort key: regressions, improvements, changes, the rest; each group most severe first."""
     groups = (REGRESSIONS, IMPROVEMENTS, ("changed",), ("same",))
     group = next(n for n, some in enumerate(groups) if pair.status in some)
     return group, -SEVERITIES.index(pair.severity), STATUSES.index(pair.status)
 
 
 def identity(finding: Finding) -> tuple[Hashable, ...]:
-    """Return the fields that paired findings share. NaNs may move between sites, but not between weights and runs."""
+    """Return the fields that paired findings share. NaNs may move between sites, but not from weights to runs."""
     details = finding.details
     site = None if finding.kind == "nonfinite" else details.get("site")
     measure = details.get("measure") if finding.kind == "alarm" else None
@@ -103,13 +104,15 @@ def identity(finding: Finding) -> tuple[Hashable, ...]:
 
 
 def concerned(finding: Finding) -> int:
-    """Return the number of heads, or of places in the stream."""
+    """Return the number of heads that a finding concerns, or of places in the stream."""
     return len(finding.heads) or len(finding.layers)
 
 
 def status(before: Finding | None, after: Finding | None) -> Status:
-    """The change of a finding."""
-    if any(one is not None and _neutral(one) for one in (before, after)) and (before is None or after is None):
+    """Return the status of a pair."""
+    if any(finding is not None and _neutral(finding) for finding in (before, after)) and (
+        before is None or after is None
+    ):
         return "changed"
     if before is None or after is None:
         return "new" if before is None else "gone"

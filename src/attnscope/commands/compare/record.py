@@ -1,9 +1,8 @@
-"""Surveys side by side, the first as the baseline: checkpoints, variants, models. Data only; charts and pages draw it.
+"""`attnscope.compare` and its record: surveys compared with the first one as the baseline.
 
-Measures have different units. To rank changes across them, every difference is divided by the spread
-(standard deviation) of that measure's means over all places and heads of these surveys: `effect` 1 means that
-the place moved as far as places usually differ from each other. A place whose mean is the same to the last bit is
-counted and not listed.
+Measures have different units. To rank changes across them, every difference is divided by the spread (standard
+deviation) of that measure's means over all places and heads of these surveys: an `effect` of 1 means that the place
+moved as far as places usually differ from each other. Places with bit-equal means are counted, not listed.
 """
 
 from __future__ import annotations
@@ -48,15 +47,15 @@ class Change:
     after: float
     difference: float
     effect: float
-    survey: int = 1  # which survey is held against the first: its place in `Comparison.surveys`
+    survey: int = 1  # index in `Comparison.surveys` of the survey that is compared with the first
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Record):
-    """Two surveys or more, each of them after the first held against the first.
+    """Two surveys or more, each compared with the first.
 
-    `changes` come with the largest effect first, `findings` with what got worse first. Its file holds the surveys and
-    the thresholds; all else follows from these and is made again when it is read.
+    `changes` are sorted by effect, largest first; `findings` start with those that got worse. The file holds the
+    surveys and the thresholds, and everything else is computed from them when it is read.
     """
 
     KIND: ClassVar[str] = "comparison"
@@ -67,7 +66,7 @@ class Comparison(Record):
     surveys: tuple[Survey, ...]
     thresholds: Thresholds
     changes: tuple[Change, ...]
-    unchanged: int  # how many numbers are the same in both
+    unchanged: int  # how many numbers are equal
     findings: tuple[FindingChange, ...]
 
     @property
@@ -77,7 +76,7 @@ class Comparison(Record):
 
     @property
     def second(self) -> Survey:
-        """What is held against the baseline; of many, the last."""
+        """The survey that is compared with the baseline; the last one if there are several."""
         return self.surveys[-1]
 
     @property
@@ -91,7 +90,7 @@ class Comparison(Record):
 
     @property
     def appeared(self) -> tuple[Finding, ...]:
-        """Findings that the first survey does not have, at any count and severity."""
+        """Findings that the first survey lacks."""
         return tuple(pair.after for pair in self.findings if pair.status == "new" and pair.after is not None)
 
     @property
@@ -100,7 +99,7 @@ class Comparison(Record):
 
     @property
     def only_before(self) -> tuple[str, ...]:
-        """Measures of the first survey that another one lacks."""
+        """Measures of the first survey that another survey lacks."""
         return _lacking(self.first, self.surveys[1:])
 
     @property
@@ -108,18 +107,18 @@ class Comparison(Record):
         return tuple(sorted({name for other in self.surveys[1:] for name in _lacking(other, (self.first,))}))
 
     def regressions(self, severity: Severity = "note") -> tuple[FindingChange, ...]:
-        """Findings that are new or got worse, and are at least this severe."""
+        """Return the findings that are new or got worse, and are at least this severe."""
         return tuple(pair for pair in self.findings if pair.regressed(severity))
 
     def table(self) -> pandas.DataFrame:
-        """One row for each change; `survey` says which one is held against the first."""
+        """Return a row for each change; `survey` is the index of the survey compared with the first."""
         import pandas
 
         frame = pandas.DataFrame([asdict(c) for c in self.changes], columns=list(Change.__dataclass_fields__))
         return frame.astype({"head": "Int64"})
 
     def to_json(self) -> dict[str, Any]:
-        """What changed, without the surveys behind it."""
+        """Return the changes, without the surveys."""
         data: dict[str, Any] = plain(
             {
                 "before": self.before,
@@ -137,7 +136,7 @@ class Comparison(Record):
         return data
 
     def document(self) -> dict[str, Any]:
-        """Two surveys are `first` and `second`; more are a list."""
+        """Return the content of the file: two surveys as `first` and `second`, more as a list."""
         told = [survey.to_json() for survey in self.surveys]
         held = {"first": told[0], "second": told[1]} if len(told) == 2 else {"surveys": told}
         return {
@@ -155,7 +154,7 @@ class Comparison(Record):
         named = (
             {name: data.get(name) for name in ("first", "second")}
             if listed is None
-            else {f"surveys[{n}]": one for n, one in enumerate(listed)}
+            else {f"surveys[{n}]": document for n, document in enumerate(listed)}
         )
         surveys = []
         for name, held in named.items():
@@ -206,18 +205,18 @@ def compare(*surveys: Survey | str | Path, thresholds: Thresholds | None = None)
     >>> comparison = attnscope.compare(first, second)
     """
     if len(surveys) < 2:
-        raise RefusalError("A comparison is of two surveys or more: give another one.")
-    read = tuple(opened(one, Survey) for one in surveys)
+        raise RefusalError("A comparison needs two surveys or more: give another one.")
+    read = tuple(opened(survey, Survey) for survey in surveys)
     chosen = thresholds or Thresholds()
-    diagnosed = [diagnose(one, chosen) for one in read]
+    diagnosed = [diagnose(survey, chosen) for survey in read]
     pairs: list[Change] = []
-    for place, other in enumerate(read[1:], 1):
-        rows = _rows(read[0], other, place)
-        spread = _spreads(rows)  # of these two: a third survey does not change what they say of each other
+    for index, other in enumerate(read[1:], 1):
+        rows = _rows(read[0], other, index)
+        spread = _spreads(rows)  # of these two only, so that a third survey does not change their effects
         pairs += [_change(row, spread) for row in rows]
     changes = [change for change in pairs if change.difference]
     findings = [
-        pair for place in range(1, len(read)) for pair in paired_findings(diagnosed[0], diagnosed[place], survey=place)
+        pair for index in range(1, len(read)) for pair in paired_findings(diagnosed[0], diagnosed[index], survey=index)
     ]
     return Comparison(
         surveys=read,
@@ -229,19 +228,19 @@ def compare(*surveys: Survey | str | Path, thresholds: Thresholds | None = None)
 
 
 _Row = tuple[Key, int | None, float, float, int]
-"""A place, a head there, its mean in the first survey and in another one, and which one."""
+"""A place, a head, its mean in the first survey and in another one, and the index of the other one."""
 
 
-def _rows(first: Survey, other: Survey, place: int) -> list[_Row]:
+def _rows(first: Survey, other: Survey, index: int) -> list[_Row]:
     shared = [key for key in first.cells if key in other.cells]
     if not shared:
-        raise RefusalError(_nothing_in_common(first, other, place))
+        raise RefusalError(_nothing_in_common(first, other, index))
     rows: list[_Row] = []
     for key in shared:
         old, new = first.cells[key], other.cells[key]
         pairs = zip(np.ravel(old.moments.mean).tolist(), np.ravel(new.moments.mean).tolist(), strict=False)
         rows += [
-            (key, head if old.shape else None, a, b, place)
+            (key, head if old.shape else None, a, b, index)
             for head, (a, b) in enumerate(pairs)
             if math.isfinite(a) and math.isfinite(b)
         ]
@@ -249,10 +248,10 @@ def _rows(first: Survey, other: Survey, place: int) -> list[_Row]:
 
 
 def _change(row: _Row, spread: Mapping[tuple[str, ...], float]) -> Change:
-    key, head, a, b, place = row
+    key, head, a, b, index = row
     usual = spread[key[:2]]
     effect = (b - a) / usual if usual > 0 else 0.0
-    return Change(*key, head=head, before=a, after=b, difference=b - a, effect=effect, survey=place)
+    return Change(*key, head=head, before=a, after=b, difference=b - a, effect=effect, survey=index)
 
 
 def _spreads(rows: Sequence[_Row]) -> Mapping[tuple[str, ...], float]:
@@ -268,24 +267,24 @@ def _largest_first(change: Change) -> tuple[Any, ...]:
 
 
 def _lacking(survey: Survey, others: Sequence[Survey]) -> tuple[str, ...]:
-    """Measures of a survey that one of the others does not have."""
+    """Return the measures of a survey that one of the others lacks."""
     own = {key.measure for key in survey.cells}
     return tuple(sorted({name for other in others for name in own - {key.measure for key in other.cells}}))
 
 
-def _nothing_in_common(first: Survey, second: Survey, place: int) -> str:
-    """Why two surveys cannot be compared: one is empty, they measured other things, or other parts of a model."""
-    other = _ORDINALS[place] if place < len(_ORDINALS) else f"{place + 1}th"
+def _nothing_in_common(first: Survey, second: Survey, index: int) -> str:
+    """Return why two surveys cannot be compared: one is empty, or they share no measure, stack or place."""
+    other = _ORDINALS[index] if index < len(_ORDINALS) else f"{index + 1}th"
     sides = ("first", first), (other, second)
     for which, survey in sides:
         if not survey.cells:
             return f"These surveys cannot be compared, because the {which} one holds no number: scan its model again."
     measures = [sorted({key.measure for key in survey.cells}) for _, survey in sides]
     if set(measures[0]).isdisjoint(measures[1]):
-        told = [", ".join(names[:_MOST_NAMES]) + (", ..." if names[_MOST_NAMES:] else "") for names in measures]
+        listed = [", ".join(names[:_MOST_NAMES]) + (", ..." if names[_MOST_NAMES:] else "") for names in measures]
         return (
-            f"These surveys cannot be compared, because they share no measure (the first has {told[0]}; the {other}"
-            f" {told[1]}): scan both models with the same `measures=`."
+            f"These surveys cannot be compared, because they share no measure (the first has {listed[0]}; the {other}"
+            f" {listed[1]}): scan both models with the same `measures=`."
         )
     if set(first.stacks).isdisjoint(second.stacks):
         parts = [" and ".join(f"the {stack}" for stack in survey.stacks) for _, survey in sides]
@@ -294,6 +293,6 @@ def _nothing_in_common(first: Survey, second: Survey, place: int) -> str:
             f" {parts[1]}: compare models of the same kind."
         )
     return (
-        "These surveys cannot be compared, because no measure was taken at the same layer in both:"
+        "These surveys cannot be compared, because no measure was taken at the same block in both:"
         " scan both models with the same `measures=`."
     )

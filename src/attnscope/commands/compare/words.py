@@ -1,4 +1,4 @@
-"""What changed between surveys: the verdict, findings in pairs, the largest changes, and all surveys side by side."""
+"""The sentences of a comparison: verdict, paired findings, largest changes, and all surveys side by side."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from attnscope.reports.document import Card, Document, Section, Table, rows
 from attnscope.reports.words import Level, Verdict
 
 MOST_CHANGES, BRIEF_CHANGES, BRIEF_LINES = 16, 8, 4
-MOST_COLUMNS = 4  # surveys side by side in a terminal
+MOST_COLUMNS = 4  # columns of surveys in a terminal
 EFFECT = (
     "Changes are ordered by their effect: how far a number moved, divided by the usual spread of that measure over "
-    "places in the model. An effect of +1 is a rise as large as that spread."
+    "places in the model. An effect of +1 is an increase as large as that spread."
 )
 NOT_COMPARABLE = "Not comparable one to one"
 MOST_WORDS = f"At most {MOST_OF_A_MEASURE} changes of one measure are listed for each survey."
@@ -43,55 +43,57 @@ _TITLES = {
 }
 
 
-def document(found: Comparison) -> Document:
-    two = len(found.surveys) == 2
-    title = " → ".join(names(found)) if two else f"{names(found)[0]} against {', '.join(names(found)[1:])}"
-    changed = [pair for pair in found.findings if pair.status != "same"]
-    same = [pair for pair in found.findings if pair.status == "same"]
-    notes = tuple(f"{NOT_COMPARABLE}. {note}" for note in setting_notes(found))
+def document(comparison: Comparison) -> Document:
+    two = len(comparison.surveys) == 2
+    title = (
+        " → ".join(names(comparison)) if two else f"{names(comparison)[0]} against {', '.join(names(comparison)[1:])}"
+    )
+    changed = [pair for pair in comparison.findings if pair.status != "same"]
+    same = [pair for pair in comparison.findings if pair.status == "same"]
+    notes = tuple(f"{NOT_COMPARABLE}. {note}" for note in setting_notes(comparison))
     kept = "both" if two else "the first survey and another one"
     return Document(
-        verdict(found),
+        verdict(comparison),
         title,
-        about=(title, _read(found)),
+        about=(title, _read(comparison)),
         sections=(
             *([Section(NOT_COMPARABLE, notes=notes, link="Cautions")] if notes else []),
             Section(
                 "What got worse and better",
                 sentences=() if changed else ("No finding changed.",),
-                cards=tuple(_card(found, pair) for pair in changed) if two else (),
+                cards=tuple(_card(comparison, pair) for pair in changed) if two else (),
                 link="What changed",
             ),
-            *([] if two else [_section("Findings that changed", found, changed)]),
-            _largest(found),
-            Section("Side by side", tables=_sides(found)),
-            _section(f"The same in {kept}", found, same),
+            *([] if two else [_section("Findings that changed", comparison, changed)]),
+            _largest(comparison),
+            Section("Side by side", tables=_sides(comparison)),
+            _section(f"The same in {kept}", comparison, same),
         ),
-        provenance=_provenance(found),
+        provenance=_provenance(comparison),
     )
 
 
-def _section(title: str, found: Comparison, pairs: Sequence[FindingChange]) -> Section:
-    return Section(title, cards=tuple(_card(found, pair) for pair in pairs), detail=True)
+def _section(title: str, comparison: Comparison, pairs: Sequence[FindingChange]) -> Section:
+    return Section(title, cards=tuple(_card(comparison, pair) for pair in pairs), detail=True)
 
 
-def _read(found: Comparison) -> str:
-    corpora = [", ".join(corpus_words(survey)) or "ready batches" for survey in found.surveys]
+def _read(comparison: Comparison) -> str:
+    corpora = [", ".join(corpus_words(survey)) or "ready batches" for survey in comparison.surveys]
     if len(set(corpora)) == 1:
         return f"{'Both' if len(corpora) == 2 else 'All'} measured on {corpora[0]}"
     return f"Measured on {'; '.join(corpora)}"
 
 
-def verdict(found: Comparison) -> Verdict:
-    """Return the worst finding that is new or worse and the number of others, or that nothing got worse."""
-    regressions = found.regressions()
+def verdict(comparison: Comparison) -> Verdict:
+    """Say which regression is the worst and how many others there are, or that nothing got worse."""
+    regressions = comparison.regressions()
     if not regressions:
-        return Verdict("calm", f"Nothing got worse: {_rest(found.findings) or 'the findings are the same'}.")
-    top, others = regressions[0], [pair for pair in found.findings if pair is not regressions[0]]
-    line = row(found, top)
-    where = f" in {names(found)[top.survey]}" if len(found.surveys) > 2 else ""
+        return Verdict("calm", f"Nothing got worse: {_rest(comparison.findings) or 'the findings are the same'}.")
+    top, others = regressions[0], [pair for pair in comparison.findings if pair is not regressions[0]]
+    line = row(comparison, top)
+    where = f" in {names(comparison)[top.survey]}" if len(comparison.surveys) > 2 else ""
     more = _rest(others, more="more ")
-    if more and len(found.surveys) > 2:
+    if more and len(comparison.surveys) > 2:
         more = f"over all surveys {more}"
     lead = "Worse" if top.status == "worse" else "New"
     return Verdict(top.severity, f"{lead}{where}: {_inside(line.title)}{line.tail}{'; ' if more else ''}{more}.")
@@ -109,15 +111,18 @@ def _rest(pairs: Sequence[FindingChange], more: str = "") -> str:
     return ", ".join(f"{n} {words[status]}" for status, n in counts.items() if n)
 
 
-def sentences(found: Comparison) -> tuple[str, ...]:
-    """Return the verdict, why numbers may not be comparable, every finding that changed, and the largest change."""
-    lines = [verdict(found).sentence, *setting_notes(found)]
-    for pair in found.findings:
+def sentences(comparison: Comparison) -> tuple[str, ...]:
+    """Return the verdict, reasons why numbers may not be comparable, every changed finding, and the largest change."""
+    lines = [verdict(comparison).sentence, *setting_notes(comparison)]
+    for pair in comparison.findings:
         if pair.status != "same":
-            where = f" in {names(found)[pair.survey]}" if len(found.surveys) > 2 else ""
-            lines.append(f"{pair.status.capitalize()}{where}: {row(found, pair).words}. {pair.either.sentence}")
-    worth = largest_changes(found, 1)
-    return (*lines, f"Largest change: {change_sentence(found, worth[0])}." if worth else f"{change_words(found)}.")
+            where = f" in {names(comparison)[pair.survey]}" if len(comparison.surveys) > 2 else ""
+            lines.append(f"{pair.status.capitalize()}{where}: {row(comparison, pair).words}. {pair.either.sentence}")
+    worth = largest_changes(comparison, 1)
+    return (
+        *lines,
+        f"Largest change: {change_sentence(comparison, worth[0])}." if worth else f"{change_words(comparison)}.",
+    )
 
 
 class Row(NamedTuple):
@@ -136,9 +141,9 @@ class Row(NamedTuple):
         return f"{self.title}{self.tail}"
 
 
-def row(found: Comparison, pair: FindingChange) -> Row:
-    """Return a pair as a line: the number of heads or places before and after, or the measured numbers."""
-    title = finding_title(found, pair.either)
+def row(comparison: Comparison, pair: FindingChange) -> Row:
+    """Return a pair as a line, with the number of heads or places before and after, or else its value."""
+    title = finding_title(comparison, pair.either)
     sides = [side for side in (pair.before, pair.after) if side is not None]
     noun = amount_noun(sides)
     if not noun:
@@ -150,7 +155,7 @@ def row(found: Comparison, pair: FindingChange) -> Row:
 
 
 def amount_noun(sides: Sequence[Finding]) -> str:
-    """Return what findings count, or "" if each is about one place: then its number says more."""
+    """Return the noun for what these findings count, "heads" or "places"; "" if each concerns one place."""
     if any(side.heads for side in sides):
         return "heads"
     return "places" if any(len(side.layers) > 1 for side in sides) else ""
@@ -166,12 +171,12 @@ def severity_words(pair: FindingChange) -> str:
     return f"{new}{moved}" if old in (None, new) else f"{old} → {new}"
 
 
-def finding_title(found: Comparison, finding: Finding) -> str:
+def finding_title(comparison: Comparison, finding: Finding) -> str:
     """Return `Uniform heads of the encoder`, `Norm growth above 10`."""
-    several = len({stack for survey in found.surveys for stack in survey.stacks}) > 1
+    several = len({stack for survey in comparison.surveys for stack in survey.stacks}) > 1
     title = _TITLES.get(finding.kind, finding.kind.replace("_", " ").capitalize())
     if finding.kind == "alarm":
-        card = card_of(found.surveys, str(finding.details.get("measure")))
+        card = card_of(comparison.surveys, str(finding.details.get("measure")))
         relation = "above" if finding.value > finding.threshold else "below"
         title = f"{card.title if card else finding.details.get('measure')} {relation} {number(finding.threshold)}"
     if finding.details.get("step") == "down":
@@ -184,47 +189,49 @@ def _inside(title: str) -> str:
     return title[:1].lower() + title[1:] if title.split(" ", maxsplit=1)[0][1:].islower() else title
 
 
-def _card(found: Comparison, pair: FindingChange) -> Card:
+def _card(comparison: Comparison, pair: FindingChange) -> Card:
     level: Level = "calm" if pair.status in IMPROVEMENTS else pair.severity if pair.status in REGRESSIONS else "note"
-    line = row(found, pair)
-    name = names(found)[pair.survey]
+    line = row(comparison, pair)
+    name = names(comparison)[pair.survey]
     sides = (("Before", pair.before), ("After", pair.after))
     facts = [(label, ("No such finding." if side is None else side.sentence,)) for label, side in sides]
     if pair.status in REGRESSIONS and pair.after is not None and pair.after.advice:
         facts.append(("Advice", (pair.after.advice,)))
-    where = "" if len(found.surveys) == 2 else f" in {name}"
+    where = "" if len(comparison.surveys) == 2 else f" in {name}"
     return Card(level, pair.status, f"{line.title}{line.amount}{where}", tuple(facts), about=line.severity)
 
 
-def _largest(found: Comparison) -> Section:
-    changes = largest_changes(found, MOST_CHANGES)
+def _largest(comparison: Comparison) -> Section:
+    changes = largest_changes(comparison, MOST_CHANGES)
     if not changes:
-        return Section("Changes", sentences=(f"{change_words(found)}.",))
-    two = len(found.surveys) == 2
+        return Section("Changes", sentences=(f"{change_words(comparison)}.",))
+    two = len(comparison.surveys) == 2
     heading = ("what and where", *(() if two else ("survey",)), "change", "effect")
-    lines = tuple(_line(found, change) for change in changes)
+    lines = tuple(_line(comparison, change) for change in changes)
     table = Table(heading, lines, align="llr" if two else "lllr", brief=BRIEF_CHANGES if two else BRIEF_LINES)
     return Section("Largest changes", background=(EFFECT, MOST_WORDS), tables=(table,))
 
 
-def _line(found: Comparison, change: Change) -> tuple[str, ...]:
-    survey = () if len(found.surveys) == 2 else (labels(found)[change.survey],)
-    return (change_title(found, change), *survey, change_values(found, change), f"{change.effect:+.1f}")
+def _line(comparison: Comparison, change: Change) -> tuple[str, ...]:
+    survey = () if len(comparison.surveys) == 2 else (labels(comparison)[change.survey],)
+    return (change_title(comparison, change), *survey, change_values(comparison, change), f"{change.effect:+.1f}")
 
 
-def _sides(found: Comparison) -> tuple[Table, ...]:
-    """Return headline numbers and findings, a column for each survey."""
-    sides = [{line.label: line.value for line in headlines(s, s.table(), found.thresholds)} for s in found.surveys]
+def _sides(comparison: Comparison) -> tuple[Table, ...]:
+    """Return headline numbers and findings with a column for each survey."""
+    sides = [
+        {line.label: line.value for line in headlines(s, s.table(), comparison.thresholds)} for s in comparison.surveys
+    ]
     numbers = [(name, *(side.get(name, "–") for side in sides)) for name in dict.fromkeys(n for s in sides for n in s)]
-    diagnosed = [diagnose(survey, found.thresholds) for survey in found.surveys]
-    titles = {identity(pair.either): finding_title(found, pair.either) for pair in found.findings}
+    diagnosed = [diagnose(survey, comparison.thresholds) for survey in comparison.surveys]
+    titles = {identity(pair.either): finding_title(comparison, pair.either) for pair in comparison.findings}
     lines = []
     for name, title in titles.items():
         cells = [[finding for finding in findings if identity(finding) == name] for findings in diagnosed]
         noun = amount_noun([finding for cell in cells for finding in cell])
         lines.append((title, *(", ".join(_found(finding, noun) for finding in cell) or "–" for cell in cells)))
-    heading = ("", *labels(found))
-    brief = BRIEF_LINES if 2 < len(found.surveys) <= MOST_COLUMNS else 0
+    heading = ("", *labels(comparison))
+    brief = BRIEF_LINES if 2 < len(comparison.surveys) <= MOST_COLUMNS else 0
     return (
         Table(heading, tuple(numbers), caption="Headline numbers", brief=brief),
         Table(heading, tuple(lines), caption="Findings", brief=brief),
@@ -237,9 +244,9 @@ def _found(finding: Finding, noun: str) -> str:
     return amount if finding.severity == "note" else f"{amount} ({finding.severity})"
 
 
-def _provenance(found: Comparison) -> list[tuple[str, str]]:
-    """Return rows of all surveys; the name of a row whose values differ ends with ≠."""
-    sides = [dict(rows({k: v for k, v in s.provenance.items() if k != "not_measured"})) for s in found.surveys]
+def _provenance(comparison: Comparison) -> list[tuple[str, str]]:
+    """Return the provenance rows of all surveys; a row name ends with ≠ if its values differ."""
+    sides = [dict(rows({k: v for k, v in s.provenance.items() if k != "not_measured"})) for s in comparison.surveys]
     lines = []
     for name in dict.fromkeys(name for side in sides for name in side):
         values = dict.fromkeys(side.get(name, "–") for side in sides)
@@ -247,4 +254,4 @@ def _provenance(found: Comparison) -> list[tuple[str, str]]:
         lines.append(
             (label, " | ".join(side.get(name, "–") for side in sides) if len(values) > 1 else next(iter(values)))
         )
-    return [*lines, *((f"threshold {name}", numeral(v)) for name, v in sorted(vars(found.thresholds).items()))]
+    return [*lines, *((f"threshold {name}", numeral(v)) for name, v in sorted(vars(comparison.thresholds).items()))]

@@ -17,34 +17,20 @@ from attnscope.commands.compile.words import LARGEST_SIDE, pooling_words
 from attnscope.core.words import numeral
 from attnscope.reports.colours import sequential
 
-# A pattern, what a head realises of it, and the difference, side by side as maps.
-#
-#     chart = pattern_panels(target, realised, error, size=(4096, 4096))
-#
-# The three arrays are maps of one shape, at most `LARGEST_SIDE` cells a side: `pooled` makes them from larger ones,
-# block by block, each cell the largest of its block, because a pattern of single entries would vanish in a mean. The
-# error has a logarithmic colour, so that a leak of a thousandth is seen beside one of a half.
-
-PIXELS = 512
-"""Of the longer side of a picture, at least."""
-
-NARROW, AXIS, SPACING = 480, 48, 24
-"""Pixels: below `NARROW` maps do not stand side by side; what an axis and what a gap take."""
-
-MOST_READINGS = 64
-
-FLOOR = 1e-6
-"""Errors below this are drawn as none."""
-
+# The three maps have one shape, with at most `LARGEST_SIDE` cells a side. `pooled` makes them from larger arrays: each
+# cell is the largest number of its block, because single entries would vanish in a mean. The error has a logarithmic
+# colour, so that a leak of 0.001 is visible beside one of 0.5.
+PIXELS = 512  # least length of the longer side of a picture
+NARROW, AXIS, SPACING = 480, 48, 24  # pixels: maps of narrower charts are stacked; size of an axis; gap between maps
+MOST_READINGS = 64  # rows with a tooltip
+FLOOR = 1e-6  # smaller errors have the colour of zero
 COLOURS = 256
 
 
 def pooled(
     blocks: Iterator[tuple[int, Float[np.ndarray, "some_rows key"]]], n: int, n_keys: int, side: int = LARGEST_SIDE
 ) -> Float[np.ndarray, "cell_row cell_key"]:
-    """Return a map of an n x n_keys array that comes in blocks (first row, rows). Each cell has the largest number in
-    it.
-    """
+    """Return a small map of an n x n_keys array that comes in blocks (first row, rows). A cell is its largest entry."""
     height, width = min(n, side), min(n_keys, side)
     cells = np.zeros((height, width))
     key_edges = np.ceil(np.arange(width) * n_keys / width).astype(int)  # first key of each cell
@@ -67,9 +53,8 @@ def pattern_panels(
 ) -> alt.HConcatChart | alt.VConcatChart:
     """Draw three maps side by side, or below each other if the chart is narrow.
 
-    `size` is (queries, keys) of the pattern, for the axes. `width` is that of the whole chart. Cells are pixels of an
-    embedded picture, because 3 x 65,536 marks take half a minute to draw. A picture contains its colours, so the theme
-    must be known when the chart is made.
+    `size` is (queries, keys) of the pattern, for the axes. `width` is the width of the whole chart. Maps are embedded
+    pictures, because 3 x 65,536 marks take half a minute to draw. Their colours are fixed, so they need `theme`.
     """
     ramp = sequential("dark" if theme == "dark" else "light", COLOURS)
     legend = list(sequential("dark" if theme == "dark" else "light"))
@@ -108,9 +93,7 @@ def error_rows(error: Float[np.ndarray, "cell_row cell_key"], size: tuple[int, i
 def _shade(
     cells: Float[np.ndarray, "cell_row cell_key"], *, log: bool = False
 ) -> UInt8[np.ndarray, "cell_row cell_key"]:
-    """Return the colour index of each cell. NaN and infinity count as the largest number, so that they are not
-    overlooked.
-    """
+    """Return the colour index of each cell. NaN and infinity get the last colour, so that they are not overlooked."""
     cells = np.clip(np.nan_to_num(cells, nan=1.0, posinf=1.0), 0.0, 1.0)
     share = 1 - np.log(np.maximum(cells, FLOOR)) / np.log(FLOOR) if log else np.sqrt(cells)
     return np.asarray(np.round(share * (COLOURS - 1)), dtype=np.uint8)
@@ -126,7 +109,7 @@ def _panel(
     meaning: str,
     readings: Sequence[dict[str, Any]] = (),
 ) -> alt.LayerChart:
-    """Draw one map inside its axes. One invisible mark makes the legend, others carry the tooltips of their rows."""
+    """Draw one map inside its axes. Invisible marks provide the legend and the tooltips of rows."""
     longest = max(size)
     shape = {"width": max(24, side * size[1] // longest), "height": max(24, side * size[0] // longest)}
     axis = alt.Axis(tickCount=5, format="d", grid=False, domain=False)
@@ -162,7 +145,7 @@ def _ticks(scale: alt.Scale) -> dict[str, Any]:
 def data_uri(shades: UInt8[np.ndarray, "cell_row cell_key"], ramp: tuple[str, ...]) -> str:
     """Return a PNG with the ramp as its palette, enlarged by whole pixels, so that no renderer blurs the cells.
 
-    https://www.w3.org/TR/png: signature, then chunks of (length, kind, data, CRC); a line begins with its filter, 0.
+    https://www.w3.org/TR/png: signature, then chunks of (length, kind, data, CRC); each line begins with its filter, 0.
     """
     times = -(-PIXELS // max(shades.shape))
     large = shades.repeat(times, axis=0).repeat(times, axis=1)
@@ -176,14 +159,14 @@ def data_uri(shades: UInt8[np.ndarray, "cell_row cell_key"], ramp: tuple[str, ..
     return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
-_NUMBERS_AT_ONCE = 2**22  # of a block of rows
+_NUMBERS_AT_ONCE = 2**22  # entries in a block of rows
 Map = Float[np.ndarray, "cell_row cell_key"]
 What = Literal["target", "realised", "error"]
 WHAT: tuple[What, ...] = ("target", "realised", "error")
 
 
 def chart(compiled: Compiled, *, theme: str = "light") -> Any:
-    """Draw the maps in a theme, light or dark. The pictures contain their colours."""
+    """Draw target, realised pattern and error in a theme, "light" or "dark"."""
     certificate = compiled.certificate
     return pattern_panels(
         *maps(compiled),
@@ -196,7 +179,7 @@ def chart(compiled: Compiled, *, theme: str = "light") -> Any:
 
 
 def maps(compiled: Compiled) -> tuple[Map, Map, Map]:
-    """Return target, realised pattern and error, with at most `LARGEST_SIDE` cells a side."""
+    """Return target, realised pattern and error, with at most `LARGEST_SIDE` cells per side."""
     target, realised, error = (
         pooled(_blocks(compiled, what), compiled.target.n, compiled.target.n_keys) for what in WHAT
     )
@@ -204,7 +187,7 @@ def maps(compiled: Compiled) -> tuple[Map, Map, Map]:
 
 
 def _blocks(compiled: Compiled, what: What) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield a few rows at a time of the pattern, of what the head realises, or of their difference."""
+    """Yield blocks of rows (first row, rows) of the target, of the realised pattern, or of the error."""
     n = compiled.target.n
     step = max(1, _NUMBERS_AT_ONCE // compiled.target.n_keys)
     for first in range(0, n, step):
@@ -218,9 +201,9 @@ def _blocks(compiled: Compiled, what: What) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def attention(compiled: Compiled, first: int, last: int) -> Float[np.ndarray, "some_rows key"]:
-    """Return the softmax of rows first..last, in float32 as attention computes it (float64 for float64 heads).
+    """Return the attention of rows `first` to `last`, in float32 (float64 for float64 heads).
 
-    A head that overflows has NaN rows here. The chart shows them as the largest error.
+    Rows that overflow are NaN. The chart shows them as the largest error.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         logits = compiled.queries[first:last] @ compiled.keys.T

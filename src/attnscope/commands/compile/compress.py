@@ -1,14 +1,13 @@
-"""compress: the narrowest factorisation found of a selector, for transformers that are built by hand.
+"""compress: find the narrowest head that selects given keys, for transformers that are built by hand.
 
     found = compress(selector)                   # boolean, queries x keys; or a score matrix W_QK
-    found.head.logits()                          # scores whose selected keys lie a margin above all others
-    found.width, found.bounds.best.width         # what was found, and what no factorisation can go below
+    found.head.logits()                          # scores whose selected keys are a margin above all others
+    found.width, found.bounds.best.width         # the width found, and a lower bound of the width
 
-Compilers of programs into weights give a head one dimension for each value they compare. A head only needs the selected
-keys of every query to win by a margin that softmax turns into nearly hard attention: far fewer dimensions are enough,
-and how many depends on the selector (`j <= i` needs one, equality two). Ratios are not exact: selected keys may differ
-as long as they stay above the rest, so a row's attention is spread over them unevenly. If the shares matter, compile
-the pattern instead.
+Compilers of programs into weights give a head one dimension for each value they compare. A head only needs the logits
+of selected keys to exceed all others by a margin that makes softmax nearly hard. Far fewer dimensions are enough for
+that, depending on the selector (`j <= i` needs one, equality two). Attention is spread unevenly over the selected keys:
+if their shares matter, compile the pattern instead.
 """
 
 from __future__ import annotations
@@ -37,10 +36,15 @@ from attnscope.heads.pattern import Pattern
 from attnscope.heads.solvers.selection import Selection, gaps, separated
 
 LEAK = 0.01  # largest share of attention off the selected keys with the default margin
-TIE = 1e-9  # scores this close to a row's highest, relative to its largest, count as highest too
+TIE = 1e-9  # scores this close to the highest of their row (relative to its largest absolute score) are selected too
 BORNE: dict[Dtype, float] = {"float64": 1e13, "float32": 1e5, "bfloat16": 50.0, "float16": 400.0}
-"""Logits beyond which rounding exceeds the margin: max |logit| 2^-bits stays a small part of 1."""
-_SLACKS = (1.001, 1.02, 1.1, 1.3)  # margins to aim at, as multiples of the required one: rounding uses some of it
+"""The default `max_logit`. Above it the rounding error, max |logit| 2^-bits, is not small compared to the margin."""
+_SLACKS = (
+    1.001,
+    1.02,
+    1.1,
+    1.3,
+)  # margins to try, as multiples of the required one, because rounding costs some margin
 _ROWS = 1024
 
 
@@ -67,7 +71,7 @@ class MarginCertificate:
 
 @dataclass(frozen=True, eq=False)
 class Compressed:
-    """A head whose logits select the right keys. No such head can be narrower than `bounds`."""
+    """A head that selects the given keys, its certificate, and lower bounds on its width."""
 
     head: Head
     certificate: MarginCertificate
@@ -121,10 +125,10 @@ def compress(
 ) -> Compressed:
     """Return the narrowest head found that puts each row's selected keys `margin` above all others.
 
-    `selector` is boolean, or a score matrix, whose rows select their highest entries. The default margin leaves at most
-    1% of attention to other keys. Logits stay within `max_logit`, by default what `dtype` bears. With `width`, the best
-    head at that width. Ctrl-C ends the search with the best head so far, and so do `budget` seconds once there is one
-    that selects correctly (with `width`: once there is one).
+    `selector` is boolean, or a score matrix whose rows select their highest entries. The default margin leaves at most
+    1% of attention to other keys. No logit exceeds `max_logit`, whose default depends on `dtype`. With `width`, return
+    the best head of that width. Ctrl-C ends the search with the best head so far. So does the `budget` in seconds, once
+    there is a head that selects correctly (with `width`: any head).
     """
     begun = time.process_time()
     chosen = selected_keys(selector)
@@ -132,14 +136,14 @@ def compress(
     margin = math.log(chosen.shape[1] / LEAK) if margin is None else float(margin)
     limit = BORNE[exact] if max_logit is None else float(max_logit)
     if not (math.isfinite(margin) and margin > 0):
-        raise RefusalError(f"A margin of {margin:g} separates nothing: choose a number above 0.")
+        raise RefusalError(f"A margin of {margin:g} does not separate keys: choose a number above 0.")
     if not limit > margin / 2:
         raise RefusalError(
-            f"Logits of {limit:g} at most cannot lie {margin:g} apart: allow a max_logit above {margin / 2:g}."
+            f"Logits of at most {limit:g} cannot be {margin:g} apart: allow a max_logit above {margin / 2:g}."
         )
     refuse_unusable_seed(seed, lowest=0)
     if width is not None and width < 1:
-        raise RefusalError(f"A head of width {width} has no room for anything: choose 1 or more.")
+        raise RefusalError(f"A head cannot have width {width}: choose 1 or more.")
     selection = Selection.of(chosen)
     bounds = _bounds(selection.chosen, exact)
     task = _Task(chosen, selection, margin, limit, exact)
@@ -148,27 +152,25 @@ def compress(
         # One dimension for each different key is enough for any selector.
         lowest, most = bounds.best.width, selection.chosen.shape[1]
         widths = {"first": max(2, lowest), "lowest": lowest, "highest": most}
-        found = smallest(task.build, **widths, seed=seed, budget=limits, advance=progress)
+        best = smallest(task.build, **widths, seed=seed, budget=limits, advance=progress)
     else:
-        found = at_width(task.build, width, seed=seed, budget=limits, advance=progress)
+        best = at_width(task.build, width, seed=seed, budget=limits, advance=progress)
     return Compressed(
-        head=found.head,
-        certificate=task.certify(found.head),
+        head=best.head,
+        certificate=task.certify(best.head),
         bounds=replace(bounds, logit_floor=margin / 2),
-        seed=found.seed,
+        seed=best.seed,
         seconds=time.process_time() - begun,
-        tried=found.tried,
-        interrupted=found.interrupted,
+        tried=best.tried,
+        interrupted=best.interrupted,
     )
 
 
 def selected_keys(selector: Any) -> Bool[np.ndarray, "row key"]:
-    """Return a selector as a boolean matrix, or refuse and name the wrong row."""
+    """Return a selector as a boolean matrix. Refuse an invalid selector, and name its row."""
     array = selector.detach().cpu().numpy() if isinstance(selector, Tensor) else np.asarray(selector)
     if array.ndim != 2 or not array.size:
-        raise RefusalError(
-            f"A selector is a matrix of queries by keys, and this has the shape {array.shape}: give one."
-        )
+        raise RefusalError(f"A selector of shape {array.shape} is not a matrix: give one of queries by keys.")
     if array.dtype != np.bool_:
         if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
             raise RefusalError(f"A selector holds truth values or scores, not {array.dtype}: convert it.")
@@ -196,7 +198,7 @@ class _Task:
 
     def build(self, width: int, seed: int, advance: Advance) -> tuple[Head, Certificate]:
         rng = np.random.default_rng(seed)
-        # Rounding needs room below the limit as well as above the margin.
+        # Stay below the limit, because rounding may add to a logit.
         factors = separated(self.selection, width, 0.98 * self.limit / (self.margin * _SLACKS[0]), rng, advance)
         certified: list[tuple[Head, MarginCertificate]] = []
         for slack in _SLACKS:
@@ -224,7 +226,7 @@ class _Task:
 
     @torch.no_grad()
     def certify(self, head: Head) -> MarginCertificate:
-        """Check every row of the rounded tensors in the worst case of rounding each logit (`heads.certificate`)."""
+        """Check every row of the rounded tensors, assuming the worst rounding of each logit (`heads.certificate`)."""
         chosen = torch.from_numpy(self.chosen)
         gap, largest, unit = [], 0.0, UNITS[precision(head.dtype)]
         for first in range(0, len(chosen), _ROWS):
@@ -252,35 +254,34 @@ class _Task:
         )
 
 
-def _for_search(found: MarginCertificate) -> Certificate:
-    """Express a margin as a certificate. The leak is exp(-margin): the best other key against the worst
-    selected one.
-    """
-    leak = math.exp(min(-found.margin, 700.0))
+def _for_search(margins: MarginCertificate) -> Certificate:
+    """Express a margin as a certificate. The leak, exp(-margin), compares the best other key and the worst selected."""
+    leak = math.exp(min(-margins.margin, 700.0))
     return Certificate(
-        n=found.rows,
-        k=found.keys,
-        d=found.d,
-        dtype=found.dtype,
+        n=margins.rows,
+        k=margins.keys,
+        d=margins.d,
+        dtype=margins.dtype,
         causal=False,
         ratio_error=0.0,
         mean_ratio_error=0.0,
         leak=leak,
-        mean_leak=math.exp(min(-found.mean_margin, 700.0)),
+        mean_leak=math.exp(min(-margins.mean_margin, 700.0)),
         zero_ratio=leak,
-        max_logit=found.max_logit,
+        max_logit=margins.max_logit,
         query_norm=math.nan,
         key_norm=math.nan,
         asked_ratio_error=1.0,
-        asked_leak=math.exp(-found.asked_margin),
-        failing=found.failing,
-        failing_rows=found.failing_rows,
+        asked_leak=math.exp(-margins.asked_margin),
+        failing=margins.failing,
+        failing_rows=margins.failing_rows,
     )
 
 
 def _bounds(chosen: Bool[np.ndarray, "row key"], dtype: Dtype) -> Bounds:
-    """Return the bounds that only need a gap: those of the uniform pattern at a leak so small that every row
-    has a gap.
+    """Return the bounds that hold for any head with a gap in every row.
+
+    They are the bounds for the uniform pattern with a leak so small that every row needs a gap.
     """
     rows, columns = np.nonzero(chosen)
     n, n_keys = chosen.shape

@@ -15,7 +15,7 @@ from attnscope.heads.pattern import Pattern
 def save_head(
     path: Path | str, head: Head, certificate_json: Mapping[str, Any], pattern: Pattern | None = None
 ) -> Path:
-    """Write a head atomically, with its certificate (or that of a compilation) as JSON."""
+    """Write a head and its certificate (or the certificate of a compilation) atomically."""
     queries, keys = head.arrays()
     entries = None if pattern is None else (pattern.rows, pattern.columns, pattern.weights)
     return write_head(
@@ -24,14 +24,14 @@ def save_head(
 
 
 def load_head(path: Path | str) -> tuple[Head, dict[str, Any]]:
-    """Return the head of a file and its certificate, or refuse and say what is wrong."""
+    """Return the head of a file and its certificate."""
     stored = read_head(path)
     head = Head.of(stored.queries, stored.keys, stored.dtype, stored.causal, stored.method, stored.notes)
     return head, dict(stored.certificate)
 
 
 def head_of(compiled: Compiled) -> Head:
-    """Return the head of a record, in the precision it runs in."""
+    """Return the head of a record in its own precision."""
     certificate = compiled.certificate
     return Head.of(
         compiled.queries, compiled.keys, certificate.dtype, certificate.causal, compiled.method, compiled.notes

@@ -1,4 +1,4 @@
-"""Fixed keys for many patterns: the setting of arXiv:2106.03764, in which keys are chosen before the pattern is known.
+"""Choose keys before the pattern is known, as in arXiv:2106.03764, and find queries on them for many patterns.
 
     keys = fixed_keys(1024, 32)
     factors = queries_for(pattern, keys)            # `leaking` in the notes counts the rows that fail
@@ -7,9 +7,9 @@
     head = universal_head(pattern, proof)           # if so: the head of the proof for any such pattern
 
 Solving for queries shows whether fixed keys serve a pattern. Only keys on the moment curve are proved to serve all
-patterns (`solvers.universality`), while n is small enough for the precision. `frame` interpolates, thousands of rows a
-second, and needs keys of low coherence. `margin` solves a quadratic program for every row, hundreds of rows a second,
-and needs half the width or less.
+patterns (`solvers.universality`), if n is small enough for the precision. The method `frame` interpolates: thousands of
+rows a second, but it needs keys of low coherence. The method `margin` solves a quadratic program for every row:
+hundreds of rows a second, at half the width or less.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from attnscope.heads.solvers.universality import universality as worst_of_all
 METHODS = {"frame": interpolated, "margin": largest_margin}
 OTHERS = 8  # other patterns to try on the keys of a head
 SECONDS = 20.0  # seconds of processor time, after which no other pattern is started
-SPREADS = (1000.0, 16.0)  # spreads of weights in a row, tried before the pattern's own
-_REMEMBERED = 2**18  # supports, as numbers of k digits
+SPREADS = (1000.0, 16.0)  # spreads of weights in a row, tried before the pattern's own spread
+_REMEMBERED = 2**18  # the largest number of supports, n^k, whose directions are cached
 _ELEMENTS = 2**18  # logits of one block of rows: 2 MB
 
 __all__ = ["METHODS", "Keys", "fixed_keys", "queries_for", "queries_for_many", "universal_head", "universality"]
@@ -56,7 +56,7 @@ __all__ = ["METHODS", "Keys", "fixed_keys", "queries_for", "queries_for_many", "
 def fixed_keys(
     n: int, d: int, kind: str = "auto", seed: int = 0, *, method: str = "margin", dtype: str = "float32"
 ) -> Keys:
-    """Return n unit keys of width d. `auto` takes the kind that measured best for this method and precision."""
+    """Return n keys of width d and norm 1. "auto" takes the kind that was best for this method and precision."""
     refuse_unusable_seed(seed, lowest=0)
     rng = np.random.default_rng(seed)
     keys = make_keys(n, d, kind, rng, separated=_known(method) == "margin", dtype=precision(dtype))
@@ -84,17 +84,15 @@ def universality(
 ) -> Universality:
     """Return whether keys on the moment curve (width 2k by default) are proved to serve every row of up to k of n keys.
 
-    The weights of a row lie within a factor `spread`. The result also says what the worst such row needs. If `proved`
-    is False, it is unknown whether the keys serve all rows.
+    The weights of a row differ by at most a factor `spread`. The result also has the errors of the worst such row. If
+    `proved` is False, it is unknown whether the keys serve all rows.
     """
     return worst_of_all(n, k, spread, checked_accuracy(ratio_error, leak, dtype), width)
 
 
 def _known(method: str) -> str:
     if method not in METHODS:
-        raise RefusalError(
-            f"There is no way to find queries on fixed keys called '{method}'.{nearest(method, METHODS)}"
-        )
+        raise RefusalError(f"There is no method '{method}' to find queries on fixed keys.{nearest(method, METHODS)}")
     return method
 
 
@@ -107,16 +105,16 @@ def _refuse_misfit(pattern: Pattern, keys: Keys) -> None:
 
 
 class KeysServed(NamedTuple):
-    """How many other patterns the keys realise, and how many were tried. None if no pattern was tried."""
+    """The number of patterns that the keys realise, and the number that was tried; None if none was tried."""
 
     realised: int | None
     tried: int | None
 
 
 def proof(head: Head, pattern: Pattern, accuracy: Accuracy) -> Universality | None:
-    """Prove that the stored keys serve all rows of up to `pattern.k` keys, for the largest possible spread of weights.
+    """Return a proof that the stored keys serve all rows of up to `pattern.k` keys, or None.
 
-    Return None if there is no proof.
+    Spreads of weights are tried from the largest down.
     """
     for spread in (*(wider for wider in SPREADS if wider > pattern.spread), pattern.spread):
         answer = universality_of(head.keys, pattern.k, spread, accuracy)
@@ -128,9 +126,9 @@ def proof(head: Head, pattern: Pattern, accuracy: Accuracy) -> Universality | No
 def served(
     construction: Construction, pattern: Pattern, accuracy: Accuracy, width: int, seed: int, advance: Advance
 ) -> KeysServed:
-    """Count the fresh patterns that the keys of this construction, width and seed realise.
+    """Count the new patterns that the keys of this construction, width and seed realise.
 
-    Used if there is no proof. Trying patterns cannot show that keys serve *all* of them.
+    This is used if there is no proof. It cannot show that keys serve *all* patterns.
     """
     realised = tried = 0
     start = time.process_time()
@@ -140,15 +138,13 @@ def served(
         tried += 1
         try:
             realised += building(construction, other, accuracy)(width, seed, advance)[1].reached
-        except RefusalError:  # its rows need more than this width
+        except RefusalError:  # its rows need a larger width
             continue
     return KeysServed(realised, tried)
 
 
 def another(pattern: Pattern, rng: np.random.Generator) -> Pattern:
-    """Return a pattern with rows of the same sizes on other visible keys, and with the same weights in another
-    order.
-    """
+    """Return a random pattern with the same number of keys in each row, and the same weights in another order."""
     drawn = [rng.permutation(int(seen))[:size] for seen, size in zip(pattern.visible, pattern.counts, strict=True)]
     weights = pattern.weights.copy()
     for a, b in pairwise(pattern.starts):
@@ -162,7 +158,10 @@ Checked = tuple[Float[Tensor, "row width"], Bool[Tensor, " row"]]
 
 @dataclass(frozen=True, eq=False)
 class HeadsForMany:
-    """A head for each pattern, whether all its rows are certified, and how many rows failed the quick check."""
+    """A head for each pattern, and whether all its rows are certified.
+
+    `looked_at_again` counts the rows that failed the quick check.
+    """
 
     heads: list[Head]
     certified: list[bool]
@@ -170,7 +169,7 @@ class HeadsForMany:
 
 
 def queries_for_many(keys: Keys, accuracy: Accuracy | None = None) -> QueriesForMany:
-    """Return a solver for many patterns on these keys. For half precision use `queries_for`."""
+    """Return a solver for many patterns on the same keys. For half precision use `queries_for`."""
     accuracy = accuracy or Accuracy()
     if accuracy.dtype in HALF:
         raise RefusalError(f"Many patterns are solved in float32 or float64: use queries_for for {accuracy.dtype}.")
@@ -178,15 +177,15 @@ def queries_for_many(keys: Keys, accuracy: Accuracy | None = None) -> QueriesFor
 
 
 class QueriesForMany:
-    """Solve queries for many patterns on the same keys.
+    """Find the queries of many patterns on the same keys.
 
-    Rows of all patterns are solved together (`solvers.many_rows`), lifted to the whole margin on the stored keys
-    (`lifted`) and checked by `surely_certified`, which is never kinder than the certificate. Rows that fail this quick
-    check go through the certificate itself: first with the shortest query that the leak allows, then as `queries_for`
-    solves them.
+    Rows of all patterns are solved together (`solvers.many_rows`), scaled to the whole margin on the stored keys
+    (`lifted`) and checked by `surely_certified`, which is at least as strict as the certificate. Rows that fail this
+    quick check are checked by the certificate itself: first with the shortest query that the leak allows, then with
+    the query that `queries_for` finds.
 
     If there are few supports (n^k at most 2^18: every pair of up to 512 keys), the direction of a support is cached. It
-    is the best one for equal weights and serves any weights: the base gives the ratios, the scale the margin.
+    is the best one for equal weights and fits any weights: the base sets the ratios, and the scale sets the margin.
     """
 
     def __init__(self, keys: Keys, accuracy: Accuracy) -> None:
@@ -220,7 +219,9 @@ class QueriesForMany:
         for pattern in patterns:
             part = slice(first, first + pattern.n)
             first += pattern.n
-            if pattern.causal and not good[part].all():  # solve it whole: which keys a row sees depends on its number
+            if (
+                pattern.causal and not good[part].all()
+            ):  # solve the whole pattern: which keys a row sees depends on its index
                 wrong = ~good[part]
                 queries[part][wrong], good[part][wrong] = (values[wrong] for values in self._slowly(pattern))
             heads.append(Head(queries[part].clone(), self.stored, pattern.causal, "margin", self.source.facts()))
@@ -249,9 +250,7 @@ class QueriesForMany:
         return queries, surely_certified(queries, self.stored, rows, self.accuracy)
 
     def _again(self, rows: Rows, towards: Float[Tensor, "row width"]) -> Checked:
-        """Solve rows that failed the quick check: with the shortest query that the leak allows, else by the exact
-        program.
-        """
+        """Solve rows that failed the quick check: by the shortest query for the leak, else by the exact program."""
         pattern = rows.pattern(len(self.keys))
         solved = equations(self.keys, rows)
         settle = settled(solved.base.numpy(), solved.off(towards).numpy(), self.keys.numpy(), pattern, self.accuracy)
@@ -271,9 +270,7 @@ class QueriesForMany:
 
 @dataclass
 class _Directions:
-    """The cached directions, and the index of each support's direction (-1: unknown). Its keys, read as digits, number
-    it.
-    """
+    """Cached directions. `place` has the index of each support's direction (its keys are digits in base n), or -1."""
 
     place: Tensor
     vectors: Tensor

@@ -2,8 +2,8 @@
 
     compiled = attnscope.load("head.safetensors")
     compiled.certificate.leak, compiled.bounds.best, compiled.verdict
-    compiled.queries, compiled.keys          numpy arrays with the rounded values, exactly
-    compiled.head, compiled.pattern          the same as a torch head in its own precision and as a `Pattern`
+    compiled.queries, compiled.keys          numpy arrays of the rounded values
+    compiled.head, compiled.pattern          the head as torch tensors in its own precision, and the target
 
 Only `head` needs torch. The file is not JSON but safetensors (`heads.head_file`); `to_json` returns its certificate.
 """
@@ -15,16 +15,17 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
 from jaxtyping import Float
 
 from attnscope import __version__
 from attnscope.core.decoding import FieldError, decode, encode
-from attnscope.core.errors import RefusalError, asking_for_torch
+from attnscope.core.errors import RefusalError, refuse_missing_torch
 from attnscope.core.files import named_path, read_document
-from attnscope.heads.facts import Bound, Bounds, Certificate, SparsePattern, Universality
+from attnscope.core.ranges import INFINITE, NAN, AtMost, Below, Count, Index, Positive, Several, Share, Size
+from attnscope.heads.facts import Bound, Bounds, Certificate, Error, SparsePattern, Universality
 from attnscope.heads.head_file import HeadFile, read_head, write_head
 from attnscope.reports.record import Record, ask, kind_of
 
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
     from attnscope.heads.pattern import Pattern
 
 Kind = TypeVar("Kind", bound="Compiled")
+LeakOrNan = Annotated[Share, NAN, INFINITE]
 WIDTH_AS_ASKED = "width as asked"
-# Fields that the file stores under their own names, and fields that it repeats although they follow from others.
+# Fields that the file stores under their own names, and fields that follow from others and are stored for readers.
 _OWN = ("method", "why", "seed", "seconds", "tried", "universal", "forced", "interrupted", "out_of_time", "notes",
         "attnscope", "served", "served_of", "universality")  # fmt: skip
 _DERIVED = ("reached", "proved_minimal", "verdict", "lower_bound", "lower_bound_reason")
@@ -44,21 +46,21 @@ _DERIVED = ("reached", "proved_minimal", "verdict", "lower_bound", "lower_bound_
 
 @dataclass(frozen=True)
 class Try:
-    """One head that was built, and how well it did. `refused` says why a construction would not build it."""
+    """One attempt to build a head, and its errors. `refused` is the reason if the construction refused."""
 
-    width: int
+    width: Several
     seed: int
-    ratio_error: float
-    leak: float
+    ratio_error: Error
+    leak: LeakOrNan
     reached: bool
-    seconds: float
+    seconds: Size
     method: str = ""
     refused: str = ""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Compiled(Record):
-    """`seed` is that of the draw that made this head: the same width and seed make it again."""
+    """A head for a pattern, its certificate and lower bounds. The same width and `seed` build the same head."""
 
     KIND: ClassVar[str] = "compiled"
     COMMAND: ClassVar[str] = "compile"
@@ -80,9 +82,9 @@ class Compiled(Record):
     out_of_time: bool = False
     notes: dict[str, Any] = field(default_factory=dict)  # notes of the construction, as plain JSON
     attnscope: str = __version__  # the version that made it
-    served: int | None = None  # universal keys: how many other patterns of this size they realise ...
-    served_of: int | None = None  # ... of how many tried
-    universality: Universality | None = None  # ... or a proof that they serve all, if there is one
+    served: int | None = None  # how many other patterns of this size universal keys realise ...
+    served_of: int | None = None  # ... and how many were tried
+    universality: Universality | None = None  # a proof that the keys serve all patterns, if there is one
 
     @property
     def reached(self) -> bool:
@@ -90,17 +92,16 @@ class Compiled(Record):
 
     @property
     def proved_minimal(self) -> bool:
-        """Whether a proved bound excludes every narrower head. Otherwise the head is the `smallest found`.
+        """Whether a proved bound excludes every narrower head.
 
-        Universal keys also need a proof that they are universal: the patterns that were tried do not show that they
-        serve *all* patterns.
+        For universal keys this also needs a proof that they are universal, which trying patterns does not give.
         """
         sure = not self.universal or self.proved_universal
         return self.reached and sure and self.certificate.d == self.bounds.best.width
 
     @property
     def proved_universal(self) -> bool:
-        """Whether the keys are proved to serve every pattern with as many keys a row and weights within the spread."""
+        """Whether the keys are proved to serve all patterns of this k with weights within the proved spread."""
         return self.universality is not None and self.universality.proved
 
     @property
@@ -117,8 +118,8 @@ class Compiled(Record):
 
     @cached_property
     def head(self) -> Head:
-        """The head as torch tensors. Importing torch is delayed until here."""
-        with asking_for_torch():
+        """The head as torch tensors. Only this property needs torch."""
+        with refuse_missing_torch():
             made: Head = import_module("attnscope.commands.compile.export").head_of(self)
         return made
 
@@ -136,12 +137,12 @@ class Compiled(Record):
         return pandas.DataFrame([[getattr(one, name) for name in columns] for one in self.tried], columns=columns)
 
     def chart(self, *args: Any, theme: str | None = "light", **options: Any) -> Any:
-        """Draw target, realised pattern and error as pictures, in the colours of a theme."""
+        """Draw target, realised pattern and error in a theme."""
         drawn = ask(self, "chart", *args, theme=theme or "light", **options)
         return self._dressed(drawn, theme)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a flat dictionary: what was requested, what was reached, and how. Tensors are only in the file."""
+        """Return the certificate as a flat dictionary, without tensors."""
         told = {
             **encode(self.certificate),
             **encode(self.bounds.to_json()),
@@ -156,10 +157,10 @@ class Compiled(Record):
 
     @classmethod
     def from_json(cls: type[Kind], data: Mapping[str, Any]) -> Kind:
-        raise RefusalError("The certificate of a head is not the head: load the .safetensors file that holds both.")
+        raise RefusalError("The certificate does not contain the head: load the .safetensors file, which has both.")
 
     def save(self, path: Path | str) -> Path:
-        """Write the head, its pattern and this record as safetensors. A failing head is marked as failing."""
+        """Write the head, its pattern and its certificate as safetensors."""
         target, certificate = self.target, self.certificate
         return write_head(
             path,
@@ -177,19 +178,19 @@ class Compiled(Record):
 
     @classmethod
     def load(cls: type[Kind], path: Path | str) -> Kind:
-        """Read the head that `save` wrote. Refuse a file that contradicts itself, and name the field."""
+        """Read a file that `save` wrote. Refuse a file that contradicts itself, and name the field."""
         file = cls.file_in(named_path(path, "file"))
         if file.suffix.lower() != ".safetensors":
             data = read_document(file, "the .safetensors file of a compiled head")
             raise RefusalError(
-                f"{file} is of the kind {kind_of(data) or 'unknown'} and not a {cls.KIND}: give the {cls.KIND} file"
+                f"{file} is of kind {kind_of(data) or 'unknown'}, not {cls.KIND}: give the {cls.KIND} file"
                 f" that {cls.made_by()} wrote."
             )
         stored = read_head(file)
         try:
             return cls._of(stored)
         except FieldError as error:
-            raise RefusalError(f"{file} is damaged inside ({error}): run `attnscope {cls.COMMAND}` again.") from error
+            raise RefusalError(f"{file} is damaged ({error}): run `attnscope {cls.COMMAND}` again.") from error
 
     @classmethod
     def _of(cls: type[Kind], stored: HeadFile) -> Kind:
@@ -203,7 +204,7 @@ class Compiled(Record):
         compiled = cls(
             queries=stored.queries,
             keys=stored.keys,
-            certificate=Certificate(**{one.name: getattr(flat, one.name) for one in fields(Certificate)}),
+            certificate=Certificate(**{item.name: getattr(flat, item.name) for item in fields(Certificate)}),
             target=target,
             bounds=Bounds(flat.bounds, flat.logit_floor),
             **{name: getattr(flat, name) for name in _OWN if name != "forced"},
@@ -222,46 +223,46 @@ class _Flat:
     """The fields of the certificate in a file, in their order."""
 
     method: str
-    n: int
-    k: int
-    d: int
+    n: Several
+    k: Several
+    d: Several
     dtype: str
-    ratio_error: float
-    leak: float
-    max_logit: float
-    lower_bound: int
+    ratio_error: Error
+    leak: LeakOrNan
+    max_logit: Error
+    lower_bound: Several
     proved_minimal: bool
-    seconds: float
+    seconds: Size
     seed: int
     reached: bool
     verdict: str
     why: str
     pattern: str
-    n_keys: int
+    n_keys: Several
     universal: bool
     interrupted: bool
     out_of_time: bool
     causal: bool
-    mean_ratio_error: float
-    mean_leak: float
-    zero_ratio: float
-    query_norm: float
-    key_norm: float
-    asked_ratio_error: float
-    asked_leak: float
-    failing: int
-    failing_rows: tuple[int, ...]
+    mean_ratio_error: Error
+    mean_leak: LeakOrNan
+    zero_ratio: Error
+    query_norm: Error
+    key_norm: Error
+    asked_ratio_error: Positive
+    asked_leak: Share
+    failing: Annotated[Count, AtMost("n")]
+    failing_rows: Annotated[tuple[Index, ...], Below("n")]
     lower_bound_reason: str
-    logit_floor: float
+    logit_floor: Size
     bounds: tuple[Bound, ...]
     notes: dict[str, Any]
     tried: tuple[Try, ...]
     attnscope: str
-    forced: bool | None = None  # missing in older files, whose verdict says it if it matters
-    served: int | None = None
-    served_of: int | None = None
+    forced: bool | None = None  # missing in older files, where the verdict tells it
+    served: Annotated[Count | None, AtMost("served_of")] = None
+    served_of: Count | None = None
     universality: Universality | None = None
-    rounding: float | None = None  # missing in older files
+    rounding: Error | None = None  # missing in older files
 
 
 def _agree(compiled: Compiled, flat: _Flat, stored: HeadFile) -> None:
@@ -282,14 +283,14 @@ def _agree(compiled: Compiled, flat: _Flat, stored: HeadFile) -> None:
             raise FieldError(f"{name}: {getattr(flat, name)!r} is stored, and {right!r} follows from the rest")
     for name in ("ratio_error", "leak"):
         if compiled.reached and not getattr(flat, name) <= getattr(flat, f"asked_{name}"):
-            raise FieldError(f"{name}: {getattr(flat, name):g} is more than was asked, and no row is failing")
+            raise FieldError(f"{name}: {getattr(flat, name):g} exceeds its limit, and no row is failing")
     if flat.universality is not None:
         proof = flat.universality
         about = (proof.n, proof.d, proof.dtype, proof.asked_ratio_error, proof.asked_leak)
         if about != (flat.n_keys, flat.d, flat.dtype, flat.asked_ratio_error, flat.asked_leak) or proof.k < flat.k:
-            raise FieldError("universality: it is about other keys than these")
+            raise FieldError("universality: it belongs to other keys")
         if not (flat.universal and proof.proved):
-            raise FieldError("universality: it is no proof, by its own numbers")
+            raise FieldError("universality: its numbers do not prove it")
     met = flat.ratio_error <= flat.asked_ratio_error and flat.leak <= flat.asked_leak
     if met != compiled.reached:
-        raise FieldError(f"failing: {flat.failing} is stored, and the worst row keeps the accuracy")
+        raise FieldError(f"failing: {flat.failing} is stored, and the worst row is accurate enough")

@@ -1,11 +1,11 @@
-"""`attnscope.compile`: the narrowest head found for a pattern, its certificate, and what is proved from below."""
+"""`attnscope.compile`: find the narrowest head for a pattern, certify it, and bound the width from below."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
 
 from attnscope.commands.compile.fixed_keys import KeysServed, proof, served
 from attnscope.commands.compile.record import Compiled
@@ -22,39 +22,33 @@ from attnscope.commands.compile.search import (
     refuse_too_wide,
     widest,
 )
+from attnscope.commands.compile.settings import AUTO, CompileOptions, CompileSettings
 from attnscope.core.construction import Construction
 from attnscope.core.decoding import plain
-from attnscope.core.errors import RefusalError, at_least, one_of
+from attnscope.core.errors import RefusalError, one_of
 from attnscope.core.progress import Advance, silent
 from attnscope.core.registry import ceilings, constructions, for_auto
-from attnscope.core.stamp import refuse_unusable_seed
-from attnscope.heads.accuracy import Accuracy, checked_accuracy
+from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.bounds import lower_bounds
 from attnscope.heads.pattern import Pattern
 from attnscope.heads.read_pattern import read_pattern
 from attnscope.heads.reduction import Reduction, reduced
+from attnscope.hf.loading.options import with_options
 
-AUTO = "auto"
-CURVE_PAIRS = 2**22  # above it the logits on universal curves exceed every precision, except on circles
+CURVE_PAIRS = 2**22  # queries times keys above which logits on universal curves overflow, except on circles
 FORCED_RESTARTS = 4  # a requested width gets more draws than a width in a search
 WIDER = 4  # universal keys that fail another pattern grow by 1/WIDER of their width
-BUDGET = 300.0  # seconds after which a search that has found something ends
 
 
+@with_options(CompileOptions)
 def compile(
     pattern: Any,
     *,
-    ratio_error: float = 0.1,
-    leak: float = 0.01,
-    dtype: str = "float32",
-    method: str = AUTO,
-    width: int | None = None,
-    universal: bool = False,
+    settings: CompileSettings = CompileSettings(),
     causal: bool = False,
     normalise: bool = False,
-    seed: int = 0,
-    budget: float = BUDGET,
     progress: Advance = silent,
+    **kwargs: Unpack[CompileOptions],
 ) -> Compiled:
     """Find the narrowest attention head that realises a pattern.
 
@@ -63,11 +57,11 @@ def compile(
     Parameters
     ----------
     pattern : Pattern or anything that `read_pattern` takes
-        What the head should attend to.
+        The keys that each query should attend to, with their weights.
     ratio_error, leak : float
-        The error of weights inside the pattern, and the weight outside it, that any row may have.
+        Limits for every row: the relative error of weights inside the pattern, and the weight outside it.
     dtype : str
-        The precision in which the head has to hold.
+        The precision of the head.
     method : str
         The construction, or "auto".
     width : int, optional
@@ -75,18 +69,20 @@ def compile(
     universal : bool
         Ask for keys that serve every pattern of this size.
     causal, normalise : bool
-        How to read what is not a Pattern yet, as for `read_pattern`.
+        Options of `read_pattern`, for input that is not a Pattern yet.
     seed : int
         The seed of random starts.
     budget : float
         Seconds after which the search ends, once a head reaches the accuracy (with `width`: once there is a head).
+    settings : CompileSettings
+        All of these keywords but `causal` and `normalise` as one object.
     progress : callable
         Called as `progress(stage, done, total)`.
 
     Returns
     -------
     Compiled
-        The head, its certificate, and the widths that are proved from below.
+        The head, its certificate, and proved lower bounds of the width.
 
     Raises
     ------
@@ -100,54 +96,43 @@ def compile(
     (True, 2)
     """
     start = time.process_time()
-    accuracy = checked_accuracy(ratio_error, leak, dtype)
+    accuracy, method, width, universal = settings.checked(), settings.method, settings.width, settings.universal
     chosen = _chosen(method, universal)
-    if width is not None:
-        at_least(width, 1, "width")
-    refuse_unusable_seed(seed, lowest=0)
-    at_least(budget, 0, "budget")
     pattern = read_pattern(pattern, causal=causal, normalise=normalise)
     if width is not None:
         refuse_too_wide(width, pattern)
     bounds = lower_bounds(pattern, accuracy, universal)
-    work = _Work(
-        pattern,
-        accuracy,
-        bounds.best.width,
-        seed,
-        start + budget,
-        progress,
-        universal,
-        method == AUTO and not universal,
-    )
+    reduction = (reduced if method == AUTO and not universal else Reduction)(pattern, accuracy.leak)
+    deadline = start + settings.budget
+    work = _Work(pattern, accuracy, reduction, bounds.best.width, settings.seed, deadline, progress, universal)
     others = KeysServed(None, None)
     if width is not None:
-        found, why = work.forced(chosen, width, method)
+        best, why = work.forced(chosen, width, method)
     elif method == AUTO:
-        found, why = work.narrowest(chosen, universal)
+        best, why = work.narrowest(chosen)
     else:
-        found, why = work.search(chosen), f"{chosen.name} was asked for."
-    proved = proof(found.head, pattern, accuracy) if universal and found.certificate.reached else None
+        best, why = work.search(chosen), f"{chosen.name} was asked for."
+    proved = proof(best.head, pattern, accuracy) if universal and best.certificate.reached else None
     if universal and width is None and proved is None:
-        found, why, others = work.serving(found, why, chosen)
-        proved = proof(found.head, pattern, accuracy) if found.certificate.reached else None
-    queries, keys = found.head.arrays()
+        best, why, others = work.serving(best, why, chosen)
+        proved = proof(best.head, pattern, accuracy) if best.certificate.reached else None
+    queries, keys = best.head.arrays()
     return Compiled(
         queries=queries,
         keys=keys,
-        certificate=found.certificate,
+        certificate=best.certificate,
         target=pattern.entries(),
-        method=found.head.method,
+        method=best.head.method,
         why=why,
-        seed=found.seed,
+        seed=best.seed,
         seconds=round(time.process_time() - start, 3),
         bounds=bounds,
-        tried=found.tried,
+        tried=best.tried,
         universal=universal,
         forced=width is not None,
-        interrupted=found.interrupted,
-        out_of_time=found.ending == "out of time",
-        notes=plain(found.head.notes),
+        interrupted=best.interrupted,
+        out_of_time=best.ending == "out of time",
+        notes=plain(best.head.notes),
         served=others.realised,
         served_of=others.tried,
         universality=proved,
@@ -157,39 +142,29 @@ def compile(
 def _chosen(method: str, universal: bool) -> Construction:
     known = constructions()
     if method == AUTO:
-        taken = for_auto("any pattern" if universal else "one pattern")
-        if taken is None:
-            raise RefusalError(f"No construction offers itself to auto: name a `method=`, one of {', '.join(known)}.")
-        return taken
+        construction = for_auto("any pattern" if universal else "one pattern")
+        if construction is None:
+            raise RefusalError(f"There is no construction for auto: name a `method=`, one of {', '.join(known)}.")
+        return construction
     one_of(method, (AUTO, *known), "method")
     if universal and not known[method].universal:
-        able = ", ".join(name for name, one in known.items() if one.universal)
-        raise RefusalError(
-            f"The keys of {method} depend on the pattern, so it cannot give universal ones: choose one of {able}."
-        )
+        able = ", ".join(name for name, construction in known.items() if construction.universal)
+        raise RefusalError(f"The keys of {method} depend on the pattern: for universal keys choose one of {able}.")
     return known[method]
 
 
+@dataclass(frozen=True)
 class _Work:
-    """One compilation. All its searches share pattern, accuracy, bounds, seed, time limit and progress."""
+    """The searches of one compilation, and the values that they share."""
 
-    def __init__(
-        self,
-        pattern: Pattern,
-        accuracy: Accuracy,
-        lowest: int,
-        seed: int,
-        deadline: float,
-        progress: Advance,
-        universal: bool,
-        reducing: bool,
-    ) -> None:
-        self.pattern, self.accuracy, self.lowest, self.seed, self.progress = pattern, accuracy, lowest, seed, progress
-        self.deadline = deadline
-        self.reduction = (reduced if reducing else Reduction)(pattern, accuracy.leak)
-        self.fixed = [
-            one for one in ceilings() if (one.universal or not universal) and one.takes(self.reduction.pattern)
-        ]
+    pattern: Pattern
+    accuracy: Accuracy
+    reduction: Reduction
+    lowest: int  # a proved bound
+    seed: int
+    deadline: float
+    progress: Advance
+    universal: bool
 
     def search(self, construction: Construction, below: int | None = None) -> Found:
         return narrowest_by(
@@ -207,72 +182,72 @@ class _Work:
     def _budget(self, binds: Binds, restarts: int = RESTARTS) -> SearchBudget:
         return SearchBudget(self.deadline - time.process_time(), binds, restarts)
 
+    def _of_known_width(self) -> list[Construction]:
+        """Return the constructions that accept this pattern and whose width follows from it."""
+        return [c for c in ceilings() if (c.universal or not self.universal) and c.takes(self.reduction.pattern)]
+
     def forced(self, construction: Construction, width: int, method: str) -> tuple[Found, str]:
-        """Return the best of several draws at the requested width. If all miss, `auto` also tries heads of
-        known width.
+        """Return the best of several draws at the requested width, and the reason for its construction.
+
+        If all draws miss the accuracy, `auto` also tries the constructions of known width.
         """
-        found = self._at(construction, width, FORCED_RESTARTS)
+        best = self._at(construction, width, FORCED_RESTARTS)
         why = f"{construction.name}, at the width that was asked for."
-        for one in self.fixed if method == AUTO else ():
-            if found.certificate.reached or found.interrupted:
+        for alternative in self._of_known_width() if method == AUTO else ():
+            if best.certificate.reached or best.interrupted:
                 break
-            with contextlib.suppress(RefusalError):  # it is wider than that, or does not take this pattern
-                other = self._at(one, width, 1)
-                if badness(other.certificate) < badness(found.certificate):
-                    found = _joined(other, found)
-                    why = f"{one.name}, which is better there than {construction.name}."
+            with contextlib.suppress(RefusalError):  # it needs more width, or does not accept this pattern
+                other = self._at(alternative, width, 1)
+                if badness(other.certificate) < badness(best.certificate):
+                    best = _joined(other, best)
+                    why = f"{alternative.name}, which is better at this width than {construction.name}."
                 else:
-                    found = _joined(found, other)
-        return found, why
+                    best = _joined(best, other)
+        return best, why
 
     def _at(self, construction: Construction, width: int, restarts: int) -> Found:
         build = building(construction, self.pattern, self.accuracy, self.reduction)
-        return at_width(
-            build,
-            width,
-            seed=self.seed,
-            budget=self._budget("once built", restarts),
-            advance=self._named(construction),
-        )
+        budget, advance = self._budget("once built", restarts), self._named(construction)
+        return at_width(build, width, seed=self.seed, budget=budget, advance=advance)
 
-    def narrowest(self, construction: Construction, universal: bool) -> tuple[Found, str]:
+    def narrowest(self, construction: Construction) -> tuple[Found, str]:
         """Choose the construction for `auto`, and say why.
 
         A construction of known width costs almost nothing to try. If its logits fit the precision, its width is a
         ceiling for the search. If that width equals the proved bound, no search is needed.
         """
-        reason = (
-            "keys that serve every pattern were asked for, and its queries keep the largest margin on them"
-            if universal
-            else "queries and keys may both be fitted to this one pattern"
-        )
-        fixed = self._ceiling()
-        name = fixed.head.method if fixed else ""
-        if fixed is None or not fixed.certificate.reached:
-            try:
-                only = self.search(construction)
-            except KeyboardInterrupt:
-                if fixed is None:
-                    raise
-                return _interrupted(fixed), f"{name}, the only head that was built before the interruption."
-            return _joined(only, fixed), f"{construction.name}, because {reason}."
-        width, dtype = fixed.certificate.d, self.accuracy.dtype
-        holds = f"{name}, because it holds in {dtype} at width {width}"
-        if width <= self.lowest and (universal or self.pattern.k > 1):
-            no_less = "narrower keys serve not all patterns" if universal else "no narrower head has this pattern"
-            return fixed, f"{holds}, and {no_less}."
-        try:  # include that width: a searched head has far smaller logits
-            found: Found | None = self.search(construction, below=width + 1)
+        reason = "queries and keys may both be fitted to this one pattern"
+        if self.universal:
+            reason = (
+                "you asked for keys that work for every pattern, and this construction's queries have the largest "
+                "margin on them"
+            )
+        ceiling = self._ceiling()
+        name = ceiling.head.method if ceiling else ""
+        width = ceiling.certificate.d if ceiling and ceiling.certificate.reached else None
+        holds = f"{name}, because it holds in {self.accuracy.dtype} at width {width}"
+        if ceiling and width and width <= self.lowest and (self.universal or self.pattern.k > 1):
+            no_less = "no narrower keys serve all patterns" if self.universal else "no narrower head has this pattern"
+            return ceiling, f"{holds}, and {no_less}."
+        searched: Found | None = None
+        try:  # include the width of the ceiling: a searched head has far smaller logits
+            searched = self.search(construction, below=None if width is None else width + 1)
         except KeyboardInterrupt:
-            return _interrupted(fixed), f"{name}, the only head that was built before the interruption."
-        except RefusalError:  # it has no head that narrow
-            found = None
-        if found and found.certificate.reached:
-            return _joined(found, fixed), f"{construction.name}, because {reason}; {name} needs width {width}."
-        return _joined(fixed, found), f"{holds}, where {construction.name} found nothing."
+            if ceiling is None:
+                raise
+            return replace(ceiling, ending="interrupted"), f"{name}, the only head built before the interruption."
+        except RefusalError:
+            if width is None:
+                raise
+        if ceiling is None or width is None:
+            assert searched is not None
+            return _joined(searched, ceiling), f"{construction.name}, because {reason}."
+        if searched and searched.certificate.reached:
+            return _joined(searched, ceiling), f"{construction.name}, because {reason}; {name} needs width {width}."
+        return _joined(ceiling, searched), f"{holds}, where {construction.name} found nothing."
 
     def serving(self, found: Found, why: str, construction: Construction) -> tuple[Found, str, KeysServed]:
-        """Try universal keys on other patterns, and search wider keys while some of these fail."""
+        """Try universal keys on other patterns, and try wider keys while some of these patterns fail."""
         others, width = self._served(found), found.head.width
         while others.tried and others.realised != others.tried and time.process_time() < self.deadline:
             width += max(1, width // WIDER)
@@ -288,40 +263,33 @@ class _Work:
     def _served(self, found: Found) -> KeysServed:
         if not found.certificate.reached or found.ending != "finished":
             return KeysServed(None, None)
-        taken = constructions()[found.head.method]
-        return served(taken, self.pattern, self.accuracy, found.head.width, found.seed, self._named(taken))
+        construction, width = constructions()[found.head.method], found.head.width
+        return served(construction, self.pattern, self.accuracy, width, found.seed, self._named(construction))
 
     def _ceiling(self) -> Found | None:
-        """Return the narrowest head of known width, or the nearest miss.
+        """Return the narrowest accurate head of the constructions of known width, or else the most accurate head.
 
-        Return None if no such construction takes the pattern, or only ones that would take long to fail on it.
+        Return None if no such construction accepts the pattern. Skip constructions that would take long to fail on it.
         """
         best: Found | None = None
         smaller = self.reduction.pattern
-        for one in self.fixed:
+        for construction in self._of_known_width():
             with contextlib.suppress(RefusalError):
-                width = one.fixed_width(smaller) if one.fixed_width else 0
-                if one.universal and smaller.n * smaller.n_keys > CURVE_PAIRS and width > 2:
+                width = construction.fixed_width(smaller) if construction.fixed_width else 0
+                if construction.universal and smaller.n * smaller.n_keys > CURVE_PAIRS and width > 2:
                     continue
-                found = self.search(one)
-                better = best is None or badness(found.certificate) < badness(best.certificate)
-                best = _joined(found, best) if better or best is None else _joined(best, found)
+                candidate = self.search(construction)
+                better = best is None or badness(candidate.certificate) < badness(best.certificate)
+                best = _joined(candidate, best) if better or best is None else _joined(best, candidate)
         return best
 
     def _named(self, construction: Construction) -> Advance:
-        def advance(stage: str, done: int, total: int) -> None:
-            self.progress(f"{construction.name}, {stage}", done, total)
-
-        return advance
+        return lambda stage, done, total: self.progress(f"{construction.name}, {stage}", done, total)
 
 
 def _joined(kept: Found, other: Found | None) -> Found:
-    """Return the head of `kept` with the tries of both."""
+    """Return `kept` with the tries of both searches."""
     if other is None:
         return kept
     ending: Ending = "interrupted" if kept.interrupted or other.interrupted else kept.ending
     return replace(kept, tried=other.tried + kept.tried, ending=ending)
-
-
-def _interrupted(found: Found) -> Found:
-    return replace(found, ending="interrupted")

@@ -1,17 +1,16 @@
-"""The smallest width at which a construction reaches the accuracy: up by doubling, down by parts, then step by step.
-
-A wider head can do all that a narrower one can (pad with zeros), so what is possible is monotone in the width. What a
-randomised construction finds is not: a draw may fail at 12 and succeed at 11. Halving assumes monotony, so a walk
-follows that does not: below the smallest success, one width at a time, with new draws, until `PATIENCE` widths in a row
-have failed, or one of them was far off.
-
-A failure uses up all the steps of a descent, a success ends it early. So while no width is known to fail, the way down
-takes a quarter of the width at a time: it fails once, near the answer, where halving would fail far below it.
+"""Search for the smallest width at which a construction reaches the accuracy.
 
     found = smallest(build, first=8, lowest=4, highest=256)     # build(width, seed, advance) -> (head, certificate)
 
+The search doubles the width until a draw succeeds, then bisects. A wider head can realise whatever a narrower one can
+(pad with zeros), but a randomised construction may fail at 12 and succeed at 11. So the search then goes down from the
+smallest success one width at a time, with new draws, until `PATIENCE` widths in a row fail or one is far off.
+
+A failing draw takes all its steps, a successful one stops early. So while no width is known to fail, the search goes
+down by a quarter of the width instead of a half: it then fails only once, and near the answer.
+
 Ctrl-C and a time limit end the search with the best head so far. The time limit is checked whenever the construction
-reports progress, so a single long try does not overrun it; `SearchBudget.binds` says from when on it counts.
+reports progress, so a single long try cannot overrun it.
 """
 
 from __future__ import annotations
@@ -38,21 +37,19 @@ from attnscope.heads.rounding import Certified, certified
 Build = Callable[[int, int, Advance], tuple[Head, Certificate]]
 Ending = Literal["finished", "interrupted", "out of time"]
 Binds = Literal["always", "once built", "once reached"]
-"""When a time limit counts: at once, once there is any head, or once there is one that reaches the accuracy."""
+"""When the time limit takes effect: at once, after the first head, or after the first head that is accurate enough."""
 
 RESTARTS = 2
 PATIENCE = 2
 HOPELESS = 0.1  # share of failing rows above which no other draw is made at that width
-FEW = 1  # this many failing rows are never hopeless: in a small pattern one row is luck
-STALLED = 3  # stop after this many doublings in a row that lack precision: width does not help
+FEW = 1  # so few failing rows are never hopeless: in a small pattern one row is bad luck
+STALLED = 3  # stop after this many doublings in a row that fail for lack of precision
 LARGEST_FACTORS = 2**26  # numbers in queries and keys together: half a gigabyte
 
 
 @dataclass(frozen=True)
 class SearchBudget:
-    """Limits of a search: `restarts` draws at one width, and `seconds`. `binds` says from when the time limit
-    counts.
-    """
+    """Limits of a search: processor seconds, and draws at one width."""
 
     seconds: float = math.inf
     binds: Binds = "always"
@@ -64,7 +61,7 @@ UNLIMITED = SearchBudget()
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The narrowest head that reached the accuracy, or the nearest miss, and all tries."""
+    """The narrowest head that reached the accuracy, or else the most accurate head, and all tries."""
 
     head: Head
     certificate: Certificate
@@ -91,9 +88,7 @@ def smallest(
     budget: SearchBudget = UNLIMITED,
     advance: Advance = silent,
 ) -> Found:
-    """Search widths `lowest`..`highest`, starting at `first`. `lowest` is a proved bound, so no smaller width
-    is tried.
-    """
+    """Search widths from `lowest` (a proved bound) to `highest`, starting at `first`."""
     search = _Search(build, seed, budget, advance)
     highest = max(highest, lowest)
     return search.ended_by(lambda: search.descend(min(max(first, lowest), highest), lowest, highest))
@@ -102,7 +97,7 @@ def smallest(
 def at_width(
     build: Build, width: int, *, seed: int = 0, budget: SearchBudget = UNLIMITED, advance: Advance = silent
 ) -> Found:
-    """Return the best of a few draws at one width. Stop at a draw that reaches the accuracy or is far off."""
+    """Return the best of `budget.restarts` draws at one width. Stop at a draw that is accurate enough or far off."""
     search = _Search(build, seed, budget, advance)
     return search.ended_by(lambda: search.succeeds(width, range(budget.restarts)))
 
@@ -202,7 +197,7 @@ class _Search:
         return self.best is not None and (self.budget.binds == "once built" or self.best[1].reached)
 
     def ended_by(self, work: Callable[[], object]) -> Found:
-        """Run `work` and return the best head. Heads built before an interruption or the time limit still count."""
+        """Run `work` and return the best head, also after an interruption or at the time limit."""
         ending: Ending = "finished"
         try:
             work()
@@ -221,7 +216,7 @@ class _Search:
 
 
 def badness(certificate: Certificate) -> tuple[int, float]:
-    """Return a sort key: heads that reach the accuracy first, narrowest first; then by failing rows and excess."""
+    """Return a sort key: accurate heads first, narrowest first; then by the number of failing rows and by excess."""
     excesses = (certificate.ratio_error / certificate.asked_ratio_error, certificate.leak / certificate.asked_leak)
     excess = math.inf if any(map(math.isnan, excesses)) else max(excesses)
     if certificate.reached:
@@ -241,14 +236,14 @@ def narrowest_by(
     advance: Advance = silent,
     reduction: Reduction | None = None,
 ) -> Found:
-    """Search the smallest width of a construction; with `below`, only widths under that one.
+    """Return the narrowest head of a construction; with `below`, search only widths below it.
 
-    With a `reduction`, the construction gets the smaller pattern, and its head is lifted and certified.
+    With a `reduction`, the construction gets the reduced pattern, and its head is lifted to the whole one.
     """
     build = building(construction, pattern, accuracy, reduction)
     smaller = reduction or Reduction(pattern, accuracy.leak)
     if construction.fixed_width:
-        # If keys must serve all patterns, the bound may lie above what this one pattern needs.
+        # The bound for keys that serve all patterns may exceed the width that this pattern needs.
         width = max(construction.fixed_width(smaller.pattern) + smaller.extra, lowest)
         return at_width(build, width, seed=seed, budget=replace(budget, restarts=1), advance=advance)
     return smallest(
@@ -265,7 +260,7 @@ def narrowest_by(
 def building(
     construction: Construction, pattern: Pattern, accuracy: Accuracy, reduction: Reduction | None = None
 ) -> Build:
-    """Return a function for the search that builds, rounds and certifies a head of a given total width."""
+    """Return a function that builds, rounds and certifies a head of a given total width."""
     smaller = reduction or Reduction(pattern, accuracy.leak)
     stricter = replace(accuracy, leak=smaller.leak)
 
@@ -282,7 +277,7 @@ def building(
 
 
 def refuse_too_wide(width: int, pattern: Pattern) -> None:
-    """Refuse a width whose queries and keys would not fit into memory several times over."""
+    """Refuse a width at which several copies of the queries and keys would not fit into memory."""
     tokens = pattern.n + pattern.n_keys
     largest = max(1, LARGEST_FACTORS // tokens)
     if width > largest:

@@ -1,4 +1,4 @@
-"""A compiled head in words."""
+"""The sentences, tables and document of a compiled head."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ LARGEST_SIDE = 256  # cells along a side of a map
 
 
 BACKGROUND = (
-    "A pattern says what each query should attend to. A head realises it with queries and keys of some width if the "
-    "softmax of their products is close to it, in two numbers for the worst row. The ratio error says how far the "
-    "proportions inside a row may be off: 0.1 keeps them within a factor 1.1. The leak is the share of a row's "
-    "attention that falls on zeros of the pattern. Any sparse pattern has a narrow head (arXiv:2106.03764)."
+    "A pattern says which keys each query should attend to. A head realises it if the softmax of its logits is close "
+    "to it, by two numbers of the worst row. The ratio error is that of proportions inside a row: 0.1 keeps them "
+    "within a factor 1.1. The leak is the share of a row's attention on zeros of the pattern. Any sparse pattern has a "
+    "narrow head (arXiv:2106.03764)."
 )
 CERTIFICATE = (
-    "What the head reaches, against what was asked. It is computed from the rounded tensors of the head alone, and "
-    "anyone can check it with the file, which holds its tensors and its pattern: softmax of "
-    "`(X @ W_Q) @ (X @ W_K).T / sqrt(width)` is what it attends to, and ten lines of numpy give both numbers again."
+    "The errors of the head and their limits. They are computed from the rounded tensors of the head alone. Anyone can "
+    "check them with the file, which has the tensors and the pattern: attention is the softmax of "
+    "`(X @ W_Q) @ (X @ W_K).T / sqrt(width)`, and ten lines of numpy give both numbers."
 )
 
 
@@ -53,10 +53,10 @@ def document(compiled: Compiled) -> Document:
                 tables=(Table((), tuple(certificate_lines(compiled)), align="lrl", brief=0),),
             ),
             Section(
-                "What no head can go below",
+                "Lower bounds of the width",
                 background=(
-                    "A bound proves if every head of the asked accuracy for this very pattern obeys it. Whatever the "
-                    f"width, the longest query times the longest key is at least {floor} (as logits see them).",
+                    "A bound with `yes` holds for every head of this accuracy for this pattern. The longest query "
+                    f"times the longest key is at least {floor} at any width (norms, in units of logits).",
                 ),
                 tables=(Table(("bound", "width", "proves", "why", "source"), _bound_rows(compiled), align="lrlll"),),
                 link="Bounds",
@@ -101,14 +101,14 @@ def _picture(compiled: Compiled) -> Figure:
         "pattern",
         "Target, realised pattern, and their difference",
         draw,
-        caption="Rows are queries, columns are keys. The error has a logarithmic colour: a leak of a thousandth is "
-        f"seen beside one of a half.{pooled}",
+        caption="Rows are queries, columns are keys. The error has a logarithmic colour, so that an error of 0.001 is "
+        f"visible beside one of 0.5.{pooled}",
         themed=True,
     )
 
 
 def pooling_words(size: tuple[int, int], side: int = LARGEST_SIDE) -> str:
-    """Say how many entries a map cell stands for, or nothing if it is one entry."""
+    """Return how many entries a cell of a map stands for, or "" if it is one entry."""
     if max(size) <= side:
         return ""
     down, across = (-(-entries // min(entries, side)) for entries in size)
@@ -137,11 +137,11 @@ def verdict(compiled: Compiled) -> Verdict:
 
 
 def _sentences(compiled: Compiled) -> tuple[str, ...]:
-    """Say what the keys serve, what the worst row does, why this construction, and which rows fail."""
+    """Return sentences on universal keys, the errors of the worst row, the construction, and failing rows."""
     certificate = compiled.certificate
     worst = (
-        f"In the worst row the leak is {number(certificate.leak)} (at most {numeral(certificate.asked_leak)} was asked "
-        f"for) and the ratio error {number(certificate.ratio_error)} (at most "
+        f"In the worst row the leak is {number(certificate.leak)} (at most {numeral(certificate.asked_leak)} is "
+        f"allowed) and the ratio error {number(certificate.ratio_error)} (at most "
         f"{numeral(certificate.asked_ratio_error)})."
     )
     served = (_served(compiled),) if compiled.proved_universal or compiled.served_of else ()
@@ -151,7 +151,7 @@ def _sentences(compiled: Compiled) -> tuple[str, ...]:
 
 
 def _served(compiled: Compiled) -> str:
-    """Say which patterns the keys serve: by a proof, or by what was tried."""
+    """Say which patterns the keys serve: all if there is a proof, else how many of those tried."""
     if compiled.universality is not None and compiled.universality.proved:
         return f"Its keys are universal, which is proved: {_proof(compiled.universality)}."
     others = f"{compiled.served:,} of {count(compiled.served_of or 0, 'other pattern')}"
@@ -173,7 +173,11 @@ def _universal_line(compiled: Compiled) -> Line:
     if compiled.served_of:
         tried = f"{compiled.served:,} of {compiled.served_of:,} tried"
         return ("universal", tried, "other patterns that the same keys served; whether they serve all is not proved")
-    return ("universal", "not tried", "the keys do not depend on the pattern; which others they serve is not known")
+    return (
+        "universal",
+        "not tried",
+        "the keys do not depend on the pattern; which other patterns they serve is unknown",
+    )
 
 
 def _worst(compiled: Compiled) -> str:
@@ -184,7 +188,7 @@ def _worst(compiled: Compiled) -> str:
         ("ratio error", certificate.ratio_error, certificate.asked_ratio_error),
     )
     missed = [
-        f"its {name} is {number(worst)} where {numeral(limit)} was asked for"
+        f"its {name} is {number(worst)}, above the limit of {numeral(limit)}"
         for name, worst, limit in asked
         if not worst <= limit  # NaN and infinity miss too
     ]
@@ -192,7 +196,7 @@ def _worst(compiled: Compiled) -> str:
 
 
 def certificate_lines(compiled: Compiled) -> list[Line]:
-    """Return what a head reaches and what was requested."""
+    """Return the lines of the certificate: name, number, and what it means."""
     certificate, lowest = compiled.certificate, compiled.bounds.best
     lines = [
         ("width", f"{certificate.d:,}", compiled.verdict),
@@ -221,7 +225,7 @@ def certificate_lines(compiled: Compiled) -> list[Line]:
 
 
 def title_words(compiled: Compiled) -> str:
-    """Return the title of a pattern. Generated patterns have their size in their name; for files it is added."""
+    """Return the name, size and dtype. Names of generated patterns contain their size; for others it is added."""
     name = compiled.target.name
     size = "" if "n=" in name else f": {size_words(compiled)}"
     return f"{name}{size}{_keys(compiled)}, {compiled.certificate.dtype}"
@@ -244,7 +248,7 @@ def row_words(rows: Sequence[int], failing: int) -> str:
 
 
 def _bound_rows(compiled: Compiled) -> tuple[tuple[str, ...], ...]:
-    """Return the bounds, largest first. Bounds that are not proved for this pattern come last."""
+    """Return the bounds, largest first; those that are not proved for this pattern come last."""
     ordered = sorted(compiled.bounds.bounds, key=lambda bound: (not bound.proves, -bound.width))
     return tuple(
         (bound.name, f"{bound.width:,}", "yes" if bound.proves else "no", bound.statement, bound.citation)
@@ -272,5 +276,5 @@ def number(value: float) -> str:
 
 
 def _asked(worst: float, asked: float, mean: float) -> str:
-    words = f"worst row, at most {numeral(asked)} was asked for; mean {number(mean)}"
+    words = f"worst row, at most {numeral(asked)} is allowed; mean {number(mean)}"
     return words if worst <= asked else f"TOO LARGE: {words}"

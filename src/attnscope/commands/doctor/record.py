@@ -1,4 +1,4 @@
-"""A checkup: is this installation able to work? What `attnscope doctor` finds, as plain values."""
+"""The record of `attnscope doctor`: the result of every check, and its terminal table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ State = Literal["well", "missing", "ill"]
 class Check:
     """The result of one check.
 
-    `missing` is an optional extra, or a check that cannot run without one; `ill` means broken.
+    `missing` means that an optional extra is not installed, or that a check needs one; `ill` means broken.
     """
 
     group: str
@@ -40,12 +40,12 @@ class Checkup:
 
     @property
     def groups(self) -> dict[str, tuple[Check, ...]]:
-        """In the order in which they were looked at."""
+        """The checks by group, in order."""
         names = dict.fromkeys(check.group for check in self.checks)
         return {name: tuple(check for check in self.checks if check.group == name) for name in names}
 
     def sentences(self) -> tuple[str, ...]:
-        """Return what is wrong and what to do, or that nothing is wrong."""
+        """Return sentences on what is wrong and what to do, or one that says that nothing is wrong."""
         wrong = tuple(f"{c.name}: {c.found}. {c.advice}".strip() for c in self.checks if c.state == "ill")
         if not wrong and any(check.group == "scan" and check.state == "missing" for check in self.checks):
             return (f"Records can be read, drawn, compared and exported here. To run models: {INSTALL}",)
@@ -55,7 +55,7 @@ class Checkup:
         return {"well": self.well, "checks": [asdict(check) for check in self.checks]}
 
 
-# A checkup in a terminal: a table of what was looked at, and a last line that says whether all is well.
+# The terminal table of a checkup, with a last line that says whether all is well.
 
 _MARKS: Mapping[State, tuple[str, str]] = {"well": ("✓", "green"), "missing": ("–", "dim"), "ill": ("✗", "bold red")}
 

@@ -1,10 +1,10 @@
-"""doctor() -> Checkup: versions, devices, extras, the cache, and a scan of the embedded model, verified.
+"""`attnscope.doctor`: check versions, devices, extras and the cache, and run a verified scan of the embedded model.
 
     attnscope.doctor().well
 
-Versions and extras are read off what is installed, without importing any of it. The scan is the whole way: the model is
-loaded, tapped, measured, and what was recomputed is compared with what its modules really did. Without torch, which is
-an extra, there is nothing to scan with: that is told, and is no fault.
+Versions and extras are read from package metadata, without imports. The scan loads, taps and measures the model, and
+compares the recomputed attention with the output of its modules. Without torch, which is an extra, the scan is reported
+as missing, not as an error.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from importlib import metadata
 
 from attnscope.commands.doctor.record import Check, Checkup
 from attnscope.core.amx_check import LIMIT, LIMITED_TO, half_precision_crashes
-from attnscope.core.errors import BROUGHT, EXTRA, INSTALL, RefusalError, torch_is_there
+from attnscope.core.errors import BROUGHT, EXTRA, INSTALL, RefusalError, torch_is_installed
 from attnscope.core.files import cache_folder, cache_size
 from attnscope.core.words import numeral
 from attnscope.engine.processes import cores
 
 PACKAGE = "attnscope"
-DEVELOPMENT = "dev"  # an extra for those who change attnscope itself
+DEVELOPMENT = "dev"  # the extra for developers of attnscope
 SAMPLES, TOKENS = 4, 48
 
 
@@ -49,46 +49,47 @@ def versions() -> Iterator[Check]:
     yield Check("versions", "Python", "well", f"{platform.python_version()} on {platform.system()}")
     for name, extra in _requirements():
         if extra is None:
-            found = _installed(name)
-            advice = "" if found else f"Install it: pip install {name}"
-            yield Check("versions", name, "well" if found else "ill", found or "not installed", advice)
+            installed = _installed(name)
+            advice = "" if installed else f"Install it: pip install {name}"
+            yield Check("versions", name, "well" if installed else "ill", installed or "not installed", advice)
 
 
 def devices() -> Iterator[Check]:
-    if not torch_is_there():
+    if not torch_is_installed():
         yield Check("devices", "cpu", "well", f"{cores()} cores")
         return
     import torch
 
-    own = os.environ.get("OMP_NUM_THREADS")
-    asked = f" (OMP_NUM_THREADS={own})" if own else ""
-    yield Check("devices", "cpu", "well", f"{cores()} cores, torch uses {torch.get_num_threads()} threads{asked}")
+    limit = os.environ.get("OMP_NUM_THREADS")
+    threads = f" (OMP_NUM_THREADS={limit})" if limit else ""
+    yield Check("devices", "cpu", "well", f"{cores()} cores, torch uses {torch.get_num_threads()} threads{threads}")
     for number in range(torch.cuda.device_count()):
         yield Check("devices", f"cuda:{number}", "well", torch.cuda.get_device_name(number))
     if torch.backends.mps.is_available():
         yield Check("devices", "mps", "well", "there")
     if half_precision_crashes():
         yield Check(
-            *("devices", "bfloat16 and float16", "ill", "products of narrow matrices kill the program here"),
+            *("devices", "bfloat16 and float16", "ill", "products of narrow matrices crash the program here"),
             f"Set {LIMIT}={LIMITED_TO} in the environment, or use --dtype float32.",
         )
 
 
 def extras() -> Iterator[Check]:
-    """An extra is there when everything that it asks for is. torch, which most of them ask for, is told once."""
-    asked: dict[str, list[str]] = {}
+    """Yield a check of each extra: whether all its requirements are installed. torch is listed under its own extra
+    only."""
+    required: dict[str, list[str]] = {}
     for name, extra in _requirements():
-        told = extra != EXTRA and name in (PACKAGE, *BROUGHT)
-        if extra is not None and extra != DEVELOPMENT and not told:
-            asked.setdefault(extra, []).append(name)
-    for extra, names in asked.items():
+        listed_elsewhere = extra != EXTRA and name in (PACKAGE, *BROUGHT)
+        if extra is not None and extra != DEVELOPMENT and not listed_elsewhere:
+            required.setdefault(extra, []).append(name)
+    for extra, names in required.items():
         missing = [name for name in names if not _installed(name)]
-        found = ", ".join(f"{name} {_installed(name)}" for name in names if name not in missing)
+        installed = ", ".join(f"{name} {_installed(name)}" for name in names if name not in missing)
         if missing:
             advice = f"pip install '{PACKAGE}[{extra}]'"
             yield Check("extras", extra, "missing", f"without {', '.join(missing)}", advice)
         else:
-            yield Check("extras", extra, "well", found)
+            yield Check("extras", extra, "well", installed)
 
 
 def cache() -> Check:
@@ -98,8 +99,8 @@ def cache() -> Check:
 
 
 def embedded_model() -> Check:
-    """What could be wrong with an installation shows in a scan: it is run, and its verification is told."""
-    if not torch_is_there():
+    """Scan the embedded model, and return whether the scan was verified."""
+    if not torch_is_installed():
         return Check("scan", "pocket", "missing", f"without {' and '.join(BROUGHT)}", INSTALL)
     from attnscope.commands.scan.run import scan
 
@@ -110,10 +111,10 @@ def embedded_model() -> Check:
         return Check("scan", "pocket", "ill", "refused", str(refusal))
     verified = survey.provenance.get("verify")
     if not isinstance(verified, dict) or not verified.get("passed"):
-        return Check("scan", "pocket", "ill", "not verified", "Numbers of a scan cannot be trusted here: tell us.")
+        return Check("scan", "pocket", "ill", "not verified", "Scans give wrong numbers here: please report this.")
     difference = numeral(float(verified["largest_difference"]), 1)
-    found = f"verified, largest difference {difference}, {time.monotonic() - begun:.1f} s"
-    return Check("scan", "pocket", "well", found)
+    result = f"verified, largest difference {difference}, {time.monotonic() - begun:.1f} s"
+    return Check("scan", "pocket", "well", result)
 
 
 def _requirements() -> Iterator[tuple[str, str | None]]:

@@ -1,1 +1,1 @@
-"""Which explanation is faithful to a model."""
+"""Judge which explanation is faithful to a model."""

@@ -1,4 +1,4 @@
-"""Gaps of methods with their intervals, the most faithful on top, and the answer while tokens are removed."""
+"""Charts of faithfulness: the gap of each method with its interval, and the answer while tokens are removed."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ def chart(found: Faithfulness, *, width: int | None = None) -> Any:
     rows = pd.DataFrame(
         [
             {
-                "method": one.title,
+                "method": method.title,
                 "test": words,
                 "gap": estimate.mean,
                 "low": estimate.low,
                 "high": estimate.high,
-                "label": f"{one.title}, {words}: {near(estimate)}",
+                "label": f"{method.title}, {words}: {near(estimate)}",
             }
-            for one in found.methods
+            for method in found.methods
             for by, words in TESTS.items()
-            for estimate in [_estimate(one, by)]
+            for estimate in [_estimate(method, by)]
         ]
     )
     tests = list(TESTS.values())
     y = alt.Y(
         "method:N",
-        sort=[one.title for one in found.methods],
+        sort=[method.title for method in found.methods],
         title=None,
         axis=alt.Axis(labelLimit=200, grid=False),
     )
     beside = alt.YOffset("test:N", sort=tests)
     colour = alt.Color("test:N", sort=tests, title=None, legend=alt.Legend(orient="top"))
-    x = alt.X("gap:Q", title="gap: what stays less what falls", axis=alt.Axis(grid=True, tickCount=5))
+    x = alt.X("gap:Q", title="gap (negative minus positive area)", axis=alt.Axis(grid=True, tickCount=5))
     base = alt.Chart(rows)
     zero = alt.Chart(pd.DataFrame([{"gap": 0.0}])).mark_rule(style="others", strokeDash=[4, 3]).encode(x="gap:Q")
     layered = alt.layer(
@@ -56,29 +56,27 @@ def chart(found: Faithfulness, *, width: int | None = None) -> Any:
     ).properties(height=ROW * len(found.methods))
     if width is not None:
         return fit(layered, width)
-    return layered.properties(width=420, title=alt.TitleParams(f"Which explanation is true to {found.model}?"))
+    return layered.properties(width=420, title=alt.TitleParams(f"Which explanation is most faithful to {found.model}?"))
 
 
 def curves(found: Faithfulness, *, width: int = 720) -> Any:
-    """Draw one panel for each method: the share of the answer left while tokens are removed in its order, and in
-    reverse.
-    """
+    """Draw the share of the answer that is left while tokens are removed, in both orders; one panel per method."""
     columns = max(1, min(len(found.methods), (width + SPACING) // (NARROWEST + AXIS + SPACING)))
     side = (width - SPACING * (columns - 1)) // columns - AXIS
     panels = []
-    for one in found.methods:
-        steps = len(one.falling) - 1
+    for method in found.methods:
+        steps = len(method.falling) - 1
         rows = pd.DataFrame(
             [
                 {
                     "order": words,
                     "gone": step / steps,
                     "answer": value,
-                    "label": f"{one.title}, {words}: {numeral(round(value, 3), 3)} is left without "
+                    "label": f"{method.title}, {words}: {numeral(round(value, 3), 3)} is left without "
                     f"{step / steps:.0%} of the tokens",
                 }
                 for order, words in ORDERS.items()
-                for step, value in enumerate(getattr(one, order))
+                for step, value in enumerate(getattr(method, order))
             ]
         )
         lines = alt.Chart(rows).encode(
@@ -91,12 +89,12 @@ def curves(found: Faithfulness, *, width: int = 720) -> Any:
         )
         panels.append(
             alt.layer(lines.mark_line(style="line"), points).properties(
-                width=side, height=110, title=alt.TitleParams(one.title, fontSize=12, fontWeight="normal")
+                width=side, height=110, title=alt.TitleParams(method.title, fontSize=12, fontWeight="normal")
             )
         )
     return alt.concat(*panels, columns=columns, spacing=SPACING)
 
 
-def _estimate(one: Any, by: str) -> Estimate:
-    found: Estimate = getattr(one, by)
-    return found
+def _estimate(method: Any, by: str) -> Estimate:
+    estimate: Estimate = getattr(method, by)
+    return estimate

@@ -1,35 +1,35 @@
-"""Is an explanation true to the model? Remove tokens in the order it gives, and see what the answer becomes.
+"""Measure how faithful an explanation is: remove tokens in the order of its scores, and follow the answer.
 
-    positive     the tokens that did most go first: the answer should fall at once, its area is small
-    negative     those that did least go first: the answer should stay, its area is large
-    comprehensiveness, sufficiency (arXiv:1911.03429): what the answer loses without the most important tokens, and with
-                 nothing but them, averaged over BINS
-    soft         the last two with tokens kept in part, and as much in all for every method (below)
+    positive     area with the most important tokens removed first: small if the answer falls at once
+    negative     area with the least important tokens removed first: large if the answer stays
+    comprehensiveness, sufficiency (arXiv:1911.03429): the loss of the answer without the most important tokens, and
+                 with only these, averaged over BINS
+    soft         the last two with tokens kept in part, and equally much in total for every method (below)
 
 A removed token is replaced by one without information (`baseline`). The model never saw such inputs (arXiv:1806.10758):
 areas say which of two methods is better on one model, not how well a model is explained.
 
-An answer that grows counts as whole (as in arXiv:2010.04736): the probability of an unsure answer can grow tenfold by
-luck, and a few such texts would decide the mean.
+An answer that grows counts as 1 (as in arXiv:2010.04736): the probability of an unsure answer can grow tenfold by
+chance, and a few such texts would dominate the mean.
 
 Soft erasure. Hard removal treats the first and the last of the removed tokens alike, and makes texts that no model has
 seen. Soft erasure (arXiv:2305.10496) drops single entries of a token's vector instead, each kept with a probability
-that grows with the token's score. Methods with large average scores then keep more, and look better for it, above all
-in decoders; so the expected share that is kept is made equal for all (arXiv:2601.03089). That alone is not fair: a
-method's result still depends on the *shape* of its scores, a few large ones or all alike, also for random scores. So
-scores are replaced by ranks: with a = 0 for the least important token, 1 for the most, and equal steps between them,
-whose mean is 1/2,
+that grows with the token's score. Methods with large average scores then keep more and look better, above all in
+decoders, so the expected share that is kept is made equal for all (arXiv:2601.03089). The result still depends on the
+*shape* of the scores (a few large ones, or all alike), even for random scores. So scores are replaced by ranks: with
+a = 0 for the least important token, 1 for the most, and equal steps between them, whose mean is 1/2,
 
     p = 2 s a                    for a share s of 1/2 or less
     p = 1 - 2 (1 - s) (1 - a)    for more
 
 The mean of p is s, and p at share s is 1 - p of the reversed order at share 1 - s. SHARES are as far below 1/2 as above
 it, so that for a random order `kept` and `dropped` have the same distribution, and the soft gap (the loss without the
-tokens minus the loss with them alone) is 0 on average, whatever the answer. Equal scores stand in an order drawn from
-the seed, the same for all methods: one token above many equal ones, reversed, is another shape, whose gap is not 0.
+tokens minus the loss with them alone) is 0 on average for any answer. Equal scores are put in a random order, which is
+the same for all methods. Equal ranks would not do: one token above many equal ones has another shape when reversed, and
+its gap is not 0.
 
-`kept` keeps entries with probability p (what the explanation says suffices), `dropped` with 1 - p. Random numbers are
-drawn once for a text and used for every method, so that luck is the same for all.
+`kept` keeps entries with probability p (they should suffice for the answer), `dropped` with 1 - p. Random numbers are
+drawn once for a text and used for every method.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ from attnscope.hf.loading.options import Sampling
 
 SHARES = (0.25, 0.5, 0.75)
 DRAWS = 2
-AWAY = 6_364_136_223  # distance to the seeds of random explanations, which are at most a few millions apart
-STEPS = 10  # shares of the tokens that are removed: 0, 1/STEPS, ..., 1
+AWAY = 6_364_136_223  # added to a seed to keep it apart from those of random explanations, which span a few millions
+STEPS = 10  # the removed shares of tokens are 0, 1/STEPS, ..., 1
 BINS = (0.05, 0.1, 0.2, 0.5)
 AT_ONCE = 16  # answers computed together
 
@@ -63,33 +63,33 @@ Vectors = dict[str, Float[Tensor, "token width"]]
 Ask = Callable[[dict[str, Float[Tensor, "batch token width"]]], Float[Tensor, " batch"]]
 
 
-def places(scores: Float[Tensor, " token"], generator: torch.Generator) -> Int[Tensor, " token"]:
-    """Return the rank of every score, 0 for the smallest; equal ones in random order."""
+def ranks_of(scores: Float[Tensor, " token"], generator: torch.Generator) -> Int[Tensor, " token"]:
+    """Return the rank of every score, 0 for the smallest. Equal scores are ranked in random order."""
     exact = scores.double().cpu()
     shuffled = torch.randperm(len(exact), generator=generator)
     order = shuffled[exact[shuffled].argsort(stable=True)]
     return torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
 
 
-def retention(place: Int[Tensor, " token"], share: float) -> Float[Tensor, " token"]:
-    """Return p for every token, in float64: between 0 and 1, growing with its rank, `share` on average."""
-    count = len(place)
+def retention(ranks: Int[Tensor, " token"], share: float) -> Float[Tensor, " token"]:
+    """Return p for every token in float64: from 0 to 1, increasing with the rank, with mean `share`."""
+    count = len(ranks)
     if count < 2:
         return torch.full((count,), share, dtype=torch.float64)
-    a = place.double() / (count - 1)
+    a = ranks.double() / (count - 1)
     return 2 * share * a if share <= 1 / 2 else 1 - 2 * (1 - share) * (1 - a)
 
 
 def soft_masks(
     scores: Float[Tensor, " token"], width: int, seed: int
 ) -> tuple[Bool[Tensor, "draw token width"], Bool[Tensor, "draw token width"]]:
-    """Return which entries stay with probability p, and which with 1 - p, for every share and draw."""
-    # Other random numbers than those of the random explanation of the same text.
+    """Return masks of entries kept with probability p, and with 1 - p, for every share and draw."""
+    # These random numbers must differ from those of the random explanation of the same text.
     generator = torch.Generator().manual_seed(seed + AWAY)
-    place = places(scores, generator)
+    ranks = ranks_of(scores, generator)
     kept, dropped = [], []
     for share in SHARES:
-        p = retention(place, share)[:, None]
+        p = retention(ranks, share)[:, None]
         for _ in range(DRAWS):
             chance = torch.rand(len(scores), width, generator=generator, dtype=torch.float64)
             kept.append(chance < p)
@@ -99,7 +99,7 @@ def soft_masks(
 
 @dataclass(frozen=True)
 class Perturbed:
-    """The answer after each perturbation, as a share of the original, at most 1."""
+    """Areas and losses of one explanation. Answers are shares of the original answer, at most 1."""
 
     positive: float
     negative: float
@@ -107,12 +107,12 @@ class Perturbed:
     sufficiency: float
     soft_comprehensiveness: float
     soft_sufficiency: float
-    falling: tuple[float, ...]  # the answer after each step, the most important first
-    staying: tuple[float, ...]  # and the least important first
+    falling: tuple[float, ...]  # the answer after each step, if the most important tokens are removed first
+    staying: tuple[float, ...]  # the answer after each step, if the least important tokens are removed first
 
 
 class NoAnswerError(RefusalError):
-    """The answer is 0 from the start: nothing could lower it."""
+    """The answer is already 0 before a token is removed."""
 
 
 def averaged(found: Sequence[Perturbed]) -> Perturbed:
@@ -130,8 +130,11 @@ def averaged(found: Sequence[Perturbed]) -> Perturbed:
 def perturbed(
     ask: Ask, embedding: Vectors, baseline: Vectors, scores: dict[str, Float[Tensor, " token"]], seed: int = 0
 ) -> Perturbed:
-    """Return areas under both curves, and the loss without and with the most important tokens. `ask` gives the answer,
-    a number >= 0 such as a probability. Of tokens with equal scores the first one read is removed first."""
+    """Return areas under both curves, and the loss without and with the most important tokens.
+
+    `ask` returns the answer, a number >= 0 such as a probability. Tokens with equal scores are removed in the order in
+    which they were read.
+    """
     stacks = [stack for stack in embedding if stack in scores]
     numbers = torch.cat([scores[stack] for stack in stacks])
     order = numbers.argsort(descending=True, stable=True)
@@ -146,7 +149,7 @@ def perturbed(
     found = torch.cat(list(_answers(ask, embedding, baseline, stacks, kept)))
     whole = float(found[0])
     if not whole > 0:
-        raise NoAnswerError("The answer is 0 before anything is taken away: choose another text.")
+        raise NoAnswerError("The answer is 0 before a token is removed: choose another text.")
     shares = iter((found / whole).clamp_max(1.0).tolist())
     positive, negative = ([next(shares) for _ in areas] for _ in range(2))
     without, alone = ([next(shares) for _ in bins] for _ in range(2))
@@ -189,10 +192,13 @@ def _area(values: list[float]) -> float:
 def labelled_batches(
     loaded: Loaded, source: Corpus | Text | Ready | None, labels: str | Sequence[Class], sampling: Sampling
 ) -> tuple[Batches, tuple[Class, ...]]:
-    """Return batches of one sequence, and the class of each. Documents are drawn with the seed of `sampling`; a class
-    is that of a whole document, so each is represented by its first window only."""
+    """Return batches of one sequence, and the class of each.
+
+    Documents are drawn with the seed of `sampling`. A class belongs to a whole document, so only the first window of
+    each document is used.
+    """
     if source is None or isinstance(source, Corpus | Batches | Mapping):
-        raise RefusalError("Labels need texts of their own: give a .jsonl file with a field of classes, or a list.")
+        raise RefusalError("Labels need a corpus: give a .jsonl file with a field of classes, or a list of texts.")
     corpus, classes = labelled(source, labels, sampling.field)
     numbers = list(range(len(corpus.documents)))
     if sampling.samples is not None and sampling.samples < len(numbers):

@@ -1,15 +1,15 @@
-"""Which explanation is true to this model: what `explain --evaluate` found.
+"""The record of `explain --evaluate`: how faithful each explanation is to a model.
 
-    found.methods[0].name                          the most faithful, by how far its two areas are apart
-    found.difference("relevance", "random")        that of two methods on the same texts, with its interval
-    found.comparisons()                            all differences with intervals that hold together
-    found.ranks()["relevance"]                     (2, 4): surely behind one method, surely before the fifth
+    found.methods[0].name                          the most faithful method, which has the widest gap
+    found.difference("relevance", "random")        the difference of two gaps on the same texts, with its interval
+    found.comparisons()                            all differences, with simultaneous intervals
+    found.ranks()["relevance"]                     (2, 4): one method is surely better, the fifth is surely worse
     found.table(), found.chart(), found.sentences()
 
-Areas are under the answer while tokens are taken away, as a share of the whole answer: `positive` with the most
-important first (small is good), `negative` with the least important first (large is good). `gap` is negative less
-positive, `soft_gap` the same with tokens kept in part: what is lost without them less what is lost with them alone. An
-order that is drawn at random has 0 on average, of both.
+`positive` and `negative` are areas under the answer while tokens are removed, as a share of the original answer:
+`positive` with the most important first (small is good), `negative` with the least important first (large is good).
+`gap` is negative minus positive. `soft_gap` keeps tokens in part: the loss without the important tokens minus the loss
+with only these. A random order has a mean of 0 for both.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from attnscope.core.decoding import FieldError
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.ranges import AsMany, AtLeast, Count, Finite, Provenance, Several, Size, adds_up
 from attnscope.reports.record import Record
 from attnscope.stats.intervals import bootstrap_mean, simultaneous_differences
 
@@ -33,7 +34,7 @@ ESTIMATES = (
     *("gap", "positive", "negative", "comprehensiveness", "sufficiency"),
     *("soft_gap", "soft_comprehensiveness", "soft_sufficiency"),
 )
-ENOUGH_DOCUMENTS = 6  # of fewer, all speak for one method in more than 5 of 100 draws of signs
+ENOUGH_DOCUMENTS = 6  # with fewer, all of them favour one method by chance in more than 5% of draws (a sign test)
 By = Literal["gap", "soft_gap"]
 
 
@@ -41,13 +42,13 @@ By = Literal["gap", "soft_gap"]
 class Estimate:
     """A mean over texts and its 95% interval."""
 
-    mean: float
-    low: float
-    high: float
+    mean: Annotated[Finite, AtLeast("low")]
+    low: Finite
+    high: Annotated[Finite, AtLeast("mean")]
 
     @classmethod
     def of(cls, values: tuple[float, ...], documents: tuple[int, ...] | None = None) -> Estimate:
-        """Bootstrap the mean; `documents` gives the document of every text, and texts of one are drawn together."""
+        """Bootstrap the mean. `documents` is the document of every text; texts of one document are drawn together."""
         return cls(*bootstrap_mean(values, groups=documents))
 
     @property
@@ -58,7 +59,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much more faithful `one` is than `other`, with an interval that holds together with those of all pairs."""
+    """The gap of `one` minus the gap of `other`, with an interval that is simultaneous over all pairs."""
 
     one: str
     other: str
@@ -73,8 +74,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Judged:
-    """One method over all texts; `gaps` and `soft_gaps` are those of the single texts, in their order. `falling` and
-    `staying` are the mean answer while tokens go, the most and the least important first."""
+    """One method over all texts.
+
+    `gaps` and `soft_gaps` have a number for each text. `falling` and `staying` are the mean answer while tokens are
+    removed, the most important first and the least important first.
+    """
 
     name: str
     title: str
@@ -87,20 +91,20 @@ class Judged:
     soft_gap: Estimate
     soft_comprehensiveness: Estimate
     soft_sufficiency: Estimate
-    seconds: float  # for one text
-    gaps: tuple[float, ...]
-    soft_gaps: tuple[float, ...]
-    falling: tuple[float, ...]
-    staying: tuple[float, ...]
+    seconds: Size  # for one text
+    gaps: tuple[Finite, ...]
+    soft_gaps: Annotated[tuple[Finite, ...], AsMany("gaps")]
+    falling: tuple[Finite, ...]
+    staying: Annotated[tuple[Finite, ...], AsMany("falling")]
 
     def single(self, by: By) -> tuple[float, ...]:
-        """Return the numbers of all texts."""
+        """Return the gap, or the soft gap, of every text."""
         return self.gaps if by == "gap" else self.soft_gaps
 
 
 @dataclass(frozen=True, repr=False)
 class Faithfulness(Record):
-    """Methods on one model and corpus, the most faithful first."""
+    """The faithfulness of methods on one model and corpus, the most faithful first."""
 
     KIND: ClassVar[str] = "faithfulness"
     COMMAND: ClassVar[str] = "explain --evaluate"
@@ -109,47 +113,47 @@ class Faithfulness(Record):
     model: str
     class_name: str
     corpus: str
-    texts: int
-    tokens: int  # of all texts together
-    answer: str  # what is followed while tokens go, in words
+    texts: Several
+    tokens: Several  # of all texts together
+    answer: str  # the answer that is followed while tokens are removed, in words
     baseline: str
     dtype: str
     methods: tuple[Judged, ...]
-    documents: tuple[int, ...]  # which document each text was cut from
-    accuracy: Estimate | None = None  # of the model on these texts, where their classes are known
+    documents: Annotated[tuple[Count, ...], AsMany("texts")]  # which document each text was cut from
+    accuracy: Estimate | None = None  # the accuracy of the model on these texts, if their classes are known
     notes: tuple[str, ...] = ()
-    provenance: dict[str, Any] = field(default_factory=dict)
+    provenance: Provenance = field(default_factory=dict)
 
     def method(self, name: str) -> Judged:
-        found = next((one for one in self.methods if one.name == name), None)
-        if found is None:
-            raise RefusalError(f"'{name}' was not evaluated.{nearest(name, [one.name for one in self.methods])}")
-        return found
+        names = [method.name for method in self.methods]
+        if name not in names:
+            raise RefusalError(f"'{name}' was not evaluated.{nearest(name, names)}")
+        return self.methods[names.index(name)]
 
     @property
     def drawn_together(self) -> tuple[int, ...] | None:
-        """Return the documents, or None where texts are drawn one by one."""
+        """Return the documents that a bootstrap draws as a whole, or None if it draws single texts."""
         return drawn_together(self.documents)
 
     @property
     def too_few_documents(self) -> bool:
-        """Return whether there are two to five documents: too few, as texts of one document are alike.
+        """Return whether there are two to five documents, which is too few because texts of one document are alike.
 
-        With a single document, intervals are for other stretches of it.
+        With a single document, intervals describe other parts of that document.
         """
         return self.drawn_together is not None and len(set(self.documents)) < ENOUGH_DOCUMENTS
 
     def difference(self, one: str, other: str, by: By = "gap") -> Estimate:
-        """Return how much wider the gap of `one` is, text by text.
+        """Return the gap of `one` minus the gap of `other`, paired by text.
 
-        The interval is for one question that was asked before seeing the data; `comparisons` is for many.
+        The interval holds for one pair that was chosen before seeing the data. Use `comparisons` for several pairs.
         """
         pairs = zip(self.method(one).single(by), self.method(other).single(by), strict=True)
         found = Estimate.of(tuple(a - b for a, b in pairs), self.drawn_together)
         return Estimate(found.mean, -inf, inf) if self.too_few_documents else found
 
     def comparisons(self, by: By = "gap") -> tuple[Difference, ...]:
-        """Compare every two methods, the better one first; all intervals hold together with 95% confidence."""
+        """Compare every pair of methods, the better one first. The 95% intervals are simultaneous."""
         return self._gap_comparisons if by == "gap" else self._soft_comparisons
 
     @cached_property
@@ -170,7 +174,7 @@ class Faithfulness(Record):
         return tuple(found)
 
     def real(self, one: str, other: str, by: By = "gap") -> bool:
-        """Return whether `one` is surely more faithful than `other`, all comparisons considered."""
+        """Return whether `one` is significantly more faithful than `other`, corrected for all comparisons."""
         self.method(one), self.method(other)
         return any((each.one, each.other) == (one, other) and each.real for each in self.comparisons(by))
 
@@ -192,7 +196,13 @@ class Faithfulness(Record):
         if not found.methods or not found.texts or counts != {found.texts}:
             raise FieldError("methods: a gap and a document for every text are needed")
         if len({one.name for one in found.methods}) < len(found.methods):
-            raise FieldError("methods: every method once is needed")
+            raise FieldError("methods: a method is listed twice")
+        for number, method in enumerate(found.methods):
+            for name, single in (("gap", method.gaps), ("soft_gap", method.soft_gaps)):
+                if not adds_up((value / found.texts for value in single), getattr(method, name).mean):
+                    raise FieldError(f"methods[{number}].{name}.mean: the mean of {name}s is needed")
+        if found.accuracy is not None and not 0 <= found.accuracy.low <= found.accuracy.high <= 1:
+            raise FieldError("accuracy: shares from 0 to 1 are needed")
         return found
 
     def table(self) -> pandas.DataFrame:
@@ -201,13 +211,13 @@ class Faithfulness(Record):
 
         ranks = self.ranks()
         rows = []
-        for one in self.methods:
-            best, worst = ranks[one.name]
-            row: dict[str, Any] = {"method": one.name, "best_rank": best, "worst_rank": worst}
+        for method in self.methods:
+            best, worst = ranks[method.name]
+            row: dict[str, Any] = {"method": method.name, "best_rank": best, "worst_rank": worst}
             for name in ESTIMATES:
-                estimate: Estimate = getattr(one, name)
+                estimate: Estimate = getattr(method, name)
                 row |= {name: estimate.mean, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-            rows.append({**row, "seconds": one.seconds})
+            rows.append({**row, "seconds": method.seconds})
         return pandas.DataFrame(rows)
 
     def __repr__(self) -> str:
@@ -215,10 +225,10 @@ class Faithfulness(Record):
 
 
 def drawn_together(documents: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the documents that a bootstrap draws as a whole, or None where it draws texts one by one.
+    """Return the documents that a bootstrap draws as a whole, or None if it draws single texts.
 
-    Texts are drawn one by one if each has its own document, or all come from one (then intervals are for other
-    stretches of that document).
+    It draws single texts if each has its own document, or all come from one (then intervals are for other
+    parts of that document).
     """
     several = len(set(documents))
     return documents if 1 < several < len(documents) else None

@@ -1,15 +1,14 @@
-"""evaluate(model, corpus) -> Faithfulness: which explanation is true to this model.
+"""evaluate(model, corpus) -> Faithfulness: which explanation is most faithful to this model.
 
     found = attnscope.evaluate("pocket", samples=16)
     found.sentences(), found.table()
 
-For every text the model's own answer is explained by each method, and tokens are taken away in the order it gives
-(`perturbing`). No labels are needed: what is followed is the probability of what the model itself says. With `labels`
-it is that of the true class, and the share of texts where the model says it is told too.
+Each method explains the model's own answer to every text, and tokens are removed in the order of their scores
+(`perturbing`). No labels are needed: the probability of the model's own answer is followed. With `labels`, the
+probability of the true class is followed, and the accuracy of the model is reported too.
 
-A masked language model says little where nothing is hidden (at the last token, [SEP], it repeats it). So in a text
-without a mask one token is hidden, drawn by the seed among those that are no special ones, and its own answer there is
-followed.
+A masked language model needs a mask: at an ordinary token it only repeats that token. So in a text without a mask, one
+token that is not special is masked at random, and the model's answer there is followed.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.tapping.capture import asked_with
 from attnscope.hf.tapping.entrances import Entrance
 
-ALWAYS = ("occlusion", "random")  # the slow obvious one, and the floor
-FAR = 1_000_003  # seeds of other texts are near
-FLOORS = 4  # random orders of each text: the floor is to be known better than what is compared with it
+ALWAYS = ("occlusion", "random")  # a strong reference and the floor
+FAR = 1_000_003  # distance between the seeds of random orders; the seeds of other texts are much closer
+FLOORS = 4  # random orders of each text, so that the floor is known more precisely than the methods
 
 
 @with_options(EvaluateOptions)
@@ -127,23 +126,23 @@ def evaluate(
     with looking_at(loaded.model), quiet():
         for number, (batch, truth) in enumerate(zip(ready, true_classes, strict=True)):
             progress("texts", number, len(ready))
-            one = _run(loaded, batch.inputs, seed + number, known, truth)
-            known = one.found, one.places
-            notes |= dict.fromkeys(one.aim.notes)
-            tokens.append(sum(len(vectors) for vectors in one.captured.embedding.values()))
-            right.append(float(_says(one)))
+            run_of_text = _run(loaded, batch.inputs, seed + number, known, truth)
+            known = run_of_text.found, run_of_text.places
+            notes |= dict.fromkeys(run_of_text.aim.notes)
+            tokens.append(sum(len(vectors) for vectors in run_of_text.captured.embedding.values()))
+            right.append(float(_says(run_of_text)))
             for method in chosen:
-                _judge(one, method, found, seconds, notes)
+                _judge(run_of_text, method, found, seconds, notes)
         progress("texts", len(ready), len(ready))
     kept = [method for method in chosen if len(found[method.card.name]) == len(ready)]
     if not kept:
-        raise RefusalError(f"No method can speak of {loaded.class_name}: {next(iter(notes))}")
+        raise RefusalError(f"No method fits {loaded.class_name}: {next(iter(notes))}")
     counted = [n for n in range(len(ready)) if all(found[method.card.name][n] is not None for method in kept)]
     if not counted:
-        raise RefusalError("The answer is 0 in every text before anything is taken away: choose another corpus.")
+        raise RefusalError("The answer is 0 in every text before a token is removed: choose another corpus.")
     if len(counted) < len(ready):
         left_out = count(len(ready) - len(counted), "text")
-        notes[f"{left_out} left out: the answer is 0 there before anything is taken away."] = None
+        notes[f"{left_out} left out: the answer is 0 there before a token is removed."] = None
     documents = _documents(ready)
     documents = tuple(documents[n] for n in counted)
     judged = [
@@ -161,7 +160,7 @@ def evaluate(
         corpus=ready.name,
         texts=len(counted),
         tokens=sum(tokens[n] for n in counted),
-        answer=_followed(one, labels is not None),
+        answer=_followed(run_of_text, labels is not None),
         baseline=baseline_words(loaded),
         dtype=str(precision_and_place(loaded.model)[0]).removeprefix("torch."),
         methods=tuple(sorted(judged, key=lambda each: -each.gap.mean)),
@@ -179,19 +178,19 @@ def _run(
     known: tuple[Anatomy, tuple[Entrance, ...]] | None,
     truth: Class | None,
 ) -> Run:
-    """Run the model on one text; the anatomy of the first text is reused."""
-    read, said = _hiding_one(loaded, reading_of(loaded, inputs), seed)
+    """Run the model on one text. `known` is the anatomy that was found with the first text."""
+    read, notes = _masking_one(loaded, reading_of(loaded, inputs), seed)
 
     def aimed_at(output: torch.Tensor) -> Aim:
         if truth is not None and entries(loaded, output).output != "classes":
-            raise RefusalError(f"{loaded.class_name} has no classes to compare with labels: leave `labels=` out.")
+            raise RefusalError(f"{loaded.class_name} has no classes to compare with labels: omit `labels=`.")
         goal = aim(loaded, read, output, Question(truth))
-        return replace(goal, notes=(*goal.notes, *said))
+        return replace(goal, notes=(*goal.notes, *notes))
 
     return run_on(loaded, read, aimed_at, seed, known)
 
 
-def _hiding_one(loaded: Loaded, read: Reading, seed: int) -> tuple[Reading, tuple[str, ...]]:
+def _masking_one(loaded: Loaded, read: Reading, seed: int) -> tuple[Reading, tuple[str, ...]]:
     """Mask one token if a masked language model reads a text without a mask."""
     mask = mask_token_of(loaded.tokenizer)
     if mask is None or read.ids is None or not fills_masks(loaded) or bool((read.ids == mask).any()):
@@ -200,17 +199,17 @@ def _hiding_one(loaded: Loaded, read: Reading, seed: int) -> tuple[Reading, tupl
     places = [place for place, token in enumerate(read.ids.tolist()) if token not in special]
     if not places:
         return read, ()
-    # As far from the seeds of random explanations as those of soft erasure, and from these too.
+    # A seed that neither random explanations nor soft erasure use.
     drawn = torch.randint(len(places), (), generator=torch.Generator().manual_seed(seed + 2 * AWAY))
     ids = read.ids.clone()
     ids[places[int(drawn)]] = mask
     words = tuple(word(loaded.tokenizer, int(token)) for token in ids)
-    said = "In every text one token, drawn by the seed, is hidden: what the model says in its place is followed."
-    return replace(read, batch={**read.batch, "input_ids": ids[None]}, ids=ids, words=words), (said,)
+    note = "In every text one random token is masked, and the model's answer in its place is followed."
+    return replace(read, batch={**read.batch, "input_ids": ids[None]}, ids=ids, words=words), (note,)
 
 
 def _says(one: Run) -> bool:
-    """Return whether the followed answer is the one that the model gives."""
+    """Return whether the followed answer is the model's own answer."""
     return one.aim.goal.kind != "logit" or bool(one.aim.number(one.captured.output)[0] >= one.captured.output.max())
 
 
@@ -221,7 +220,7 @@ def _followed(one: Run, true_class: bool) -> str:
 
 
 def _documents(ready: Batches) -> tuple[int, ...]:
-    """Return the document of each text; ready texts are documents of their own."""
+    """Return the document of each text. Each text of a ready batch is its own document."""
     numbers = [batch.samples[0] for batch in ready]
     return tuple(ready.documents[n] for n in numbers) if ready.documents else tuple(range(len(numbers)))
 

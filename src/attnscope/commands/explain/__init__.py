@@ -1,1 +1,1 @@
-"""Which part of the input decided an answer, by several methods."""
+"""Explain which part of the input decided an answer, by several methods."""

@@ -1,8 +1,11 @@
-"""The number that is explained: a logit, a difference of two, the sum over a continuation, the size of an embedding, or
-how alike two inputs are."""
+"""The number that is explained: a logit, a difference of two logits, or the sum of logits of a continuation.
+
+`embedding_aim` chooses the number for models without logits.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +16,7 @@ from torch import Tensor
 from attnscope.commands.explain.record import Asked
 from attnscope.core.errors import RefusalError
 from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.one_input import reading_of
 from attnscope.hf.loading.one_text import Reading, asked, place_of, spaced, unmasked, where_said, whole_position
 from attnscope.hf.loading.outputs import Entries, entries
 from attnscope.hf.tapping.capture import Captured, Number
@@ -20,35 +24,37 @@ from attnscope.hf.tapping.entrances import Entrance
 from attnscope.matrix.relevance import AttentionCall
 
 Term = tuple[int | None, int, float]
-"""A position (None: the answer is about the whole input), an entry of the output there, and its weight."""
-LONGEST_SHOWN = 60  # letters of a continuation
+"""A position (None if the answer is about the whole input), an entry of the output there, and its weight."""
+LONGEST_SHOWN = 60  # characters of a continuation
 
 
 @dataclass(frozen=True)
 class Question:
-    """What the caller asks of a model, unchecked."""
+    """The caller's arguments that choose the number to explain. They are not checked yet."""
 
     target: Any = None
     against: Any = None
     position: Any = None
-    bos: str = "auto"
     head: Any = None
-    processor: Any = None
     generate: int | None = None
+    read: Callable[[Loaded, Any], Reading] = reading_of  # how an input is read
 
 
 @dataclass(frozen=True)
 class Aim:
-    """`number` takes the model's output to one number for each sequence. `direction` is the same number as a linear
-    functional of this output, for methods that are exact only there."""
+    """The number that is explained.
+
+    `number` returns it for each sequence of an output. `direction` is the same number as a linear function of the
+    output for this input, for methods that are exact only there.
+    """
 
     number: Number
     direction: Float[Tensor, " batch *shape"]
     goal: Asked
     position: int | None
-    chance: Number  # the same answer as a number >= 0: a probability, if there is one
+    chance: Number  # the same answer as a number >= 0; a probability where the model has logits
     notes: tuple[str, ...] = ()
-    terms: tuple[Term, ...] = ()  # of a sum over logits
+    terms: tuple[Term, ...] = ()  # the terms, if the number is a sum of logits
 
 
 def aim(loaded: Loaded, read: Reading, output: Float[Tensor, " batch *shape"], question: Question) -> Aim:
@@ -60,8 +66,8 @@ def aim(loaded: Loaded, read: Reading, output: Float[Tensor, " batch *shape"], q
     found = entries(loaded, output)
     if question.head is not None and found.output != "states":
         raise RefusalError(
-            f"{loaded.class_name} has a head of its own ({found.size} {found.output}): leave `head=` out, or give the "
-            "encoder without it."
+            f"{loaded.class_name} already has a head ({found.size} {found.output}): omit `head=`, or give the encoder "
+            "without its head."
         )
     if found.output == "states":
         return embedding_aim.of_states(loaded, read, output, question)
@@ -80,11 +86,11 @@ def aim(loaded: Loaded, read: Reading, output: Float[Tensor, " batch *shape"], q
     if against is not None:
         other = found.number(against)
         if other == entry:
-            raise RefusalError(f"The target and `against=` are both '{found.word(entry)}': choose two that differ.")
+            raise RefusalError(f"The target and `against=` are both '{found.word(entry)}': choose two different ones.")
         terms.append((place, other, -1.0))
         goal = replace(goal, kind="difference", other=found.word(other))
     if found.size == 1 and target is None and against is None and bool(row[0] < 0):
-        terms = [(place, 0, -1.0)]  # a single logit below 0 says no: explain that
+        terms = [(place, 0, -1.0)]  # a single logit below 0 means no: explain that
         goal = replace(goal, word=f"not {found.word(0)}")
     notes = (*spaced(found, target, row), *unmasked(loaded, found, read, position), *written)
     return of_terms(output, tuple(terms), goal, place, (*_tied(row, entry, found, target), *notes))
@@ -108,7 +114,7 @@ def of_terms(
         return torch.stack(parts).sum(0)
 
     def chance(output: Tensor) -> Tensor:
-        if output.shape[-1] == 1:  # yes or no: a softmax over one logit is always 1
+        if output.shape[-1] == 1:  # a softmax over a single logit would always be 1
             return number(output).sigmoid()
         parts = [(output if at is None else output[:, at]).log_softmax(-1)[:, entry] for at, entry in wanted]
         return torch.stack(parts).sum(0).exp()
@@ -117,11 +123,11 @@ def of_terms(
 
 
 def _continuation(output: Tensor, read: Reading, found: Entries, question: Question) -> Aim:
-    """Aim at the sum of the logits of every token that follows, each read where the model predicts it."""
+    """Aim at the sum of the logits of all tokens that follow, each at the position that predicts it."""
     if question.against is not None or question.position is not None:
         several = f"'{question.target}' is {len(read.continued)} tokens here, and a" if question.target else "A"
         raise RefusalError(
-            f"{several} continuation is explained as a whole: leave `against=` and `position=` out, or name one token."
+            f"{several} continuation is explained as a whole: omit `against=` and `position=`, or name one token."
         )
     first = int(output.shape[1]) - len(read.continued)
     terms = tuple((first + step, token, 1.0) for step, token in enumerate(read.continued))
@@ -132,8 +138,10 @@ def _continuation(output: Tensor, read: Reading, found: Entries, question: Quest
 
 
 def _spelt_out(found: Entries, tokens: tuple[int, ...]) -> str:
-    """Return the continuation as a person reads it. In many vocabularies bytes of one character are tokens without
-    letters of their own: then it is decoded as a whole."""
+    """Return the continuation as readable text.
+
+    In many vocabularies a token can be a part of a character, so the tokens are decoded together.
+    """
     words = "".join(found.word(token) for token in tokens)
     whole = words if found.tokenizer is None else str(found.tokenizer.decode(list(tokens)))
     return whole if "\ufffd" not in whole and len(whole.strip()) < len(words.strip()) else words
@@ -142,19 +150,19 @@ def _spelt_out(found: Entries, tokens: tuple[int, ...]) -> str:
 def _where_written(
     read: Reading, found: Entries, target: str | int, place: int | None
 ) -> tuple[int | None, tuple[str, ...]]:
-    """For a sound, return the position just before the word where the decoder wrote it, and a note."""
+    """Return the position that predicts the target in the text of the decoder, and a note if that is unclear."""
     assert read.ids is not None
     entry = found.number(target)
     at = [place for place, token in enumerate(read.ids.tolist()) if token == entry and place > 0]
     if not at:
-        note = f"'{found.word(entry)}' is not among what the decoder read: it is asked for behind the last token."
+        note = f"The decoder did not write '{found.word(entry)}': its logit after the last token is explained."
         return place, (note,)
-    more = f"'{found.word(entry)}' was written {len(at)} times: explained is the first; choose with --position."
+    more = f"The decoder wrote '{found.word(entry)}' {len(at)} times: the first is explained; choose with --position."
     return at[0] - 1, (more,) if len(at) > 1 else ()
 
 
 def _tied(row: Tensor, entry: int, found: Entries, target: str | int | None) -> tuple[str, ...]:
-    """Note that several entries are equally likely, and the first of them is explained."""
+    """Return a note if several entries are equally likely, because only the first of them is explained."""
     if target is not None:
         return ()
     equal = [int(i) for i in (row == row[entry]).nonzero().flatten()]
@@ -162,17 +170,17 @@ def _tied(row: Tensor, entry: int, found: Entries, target: str | int | None) -> 
         return ()
     others = ", ".join(f"'{found.word(i)}'" for i in equal[:4] if i != entry)
     return (
-        f"{len(equal)} answers are equally likely ({others} too): explained is the first, '{found.word(entry)}'; "
+        f"{len(equal)} answers are equally likely ({others} too): the first, '{found.word(entry)}', is explained; "
         "choose with --target.",
     )
 
 
 def in_streams(captured: Captured, places: tuple[Entrance, ...]) -> Captured:
-    """Name every attention call by the streams it is between, if a model hands one stream through several stacks.
+    """Rename attention calls by their streams, if a stream passes through several stacks.
 
-    LXMERT has blocks for words, blocks for the picture, and blocks in which the two read each other: six stacks, two
-    streams. A call belongs to the stream with as many tokens as it has queries, and reads the one with as many tokens
-    as it has keys.
+    LXMERT has blocks for words, for the picture, and for both, which attend to each other: six stacks, two streams. A
+    call belongs to the stream that has as many tokens as the call has queries. It reads the stream that has as many
+    tokens as the call has keys.
     """
     known = {place.stack for place in places}
     if all(call.stack in known and call.keys_from in known for call in captured.calls) or len(places) < 2:

@@ -1,7 +1,7 @@
 """Charts of an explanation: tokens by methods, and tokens by length of path.
 
-Units differ between methods, so every column of the first is divided by its own largest number; what speaks against the
-answer is below zero. The second is exact: what the frozen network sends to the answer adds up over rows and columns.
+Units differ between methods, so every column of the first chart is divided by its own largest number. Tokens that speak
+against the answer are below zero. The second chart is exact: its rows and columns add up to the answer.
 """
 
 from __future__ import annotations
@@ -12,33 +12,23 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from attnscope.commands.explain.record import Explanation, Scored
+from attnscope.commands.explain.record import Explanation
+from attnscope.commands.explain.words import MOST_TOKENS
 from attnscope.commands.paths.vocabulary import exactly, signed, visible
-from attnscope.core.words import numeral
 
-MOST_TOKENS = 36  # rows that have room
 COLUMN, ROW = 64, 18  # pixels
 LONGEST_WORD = 18
 MOST_SENDERS = 12  # tokens in the map by length
-MOST_LENGTHS = 6  # in its caption
-SEEN = 0.01  # of the largest number: lengths after the last that reaches it are not drawn
+SEEN = 0.01  # share of the largest number; lengths after the last one above it are not drawn
 CONSTANTS, OTHERS = "constants", "other tokens"
 
 
-def reach(method: Scored) -> float:
-    """Return the largest absolute score of a method, or 1 if it has none."""
-    sizes = [abs(number) for row in method.scores for number in row if math.isfinite(number)]
-    return max(sizes, default=0.0) or 1.0
-
-
 def share_rows(found: Explanation) -> list[dict[str, Any]]:
-    """Return one row for each token and method, in reading order. Of many tokens, keep those with the highest
-    scores.
-    """
+    """Return one row for each token and method, in reading order, for the tokens with the highest scores."""
     cells: dict[tuple[str, int], list[dict[str, Any]]] = {}
     several = len(found.inputs) > 1
     for method in found.methods:
-        largest = reach(method)
+        largest = method.reach
         for token in found.tokens(method.name):
             word = visible(token.word)
             short = word if len(word) <= LONGEST_WORD else f"{word[: LONGEST_WORD - 1]}…"
@@ -50,7 +40,7 @@ def share_rows(found: Explanation) -> list[dict[str, Any]]:
                     "label": f"'{word}' (token {token.place}), {method.title}: {signed(token.score)}",
                 }
             )
-    # What is drawn at random has no say in which tokens are shown.
+    # Random scores do not choose which tokens are shown.
     knowing = {one.title for one in found.voting} or {one.title for one in found.methods}
     order = sorted(
         cells,
@@ -89,10 +79,10 @@ def explanation_map(found: Explanation, *, width: int | None = None) -> alt.Char
 
 
 def token_length_rows(found: Explanation) -> list[dict[str, Any]]:
-    """Return a row for each token and length: the tokens that send most, all others together, and constants."""
+    """Return a row for each token and length: the largest tokens, all others together, and constants."""
     split = found.lengths
     assert split is not None
-    words = next(given.tokens for given in found.inputs if given.name == split.input)
+    words = next(read.tokens for read in found.inputs if read.name == split.input)
     sizes = [max(map(abs, row)) for row in split.tokens]
     kept = sorted(sorted(range(len(words)), key=lambda place: -sizes[place])[:MOST_SENDERS])
     named = [(f"{place}  {visible(words[place])[:LONGEST_WORD]}", split.tokens[place]) for place in kept]
@@ -119,7 +109,7 @@ def length_map(found: Explanation, *, width: int | None = None) -> alt.Chart:
     rows = pd.DataFrame(token_length_rows(found))
     reach = float(rows["value"].abs().max()) or 1.0
     bare: dict[str, Any] = {"ticks": False, "domain": False, "grid": False, "labelAngle": 0}
-    # By the square root: what a token sends through heads is small beside what it sends through none.
+    # Square root, because contributions through heads are small beside those through none.
     scale = alt.Scale(type="pow", exponent=0.5, domain=[-reach, reach], domainMid=0, nice=False, range="diverging")
     legend = alt.Legend(orient="bottom", gradientLength=150, gradientThickness=8, tickCount=3)
     chart = (
@@ -137,16 +127,6 @@ def length_map(found: Explanation, *, width: int | None = None) -> alt.Chart:
     if width is not None:
         return chart.properties(width=width, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     return chart.properties(width=360, title=alt.TitleParams("Path contribution by length", fontSize=13))
-
-
-def length_caption(found: Explanation) -> str:
-    """Return the sums by length, and their total."""
-    split = found.lengths
-    assert split is not None
-    sums = ", ".join(f"{exactly(k)} {signed(v)}" for k, v in enumerate(split.sums) if k < MOST_LENGTHS)
-    more = " and so on" if len(split.sums) > MOST_LENGTHS else ""
-    total = f"All together: {numeral(split.total)}; the answer is {numeral(found.value)}."
-    return f"Sums over all rows: {sums}{more}. {total} Shades follow the square root of the number."
 
 
 def chart(found: Explanation) -> Any:

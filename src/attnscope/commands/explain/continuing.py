@@ -1,10 +1,10 @@
-"""What else can be explained than one answer: a continuation, token by token, and how alike two inputs are.
+"""Explain a continuation token by token, or the similarity of two inputs.
 
     explain(model, "The capital of France is", target=" Paris, and")          explain(model, text, generate=8)
 
-The tokens of a continuation are those of a longer target, or those that the model itself writes next. All but the last
-are read too, since each is predicted from those before it. The number is the sum of the logits of all of them; token by
-token it is one logit each, which gives a matrix of what was read by what followed.
+A continuation is a target of several tokens, or what the model writes next. The model reads all of its tokens except
+the last, because each is predicted from those before it. The explained number is the sum of all their logits. Each
+logit is explained alone too, which gives a matrix of tokens read by tokens that followed.
 """
 
 from __future__ import annotations
@@ -37,28 +37,27 @@ CHEAP = ("one backward pass", "one forward pass")  # cost of methods that explai
 FEWEST = 2
 
 
-def two_to_compare(loaded: Loaded, given: tuple[Any, ...]) -> bool:
-    """Return whether to compare two texts or two pictures: the model has no decoder to read the second and no head for
-    tokens."""
-    if len(given) != 2 or loaded.decoder_start is not None or loaded.kind in ("causal", "multimodal"):
+def two_to_compare(loaded: Loaded, sources: tuple[Any, ...]) -> bool:
+    """Return whether to compare two texts or two pictures: if there is no decoder for the second and no token head."""
+    if len(sources) != 2 or loaded.decoder_start is not None or loaded.kind in ("causal", "multimodal"):
         return False
-    media = [medium(side) is not None for side in given]
-    return all(media) or (not any(media) and all(isinstance(side, str) for side in given) and loaded.reads_text)
+    media = [medium(side) is not None for side in sources]
+    return all(media) or (not any(media) and all(isinstance(side, str) for side in sources) and loaded.reads_text)
 
 
 def of_both(
-    loaded: Loaded, given: tuple[Any, ...], question: Question, explain: Callable[[Any, Question], Explanation]
+    loaded: Loaded, sources: tuple[Any, ...], question: Question, explain: Callable[[Any, Question], Explanation]
 ) -> Explanation:
-    """Explain the similarity of two inputs on both sides, because a token of either may cause it."""
+    """Explain the similarity of two inputs by the tokens of both."""
     if question.against is not None:
-        raise RefusalError("Two inputs are compared with each other: leave `against=` out, or give one input.")
+        raise RefusalError("Two inputs are compared with each other: omit `against=`, or give one input.")
     try:
-        sides = [explain(mine, replace(question, against=other)) for mine, other in (given, (given[1], given[0]))]
+        sides = [explain(mine, replace(question, against=other)) for mine, other in (sources, sources[::-1])]
     except RefusalError as refusal:
         if any(word in str(refusal) for word in ("tokens (", "is not in the vocabulary", "There is no class")):
             raise RefusalError(
-                f"{loaded.name} ({loaded.class_name}) has a head and no embedding to compare: give one text, or the "
-                "encoder without its head."
+                f"{loaded.name} ({loaded.class_name}) has a head, so it has no embedding to compare: give one text, or "
+                "the encoder without its head."
             ) from None
         raise
     first, second = sides
@@ -76,7 +75,7 @@ def of_both(
         first,
         inputs=inputs,
         methods=methods,
-        lengths=None,  # of one side only
+        lengths=None,  # they would describe one side only
         asked=asked,
         target=asked.words,
         notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
@@ -86,13 +85,13 @@ def of_both(
 def refuse_unusable(question: Question) -> None:
     """Refuse arguments that are wrong for any model."""
     if _count(question) is not None and question.target is not None:
-        raise RefusalError("A continuation is either given (`target=`) or written (`generate=`): leave one out.")
+        raise RefusalError("`target=` gives a continuation and `generate=` lets the model write one: omit one of them.")
 
 
 def continued(loaded: Loaded, read: Reading, question: Question) -> Reading:
-    """Return the input followed by the requested continuation, if any; for a sound, by the decoder's own text."""
+    """Return the input with the requested continuation appended, or a sound with the text that the decoder writes."""
     generate = _count(question)
-    # A sound that was read here. Of a ready batch the next token is explained.
+    # Only for a sound that was read from a file: for a ready batch, the next token is explained.
     speaks = any(scene.seconds is not None for scene in read.scenes) and "decoder_input_ids" in read.batch
     if generate is not None:
         if loaded.kind == "causal":
@@ -107,13 +106,13 @@ def continued(loaded: Loaded, read: Reading, question: Question) -> Reading:
 
 
 def steps_of(whole: Run, scored: tuple[Scored, ...], chosen: tuple[Method, ...], progress: Advance) -> tuple[Step, ...]:
-    """Explain each token of the continuation by itself, with the methods that need one pass."""
+    """Explain each token of the continuation alone, with the methods that need one pass."""
     known = {method.name for method in scored}
     methods = [m for m in chosen if m.card.name in known and m.card.cost in CHEAP and m.card.group == "default"]
     if not methods:
         return ()
     terms = whole.aim.terms
-    made = []
+    steps = []
     for number, term in enumerate(terms):
         progress("token by token", number, len(terms))
         aim = of_terms(whole.captured.output, (term,), whole.aim.goal, term[0])
@@ -124,9 +123,9 @@ def steps_of(whole: Run, scored: tuple[Scored, ...], chosen: tuple[Method, ...],
             found = run_of_token.explained_by(method)
             rows.append(tuple(tuple(found[p.stack].tolist()) if p.stack in found else () for p in whole.places))
         names = tuple(method.card.name for method in methods)
-        made.append(Step(word(whole.loaded.tokenizer, term[1]), captured.value, names, tuple(rows)))
+        steps.append(Step(word(whole.loaded.tokenizer, term[1]), captured.value, names, tuple(rows)))
     progress("token by token", len(terms), len(terms))
-    return tuple(made)
+    return tuple(steps)
 
 
 def _count(question: Question) -> int | None:
@@ -134,12 +133,12 @@ def _count(question: Question) -> int | None:
     if number is None:
         return None
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST:
-        raise RefusalError(f"`generate=` takes 1 to {MOST} tokens, not {number}: choose such a number.")
+        raise RefusalError(f"`generate=` must be 1 to {MOST} tokens, not {number}.")
     return number
 
 
 def _several(loaded: Loaded, target: str) -> tuple[int, ...] | None:
-    """Return the tokens of a target of several; None if it is one token, or refused elsewhere."""
+    """Return the tokens of a target; None if it is a single token, or invalid (then it is refused elsewhere)."""
     tokenizer: Any = loaded.tokenizer
     if tokenizer is None or tokenizer.get_vocab().get(target) is not None:
         return None
@@ -150,18 +149,18 @@ def _several(loaded: Loaded, target: str) -> tuple[int, ...] | None:
     if len(ids) < FEWEST or tokenizer.unk_token_id in ids:
         return None
     if len(ids) > MOST:
-        raise RefusalError(f"The target has {len(ids)} tokens, and {MOST} are explained at most: shorten it.")
+        raise RefusalError(f"The target has {len(ids)} tokens, and at most {MOST} can be explained: shorten it.")
     return ids
 
 
 def _behind(loaded: Loaded, read: Reading, ids: tuple[int, ...]) -> Reading:
-    """Append the tokens to the text; the last is predicted and not read."""
+    """Append all tokens but the last to the text: the last is predicted and not read."""
     before: Tensor = read.batch["input_ids"]
     longer = torch.cat([before, before.new_tensor([ids[:-1]])], dim=1)
     if loaded.positions is not None and longer.shape[1] > loaded.positions:
         raise RefusalError(
-            f"The text and its continuation have {longer.shape[1]} tokens and {loaded.name} reads {loaded.positions} "
-            "at most: shorten one of them."
+            f"The text and its continuation have {longer.shape[1]} tokens, and {loaded.name} reads at most "
+            f"{loaded.positions}: shorten one of them."
         )
     batch = {**read.batch, "input_ids": longer}
     if isinstance(batch.get("attention_mask"), Tensor):
@@ -169,15 +168,15 @@ def _behind(loaded: Loaded, read: Reading, ids: tuple[int, ...]) -> Reading:
     for name in set(batch) - {"input_ids", "attention_mask"}:
         value = batch[name]
         if isinstance(value, Tensor) and value.shape[:2] == before.shape:
-            raise RefusalError(f"The batch holds {name} for every token, which a continuation has not: leave it out.")
+            raise RefusalError(f"The batch has {name} for every token, and a continuation has none: omit it.")
     words = tuple(word(loaded.tokenizer, int(i)) for i in longer[0])
     return replace(read, batch=batch, ids=longer[0], words=words, continued=ids)
 
 
 def _written(loaded: Loaded, read: Reading, count: int) -> tuple[int, ...]:
-    """Return the tokens that the model writes next, greedily."""
+    """Return the tokens that the model writes next by greedy decoding."""
     if "input_ids" not in read.batch:
-        raise RefusalError(f"{loaded.name} ({loaded.class_name}) writes no text of this: leave `generate=` out.")
+        raise RefusalError(f"{loaded.name} ({loaded.class_name}) cannot continue this input: omit `generate=`.")
     model: Any = loaded.model
     ids: Tensor = read.batch["input_ids"]
     made: list[int] = []
@@ -192,23 +191,23 @@ def _written(loaded: Loaded, read: Reading, count: int) -> tuple[int, ...]:
             ids = torch.cat([ids, ids.new_tensor([[token]])], dim=1)
             if loaded.positions is not None and ids.shape[1] > loaded.positions:
                 raise RefusalError(
-                    f"The text and {count} tokens behind it are more than the {loaded.positions} that {loaded.name} "
-                    "reads: shorten the text, or ask for fewer."
+                    f"The text and {count} more tokens exceed the {loaded.positions} that {loaded.name} reads: shorten "
+                    "the text, or generate fewer."
                 )
     return tuple(made)
 
 
 def _of_decoder(loaded: Loaded, read: Reading, count: int) -> Reading:
-    """Take the tokens that the decoder read as the continuation: each is predicted one position earlier."""
+    """Use the tokens that the decoder read as the continuation. Each is predicted one position earlier."""
     ids = read.batch.get("decoder_input_ids")
     if not isinstance(ids, Tensor):
         raise RefusalError(
-            f"{loaded.name} ({loaded.class_name}) writes no text: leave `generate=` out, or choose a language model."
+            f"{loaded.name} ({loaded.class_name}) writes no text: omit `generate=`, or choose a language model."
         )
     first = read.opening
     row = tuple(int(token) for token in ids[0, first : first + count])
     if not row:
-        raise RefusalError("The decoder has read no token that could be explained: give a longer target.")
+        raise RefusalError("The decoder read no token that can be explained: give a longer target.")
     shorter = ids[:, : first + len(row) - 1]
     batch = {**read.batch, "decoder_input_ids": shorter}
     if isinstance(batch.get("decoder_attention_mask"), Tensor):

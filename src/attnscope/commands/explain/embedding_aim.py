@@ -1,9 +1,9 @@
-"""Numbers of models that give states and no logits: the norm of an embedding, how alike two are, a linear head on it.
+"""Choose the number to explain for models without logits: the norm of an embedding, a similarity, or a linear head.
 
-The embedding of a text is the mean of its states, as in sentence encoders; that of a picture is the state of its [CLS],
-if there is one. Two towers (CLIP) give the likeness of a picture and a text themselves.
+The embedding of a text is the mean of its states, as in sentence encoders. The embedding of a picture is the state of
+[CLS], or the mean if there is no [CLS]. Models with two towers (CLIP) compute the similarity of picture and text.
 
-A linear head gives classes to a backbone without any. It is trained in seconds on embeddings:
+A linear head adds classes to a backbone that has none. These forms are accepted:
 
     head.safetensors        weight [class, width], bias [class] (default 0), in its metadata labels as JSON
     {"weight": ..., "bias": ..., "labels": ["nominal", "defect"]}       nn.Linear(width, classes)       an array
@@ -30,7 +30,6 @@ from attnscope.hf.anatomy.example import run
 from attnscope.hf.intercepting.owners import first_output
 from attnscope.hf.intercepting.restoring import evaluating, without_cache, without_gradients
 from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.one_input import reading_of
 from attnscope.hf.loading.one_text import Reading, asked
 from attnscope.hf.loading.outputs import Entries
 
@@ -49,7 +48,7 @@ class LinearHead:
 
 
 def linear_head(source: Any) -> LinearHead:
-    """Return the head that `source` is, or that the file of that name holds."""
+    """Return a head from a file, an nn.Linear, a mapping or an array."""
     if isinstance(source, LinearHead):
         return source
     if isinstance(source, str | Path):
@@ -58,7 +57,7 @@ def linear_head(source: Any) -> LinearHead:
         return _checked(source.weight.detach(), None if source.bias is None else source.bias.detach(), ())
     if isinstance(source, Mapping):
         if "weight" not in source:
-            raise RefusalError("A head is a mapping with weight, bias and labels, and weight is missing: give it.")
+            raise RefusalError("The mapping of a head needs weight [class, width]; bias and labels are optional.")
         return _checked(source["weight"], source.get("bias"), tuple(map(str, source.get("labels", ()))))
     return _checked(source, None, ())
 
@@ -72,12 +71,12 @@ def _of_file(path: Path) -> tuple[Tensor, Tensor | None, tuple[str, ...]]:
         with safe_open(str(path), framework="pt") as stored:
             named = {name: stored.get_tensor(name) for name in stored.keys() if name in ("weight", "bias")}  # noqa: SIM118
             labels = json.loads((stored.metadata() or {}).get("labels", "[]"))
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise RefusalError(
-            f"'{path}' is not a safetensors file of a head ({type(error).__name__}): save weight and bias in one."
+            f"'{path}' cannot be read as a safetensors file ({type(error).__name__}): save weight and bias in one."
         ) from None
     if "weight" not in named:
-        raise RefusalError(f"'{path}' holds no weight: a head is weight [class, width] and bias [class].")
+        raise RefusalError(f"'{path}' has no weight: save weight [class, width] and bias [class] in it.")
     return named["weight"], named.get("bias"), tuple(map(str, labels)) if isinstance(labels, list) else ()
 
 
@@ -86,11 +85,14 @@ def _checked(weight: Any, bias: Any, labels: tuple[str, ...]) -> LinearHead:
         matrix = torch.as_tensor(weight).detach().double()
         shift = torch.zeros(len(matrix)) if bias is None else torch.as_tensor(bias).detach().flatten()
     except (TypeError, ValueError, RuntimeError):
-        raise RefusalError(f"A head is an array of numbers [class, width], not a {type(weight).__name__}.") from None
+        raise RefusalError(
+            f"The weight of a head must be an array [class, width], not a {type(weight).__name__}."
+        ) from None
     matrix = matrix[None] if matrix.ndim == 1 else matrix
     if matrix.ndim != 2 or len(shift) != len(matrix) or not bool(matrix.isfinite().all() & shift.isfinite().all()):
         raise RefusalError(
-            "A head is a finite weight [class, width] with a bias for every class: check the shapes of what was given."
+            "The classification head needs a finite weight [class, width] and a bias for every class: check their "
+            "shapes and values."
         )
     if labels and len(labels) != len(matrix):
         raise RefusalError(f"The head has {len(matrix)} classes and {len(labels)} labels: give a label for each.")
@@ -98,19 +100,19 @@ def _checked(weight: Any, bias: Any, labels: tuple[str, ...]) -> LinearHead:
 
 
 def two_towers(read: Reading, output: Tensor) -> bool:
-    """Return whether a picture and a text went in, and their likeness came out."""
+    """Return whether the model read a picture and a text and returned their similarity."""
     return bool(read.scenes) and read.ids is not None and output.shape == (1, 1) and "input_ids" in read.batch
 
 
 def of_two_towers(loaded: Loaded, output: Tensor, question: Question) -> Aim:
-    if any(one is not None for one in (question.target, question.against, question.position, question.head)):
+    if any(part is not None for part in (question.target, question.against, question.position, question.head)):
         raise RefusalError(
-            f"{loaded.class_name} says how alike a picture and a text are: leave out `target=`, `against=`, "
+            f"{loaded.class_name} returns the similarity of a picture and a text: omit `target=`, `against=`, "
             "`position=` and `head=`."
         )
 
     # scale * cosine + bias: the scale is stored as its logarithm (arXiv:2103.00020), the bias is optional
-    # (arXiv:2303.15343). A trained scale is about a hundred: a sigmoid of it is always 1, the cosine is not.
+    # (arXiv:2303.15343). A trained scale is about 100, at which a sigmoid is always 1, so the cosine is used instead.
     scale, bias = (getattr(loaded.model, name, None) for name in ("logit_scale", "logit_bias"))
     factor = float(scale.detach().exp()) if isinstance(scale, Tensor) else 1.0
     shift = float(bias.detach()) if isinstance(bias, Tensor) else 0.0
@@ -125,9 +127,9 @@ def of_two_towers(loaded: Loaded, output: Tensor, question: Question) -> Aim:
 
 
 def of_states(loaded: Loaded, read: Reading, output: Tensor, question: Question) -> Aim:
-    """Aim at a number of an embedding: for sentence encoders, and for backbones of pictures."""
+    """Aim at a number that is computed from the embedding of a sentence encoder or of a vision backbone."""
     if question.position is not None:
-        raise RefusalError(f"{loaded.class_name} gives states, of which the mean is taken: leave `position=` out.")
+        raise RefusalError(f"{loaded.class_name} has no logits, so its mean state is explained: omit `position=`.")
     pooled, spread, what = _pooling(read, output)
     if question.head is not None:
         return _of_head(linear_head(question.head), loaded, output, question, (pooled, spread, what))
@@ -135,20 +137,19 @@ def of_states(loaded: Loaded, read: Reading, output: Tensor, question: Question)
     own = pooled(output)[0]
     if target is not None and against is not None:
         raise RefusalError(
-            f"{loaded.class_name} gives states and no logits: a number of them (`target=`) and how alike two inputs "
-            "are (`against=`, or a second input) are two questions: leave one out."
+            f"{loaded.class_name} has no logits: explain either one entry of its embedding (`target=`) or the "
+            "similarity of two inputs (`against=`, or a second input)."
         )
     if isinstance(target, int) or (target is not None and target.isdecimal()):
         return _of_entry(int(target), pooled, spread, what, own)
     if target not in (None, NORM):
         raise RefusalError(
-            f"{loaded.class_name} gives states and no logits: leave `target=` out (the norm of the {what} is "
-            "explained), give the number of an entry of it, `against=` another of its kind to explain how alike they "
-            "are, or a linear `head=`."
+            f"{loaded.class_name} has no logits: omit `target=` to explain the norm of its {what}, give the number of "
+            "an entry of it, give another input as `against=` to explain their similarity, or give a linear `head=`."
         )
     if against is None:
         states = "one state for the whole input" if output.ndim == 2 else "states"
-        note = f"{loaded.class_name} gives {states} and no logits: explained is the norm of the {what}."
+        note = f"{loaded.class_name} gives {states} and no logits: the norm of the {what} is explained."
         unit = own / own.norm().clamp_min(torch.finfo(own.dtype).tiny)
 
         def size(states: Tensor) -> Tensor:
@@ -158,12 +159,12 @@ def of_states(loaded: Loaded, read: Reading, output: Tensor, question: Question)
         return Aim(size, spread(unit), Asked("norm", of=what), None, size, (note,))
     if medium(against) is None and not isinstance(against, str):
         raise RefusalError(
-            f"{loaded.class_name} gives states and no logits: `against=` is another text or picture, not of "
-            f"type {type(against).__name__}."
+            f"{loaded.class_name} has no logits, so `against=` must be another text or picture, not a "
+            f"{type(against).__name__}."
         )
     other, name = _embedding(loaded, against, question)
     note = (
-        f"{loaded.class_name} gives states and no logits: explained is how alike the two are, the cosine of "
+        f"{loaded.class_name} gives states and no logits: the similarity of the two inputs is explained, the cosine of "
         f"the {what} of each."
     )
     unit = other / (other.norm() * own.norm()).clamp_min(torch.finfo(own.dtype).tiny)
@@ -176,7 +177,7 @@ def of_states(loaded: Loaded, read: Reading, output: Tensor, question: Question)
 
 
 def _of_entry(entry: int, pooled: Pooled, spread: Callable[[Tensor], Tensor], what: str, own: Tensor) -> Aim:
-    """Aim at one number of the embedding: a channel, or one of the scores that some models give."""
+    """Aim at one entry of the embedding: a channel, or one of the scores that some models return."""
     if not 0 <= entry < len(own):
         raise RefusalError(f"The {what} has entries 0 to {len(own) - 1}, not {entry}: choose one of them.")
     unit = torch.zeros_like(own)
@@ -198,8 +199,8 @@ def _of_head(
     width = pooled(output).shape[1]
     if weight.shape[1] != width:
         raise RefusalError(
-            f"The head reads {weight.shape[1]} numbers and the {what} of {loaded.class_name} has {width}: give the "
-            "head that was trained on it."
+            f"The head expects {weight.shape[1]} numbers, and the {what} of {loaded.class_name} has {width}: give a "
+            "head that was trained on this model."
         )
     target, against = asked("target", question.target), asked("against", question.against)
     found = head.entries()
@@ -210,11 +211,11 @@ def _of_head(
     if against is not None:
         other = found.number(against)
         if other == entry:
-            raise RefusalError(f"The target and `against=` are both '{found.word(entry)}': choose two that differ.")
+            raise RefusalError(f"The target and `against=` are both '{found.word(entry)}': choose two different ones.")
         weights[other] = -1.0
         goal = replace(goal, kind="difference", other=found.word(other))
     if len(weight) == 1 and target is None and bool(row[0] < 0):
-        weights = {0: -1.0}  # a single logit below 0 says no: explain that
+        weights = {0: -1.0}  # a single logit below 0 means no: explain that
         goal = Asked("logit", f"not {found.word(0)}", where=goal.where)
     mixed = torch.stack([amount * weight[index] for index, amount in weights.items()]).sum(0)
     constant = sum(amount * bias[index] for index, amount in weights.items())
@@ -231,11 +232,11 @@ def _of_head(
 
 
 def _pooling(read: Reading, output: Tensor) -> tuple[Pooled, Callable[[Tensor], Tensor], str]:
-    """Return the embedding as a function of the output, a functional of it as one of the output, and its name."""
+    """Return how to compute the embedding from the output, how to spread its gradient over the output, and its name."""
     if output.ndim == 2:
         return (lambda output: output), (lambda unit: unit.expand(output.shape).clone()), "embedding"
     if output.ndim != 3:
-        raise RefusalError("The output is no row of states and no embedding: choose a model with a head.")
+        raise RefusalError("The output is neither states nor an embedding: choose a model with a head.")
     grid = next((scene.grid for scene in read.scenes if scene.kind == "image"), None)
     if grid is not None and read.ids is None and output.shape[1] > grid[0] * grid[1]:
 
@@ -250,7 +251,7 @@ def _pooling(read: Reading, output: Tensor) -> tuple[Pooled, Callable[[Tensor], 
 
 
 def _embedding(loaded: Loaded, other: Any, question: Question) -> tuple[Float[Tensor, " width"], str]:
-    read = reading_of(loaded, other, question.bos, processor=question.processor)
+    read = question.read(loaded, other)
     with evaluating(loaded.model), without_cache(loaded.model), without_gradients():
         output = first_output(run(loaded.model, read.batch))
     name = read.scenes[0].name if read.scenes else str(other)

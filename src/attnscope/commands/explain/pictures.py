@@ -1,147 +1,164 @@
-"""The matrix of a continuation: the score of every token that was read (columns) for every token that followed (rows).
+"""Drawings of an explanation: patches over a picture, a sound as bars over time, and the matrix of a continuation.
 
-Each row is divided by its own largest score, because logits differ from token to token. The columns of a sound are
-times. Of a long text, the columns are the tokens with the highest scores in any row.
+Patches and moments are shaded relative to their largest score. Leading tokens ([CLS], registers) often have higher
+scores and are listed separately. The matrix has a row for every token that followed and a column for every token that
+was read; each row is divided by its own largest score, because logits differ from token to token.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from attnscope.commands.explain.record import Explanation, Input
 from attnscope.commands.paths.vocabulary import signed, visible
 from attnscope.core.words import numeral
+from attnscope.reports.colours import STEPS
+from attnscope.reports.tabs import Cell, Drawing, Label, Shade
+from attnscope.reports.terminal import BLOCKS
 
-# Pictures and sounds with the score of every part laid over them: geometry for a page and for a terminal.
-#
-# Patches are cells of one unit in a drawing of rows x columns; a sound is a row of bars over time. Both are shaded by
-# the largest score among patches or moments. Leading tokens ([CLS], registers) often have higher scores and are listed
-# separately.
-
-MOST_BARS = 150
-WIDE, HIGH, FOOT = 1000, 150, 34  # height of the drawing of a sound, and of its time axis
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One patch: its place, the strength and sign of its colour, and its tooltip."""
-
-    x: int
-    y: int
-    strength: str
-    side: str
-    reading: str
+WIDTH = 1000  # width of a broad drawing
+BAR_HEIGHT, AXIS_HEIGHT = 150, 34  # heights of the bars and of the time axis, in the drawing of a sound
+MOST_BARS, MOST_LETTERS = 150, 75  # bars of a sound on a page and in a terminal
+LETTERS = " ░▒▓█"  # shades of patches, for consoles without colour
+MOST_COLUMNS, MOST_ROWS = 48, 64  # columns and rows of a matrix
+ROW_LABELS, COLUMN_LABELS, ROW = 150, 110, 22  # in a matrix: width and height of labels, height of a row
+FAINT = 0.02  # share of the largest; cells below it would be nearly white
+LONGEST_WORD = 14
 
 
-@dataclass(frozen=True)
-class Overlay:
-    rows: int
-    columns: int
-    shown: str | None
-    cells: tuple[Cell, ...]
-    said: str
-
-
-@dataclass(frozen=True)
-class Bar:
-    x: str
-    y: str
-    width: str
-    height: str
-    side: str
-    reading: str
-
-
-@dataclass(frozen=True)
-class Tick:
-    x: str
-    label: str
-
-
-@dataclass(frozen=True)
-class Strip:
-    """A sound over time."""
-
-    bars: tuple[Bar, ...]
-    ticks: tuple[Tick, ...]
-    middle: str  # of bars that point up and down
-    said: str
-
-
-def overlay(read: Input, numbers: tuple[float, ...]) -> Overlay | None:
+def patches(read: Input, numbers: Sequence[float], label: str = "") -> Drawing | None:
     """Return cells over a picture, or None if the layout of its patches is unknown."""
     if read.grid is None or not numbers:
         return None
     rows, columns = read.grid
-    patches = numbers[read.before :]
-    largest = largest_of(patches)
+    scores = [_finite(number) for number in numbers[read.before :]]
+    largest = largest_of(scores)
     cells = tuple(
         Cell(
             place % columns,
             place // columns,
-            f"{min(abs(number) / largest, 1.0):.3f}",
-            "for" if number >= 0 else "against",
+            1,
+            1,
+            min(abs(number) / largest, 1.0),
+            number < 0,
             f"patch {place // columns},{place % columns} (row, column): {signed(number)}, {number / largest:.0%} of "
             "the largest patch",
         )
-        for place, number in enumerate(map(_finite, patches))
+        for place, number in enumerate(scores)
     )
     total = math.fsum(abs(_finite(number)) for number in numbers)
-    apart = math.fsum(abs(_finite(number)) for number in numbers[: read.before])
-    before = f" {apart / total:.0%} of it fell on what is no patch." if read.before and total else ""
-    said = f"{rows} x {columns} patches; the largest is {numeral(largest)}.{before}"
-    return Overlay(rows, columns, read.shown, cells, said)
+    leading = math.fsum(abs(_finite(number)) for number in numbers[: read.before])
+    elsewhere = f" {leading / total:.0%} of all scores belong to leading tokens." if read.before and total else ""
+    return Drawing(
+        "What every patch did, beside the picture as the model read it",
+        columns,
+        rows,
+        cells,
+        picture=read.shown or "",
+        label=label,
+        caption=f"{rows} x {columns} patches; the largest score is {numeral(largest)}.{elsewhere}",
+        lines_of_text=tuple(_patch_row(cells[row * columns : (row + 1) * columns], cells) for row in range(rows)),
+    )
 
 
-def strip(read: Input, numbers: tuple[float, ...]) -> Strip | None:
-    """Return bars over time, each for several moments if there are many. Silence after the end is left out, with a
-    note.
+def _patch_row(row: Sequence[Cell], cells: Sequence[Cell]) -> tuple[Shade, ...]:
+    """Draw a patch as two letters, which are nearly square and get darker with the score."""
+    diverging = any(cell.against for cell in cells)
+    shades = []
+    for cell in row:
+        share = float(f"{cell.opacity:.3f}") * (-1 if cell.against else 1)
+        step = round(((1 + share) / 2 if diverging else share) * (STEPS - 1))
+        letter = LETTERS[round(max(share, 0.0) * (len(LETTERS) - 1))]
+        shades.append(Shade(letter * 2, f"{'d' if diverging else 'q'}{step}"))
+    return tuple(shades)
+
+
+def sound(read: Input, numbers: Sequence[float], label: str = "") -> Drawing | None:
+    """Return bars over time, each for several moments if there are many, or None if `read` is not a sound.
+
+    Silence after the end of the sound is not drawn; the caption says how much of the scores it has.
     """
     if read.kind != "sound" or not numbers or read.step is None:
         return None
-    lasting = read.window or 0.0 if read.seconds is None else min(read.seconds, read.window or read.seconds)
-    heard = min(len(numbers), max(1, math.ceil(lasting / read.step - 1e-9)))
+    length = read.window or 0.0 if read.seconds is None else min(read.seconds, read.window or read.seconds)
+    heard = min(len(numbers), max(1, math.ceil(length / read.step - 1e-9)))
     together = max(1, math.ceil(heard / MOST_BARS))
-    sums = binned(numbers[:heard], together)
+    sums = _sums(numbers[:heard], together)
     largest = largest_of(sums)
-    both = min(sums) < 0
-    middle = HIGH / 2 if both else float(HIGH)
-    width = WIDE / len(sums)
+    middle = BAR_HEIGHT / 2 if min(sums) < 0 else float(BAR_HEIGHT)
+    width = WIDTH / len(sums)
     bars = []
     for place, number in enumerate(sums):
         size = min(abs(number) / largest, 1.0) * (middle - 2)
         begin, end = place * together * read.step, min((place + 1) * together, heard) * read.step
-        bars.append(
-            Bar(
-                f"{place * width:.2f}",
-                f"{middle - size if number >= 0 else middle:.2f}",
-                f"{max(width - 0.8, 0.6):.2f}",
-                f"{max(size, 0.5):.2f}",
-                "for" if number >= 0 else "against",
-                f"{begin:.2f} to {end:.2f} s: {signed(number)}, {number / largest:.0%} of the largest",
-            )
-        )
-    ticks = time_ticks(heard * read.step)
-    total, behind = (math.fsum(abs(_finite(n)) for n in some) for some in (numbers, numbers[heard:]))
+        reading = f"{begin:.2f} to {end:.2f} s: {signed(number)}, {number / largest:.0%} of the largest"
+        y = middle - size if number >= 0 else middle
+        bars.append(Cell(place * width, y, max(width - 0.8, 0.6), max(size, 0.5), 1.0, number < 0, reading))
+    ticks = _ticks(heard * read.step)
+    total, after = (math.fsum(abs(_finite(number)) for number in part) for part in (numbers, numbers[heard:]))
     silent = (
-        f" {behind / total:.0%} of it fell on the silence behind the end." if total and heard < len(numbers) else ""
+        f" {after / total:.0%} of all scores belong to the silence after the end."
+        if total and heard < len(numbers)
+        else ""
     )
-    said = f"A bar is {together * read.step:.2g} s ({together} of the model's {len(numbers)} moments).{silent}"
-    return Strip(tuple(bars), ticks, f"{middle:.2f}", said)
+    return Drawing(
+        "What every moment did",
+        WIDTH,
+        BAR_HEIGHT + AXIS_HEIGHT,
+        tuple(bars),
+        labels=_tick_labels(ticks, 0, BAR_HEIGHT + AXIS_HEIGHT - 8),
+        lines=(*((x * WIDTH, 0.0, x * WIDTH, BAR_HEIGHT + 6.0) for x, _ in ticks), (0.0, middle, WIDTH, middle)),
+        broad=True,
+        label=label,
+        caption=f"A bar is {together * read.step:.2g} s ({together} of the model's {len(numbers)} moments).{silent}",
+        lines_of_text=_bar_rows(bars, ticks),
+    )
 
 
-def time_ticks(seconds: float) -> tuple[Tick, ...]:
-    every = next(one for one in (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1e9) if seconds / one <= 14)
-    count = int(seconds / every + 1e-9)
-    return tuple(Tick(f"{n * every / seconds * WIDE:.2f}", f"{n * every:g}") for n in range(count + 1))
+def _bar_rows(bars: Sequence[Cell], ticks: Sequence[tuple[float, str]]) -> tuple[tuple[Shade, ...], ...]:
+    """Draw a sound as one row of bars, the highest of each group, and a row of seconds below it."""
+    width = min(MOST_LETTERS, len(bars))
+    heights = [0.0] * width
+    for place, bar in enumerate(bars):
+        group = place * width // len(bars)
+        heights[group] = max(heights[group], 0.0 if bar.against else bar.height)
+    top = max(heights) or 1.0
+    letters = "".join(BLOCKS[round(height / top * (len(BLOCKS) - 1))] for height in heights)
+    axis = ""
+    for x, text in ticks:
+        column = round(x * (width - 1))
+        if column > len(axis) or not axis:
+            axis = axis.ljust(column) + text
+    return (Shade(letters),), (Shade(f"{axis} s", mark="dim"),)
 
 
-def binned(numbers: tuple[float, ...], together: int) -> list[float]:
+def _ticks(seconds: float) -> list[tuple[float, str]]:
+    """Return at most 15 times as shares of the length, with their labels."""
+    interval = next(size for size in (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1e9) if seconds / size <= 14)
+    amount = int(seconds / interval + 1e-9)
+    return [(n * interval / seconds, f"{n * interval:g}") for n in range(amount + 1)]
+
+
+def _tick_labels(ticks: Sequence[tuple[float, str]], left: int, y: int) -> tuple[Label, ...]:
+    """Return labels at their ticks. The first starts at its tick, and one at the edge ends at its tick."""
+    return tuple(
+        Label(
+            left + x * (WIDTH - left),
+            y,
+            f"{text} s" if place == 0 else text,
+            "start" if place == 0 else "end" if x > 0.99 else "middle",
+        )
+        for place, (x, text) in enumerate(ticks)
+    )
+
+
+def _sums(numbers: Sequence[float], together: int) -> list[float]:
     return [math.fsum(map(_finite, numbers[begin : begin + together])) for begin in range(0, len(numbers), together)]
 
 
-def largest_of(numbers: tuple[float, ...] | list[float]) -> float:
+def largest_of(numbers: Sequence[float]) -> float:
+    """Return the largest absolute value, or 1 if all are zero."""
     return max((abs(_finite(number)) for number in numbers), default=0.0) or 1.0
 
 
@@ -149,131 +166,80 @@ def _finite(number: float) -> float:
     return number if math.isfinite(number) else 0.0
 
 
-MOST_COLUMNS, MOST_MOMENTS, MOST_ROWS = 48, 150, 64
-LEFT, ROW, MATRIX_WIDE = 150, 22, 1000  # of the drawing: width of the row labels, height of a row, width of all columns
-HEAD, MATRIX_FOOT = 110, 30  # labels of columns above, or time below
-LONGEST_WORD = 14
-
-
-@dataclass(frozen=True)
-class Place:
-    """A cell, and its tooltip."""
-
-    x: str
-    y: str
-    width: str
-    height: str
-    strength: str
-    side: str
-    reading: str
-
-
-@dataclass(frozen=True)
-class Label:
-    x: str
-    y: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Matrix:
-    name: str
-    height: int
-    rows: tuple[Label, ...]
-    columns: tuple[Label, ...]
-    ticks: tuple[Tick, ...]
-    cells: tuple[Place, ...]
-    said: str
-
-    @property
-    def against(self) -> bool:
-        """Whether any cell is negative."""
-        return any(cell.side == "against" for cell in self.cells)
-
-
-def matrices(found: Explanation, method: str) -> tuple[Matrix, ...]:
-    """Return a matrix for each input that the method scores; empty without a continuation or without scores of it."""
+def matrices(found: Explanation, method: str) -> tuple[Drawing, ...]:
+    """Return a matrix for each input that the method scores; nothing if there is no continuation, or no score of it."""
     if not found.steps or method not in found.steps[0].methods:
         return ()
-    made = []
+    drawings = []
     for place, read in enumerate(found.inputs):
         rows = [step.of(method)[place] for step in found.steps[:MOST_ROWS]]
         if all(rows) and any(any(row) for row in rows):
-            made.append(_drawn(found, read, rows))
-    return tuple(made)
+            drawings.append(_matrix(found, read, rows))
+    return tuple(drawings)
 
 
-def _drawn(found: Explanation, read: Input, rows: list[tuple[float, ...]]) -> Matrix:
-    sound = read.kind == "sound" and read.step is not None
-    numbers, names, said = _moments(read, rows) if sound else _tokens(read, rows)
+def _matrix(found: Explanation, read: Input, rows: list[tuple[float, ...]]) -> Drawing:
+    in_time = read.kind == "sound" and read.step is not None
+    numbers, names, length, caption = _moments(read, rows) if in_time else _columns(read, rows)
     longest = max((len(_short(name)) for name in names), default=0)
-    top, count = (10 if sound else min(HEAD, 24 + 8 * longest)), len(names)
-    width = min((MATRIX_WIDE - LEFT) / count, 40.0) if not sound else (MATRIX_WIDE - LEFT) / count
-    words = [_short(step.word) for step in found.steps[: len(rows)]]
+    top = 10 if in_time else min(COLUMN_LABELS, 24 + 8 * longest)
+    width = (WIDTH - ROW_LABELS) / len(names)
+    width = width if in_time else min(width, 40.0)
     cells = []
     for y, (row, step) in enumerate(zip(numbers, found.steps, strict=False)):
         largest = largest_of(row)
         for x, number in enumerate(row):
             share = number / largest
-            if abs(share) >= 0.02:  # smaller shares would be nearly white
-                cells.append(
-                    Place(
-                        f"{LEFT + x * width:.1f}",
-                        f"{top + y * ROW}",
-                        f"{width:.2f}",
-                        f"{ROW - 2}",
-                        f"{min(abs(share), 1.0):.2f}",
-                        "for" if share >= 0 else "against",
-                        f"'{visible(step.word)}' from {names[x]}: {signed(number)}, {share:.0%} of the largest",
-                    )
-                )
-    labels = tuple(Label(f"{LEFT - 8}", f"{top + y * ROW + 15}", word) for y, word in enumerate(words))
-    heads = (
-        ()
-        if sound
-        else tuple(Label(f"{LEFT + (x + 0.5) * width:.1f}", f"{top - 6}", _short(name)) for x, name in enumerate(names))
+            if abs(share) >= FAINT:
+                reading = f"'{visible(step.word)}' from {names[x]}: {signed(number)}, {share:.0%} of the largest"
+                box = (ROW_LABELS + x * width, top + y * ROW, width, ROW - 2)
+                cells.append(Cell(*box, min(abs(share), 1.0), share < 0, reading))
+    height = top + len(rows) * ROW + (30 if in_time else 4)
+    labels = [
+        Label(ROW_LABELS - 8, top + y * ROW + 15, _short(step.word), "end")
+        for y, step in enumerate(found.steps[: len(rows)])
+    ]
+    ticks = _ticks(length) if in_time else []
+    labels += _tick_labels(ticks, ROW_LABELS, height - 8)
+    if not in_time:
+        places = (ROW_LABELS + (x + 0.5) * width for x in range(len(names)))
+        labels += [Label(x, top - 6, _short(name), "start", True) for x, name in zip(places, names, strict=True)]
+    across = [ROW_LABELS + x * (WIDTH - ROW_LABELS) for x, _ in ticks]
+    return Drawing(
+        "What every token that was read did for every token that followed",
+        WIDTH,
+        height,
+        tuple(cells),
+        labels=tuple(labels),
+        lines=tuple((x, 8.0, x, height - 24.0) for x in across),
+        broad=True,
+        title=f"From {f'the {read.name}' if len(found.inputs) > 1 else 'what was read'} to what followed",
+        caption=caption,
+        key=("for the token of the row", *["against it"] * any(cell.against for cell in cells)),
     )
-    ticks: tuple[Tick, ...] = ()
-    if sound:
-        lasting = float(len(numbers[0])) * _together(read, rows) * (read.step or 0.0)
-        ticks = tuple(
-            Tick(f"{LEFT + float(tick.x) / MATRIX_WIDE * (MATRIX_WIDE - LEFT):.1f}", tick.label)
-            for tick in time_ticks(lasting)
-        )
-    return Matrix(
-        read.name, top + len(rows) * ROW + (MATRIX_FOOT if sound else 4), labels, heads, ticks, tuple(cells), said
-    )
 
 
-def _heard(read: Input) -> int:
-    """Return the number of moments before the sound ends."""
-    if read.seconds is None or read.step is None:
-        return len(read.tokens)
-    return min(len(read.tokens), max(1, math.ceil(read.seconds / read.step - 1e-9)))
-
-
-def _together(read: Input, rows: list[tuple[float, ...]]) -> int:
-    return max(1, math.ceil(min(_heard(read), len(rows[0])) / MOST_MOMENTS))
-
-
-def _moments(read: Input, rows: list[tuple[float, ...]]) -> tuple[list[list[float]], list[str], str]:
-    heard, together, step = _heard(read), _together(read, rows), read.step or 0.0
-    numbers = [binned(row[:heard], together) for row in rows]
+def _moments(read: Input, rows: list[tuple[float, ...]]) -> tuple[list[list[float]], list[str], float, str]:
+    """Return sums over moments until the sound ends, the time of each sum, the time of all of them, and a caption."""
+    step = read.step or 0.0
+    heard = len(read.tokens)
+    if read.seconds is not None:
+        heard = min(heard, max(1, math.ceil(read.seconds / step - 1e-9)))
+    together = max(1, math.ceil(min(heard, len(rows[0])) / MOST_BARS))
+    numbers = [_sums(row[:heard], together) for row in rows]
     names = [f"{n * together * step:.2f} s" for n in range(len(numbers[0]))]
-    return numbers, names, "Time runs to the right; every row is divided by its largest number."
+    length = float(len(numbers[0])) * together * step
+    return numbers, names, length, "Time runs to the right; every row is divided by its largest number."
 
 
-def _tokens(read: Input, rows: list[tuple[float, ...]]) -> tuple[list[list[float]], list[str], str]:
-    """Return the columns with the highest scores in any row, in reading order."""
+def _columns(read: Input, rows: list[tuple[float, ...]]) -> tuple[list[list[float]], list[str], float, str]:
+    """Return the columns with the highest scores in any row, in reading order, with their names and a caption."""
     sizes = [max(abs(row[place]) / largest_of(row) for row in rows) for place in range(len(rows[0]))]
     kept = sorted(sorted(range(len(sizes)), key=lambda place: -sizes[place])[:MOST_COLUMNS])
     some = f" Shown are {len(kept)} of {len(sizes)} tokens." if len(kept) < len(sizes) else ""
-    numbers = [[row[place] if math.isfinite(row[place]) else 0.0 for place in kept] for row in rows]
-    return (
-        numbers,
-        [visible(read.tokens[place]) for place in kept],
-        f"Every row is divided by its largest number.{some}",
-    )
+    numbers = [[_finite(row[place]) for place in kept] for row in rows]
+    names = [visible(read.tokens[place]) for place in kept]
+    return numbers, names, 0.0, f"Every row is divided by its largest number.{some}"
 
 
 def _short(word: str) -> str:

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from attnscope.core.decoding import FieldError
+from attnscope.commands.explain.checks import check
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.ranges import Finite, Index, Positive, Provenance, Several, Size
 from attnscope.reports.record import Record
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Asked:
-    """The parts of the target. `Explanation.target` is the same as a sentence."""
+    """The parts of the target. `Explanation.target` describes it in words."""
 
     kind: Literal["logit", "difference", "continuation", "norm", "entry", "similarity", "match"]
     word: str | None = None  # the token or class of the logit
@@ -55,28 +56,28 @@ class Asked:
 
 @dataclass(frozen=True)
 class Input:
-    """A row of tokens that the model read: `encoder`, `decoder`, or its only one.
+    """One sequence of tokens that the model read, such as the input of its encoder or of its decoder.
 
-    Of an `image` these are the patches, row by row, after any leading tokens ([CLS], registers). Of a `sound` they are
-    moments of equal length.
+    For an `image` these are its patches, row by row, after any leading tokens ([CLS], registers). For a `sound` these
+    are moments of equal length.
     """
 
     name: str
     tokens: tuple[str, ...]
     kind: Literal["text", "image", "sound"] = "text"
-    grid: tuple[int, int] | None = None  # rows and columns of patches: the last tokens
+    grid: tuple[Several, Several] | None = None  # rows and columns of patches: the last tokens
     shown: str | None = None  # the picture as the model read it, as data:
-    seconds: float | None = None  # length of the sound
-    window: float | None = None  # length of all moments together, including the silence after a short sound
+    seconds: Size | None = None  # length of the sound
+    window: Positive | None = None  # length of all moments together, including the silence after a short sound
 
     @property
     def before(self) -> int:
-        """How many leading tokens are not patches."""
+        """The number of leading tokens, which are not patches."""
         return len(self.tokens) if self.grid is None else len(self.tokens) - self.grid[0] * self.grid[1]
 
     @property
     def step(self) -> float | None:
-        """Seconds of one moment."""
+        """The length of one moment, in seconds."""
         return None if self.window is None or not self.tokens else self.window / len(self.tokens)
 
 
@@ -98,24 +99,29 @@ class Scored:
     title: str
     group: str  # "default", "slow" or "floor"
     signed: bool  # whether scores can be negative
-    scores: tuple[tuple[float, ...], ...]
+    scores: tuple[tuple[Finite, ...], ...]
     adds_up: str | None = None  # what all scores add up to, in words
 
     @property
     def total(self) -> float:
         return math.fsum(number for row in self.scores for number in row)
 
+    @property
+    def reach(self) -> float:
+        """The largest absolute score, or 1 if there is none."""
+        return max((abs(number) for row in self.scores for number in row if math.isfinite(number)), default=0.0) or 1.0
+
 
 @dataclass(frozen=True)
 class ByLength:
     """The scores of path_contribution, split by the number of heads that a path passes.
 
-    All of them and the constants add up to the answer.
+    All scores and the constants add up to the answer.
     """
 
     input: str
-    tokens: tuple[tuple[float, ...], ...]  # token, length
-    constants: tuple[float, ...]  # by length: biases and shifts of norms
+    tokens: tuple[tuple[Finite, ...], ...]  # indexed by token and length
+    constants: tuple[Finite, ...]  # by length: biases and shifts of norms
 
     @property
     def total(self) -> float:
@@ -131,13 +137,13 @@ class ByLength:
 class Step:
     """One token of a continuation: its logit, and the score of every token before it.
 
-    Only methods that need one pass are included, in the order of `Explanation.inputs`.
+    Only methods that need one pass are included. The scores of a method are in the order of `Explanation.inputs`.
     """
 
     word: str
-    value: float
+    value: Finite
     methods: tuple[str, ...]
-    scores: tuple[tuple[tuple[float, ...], ...], ...]
+    scores: tuple[tuple[tuple[Finite, ...], ...], ...]
 
     def of(self, method: str) -> tuple[tuple[float, ...], ...]:
         return self.scores[self.methods.index(method)]
@@ -145,7 +151,7 @@ class Step:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Record):
-    """One answer, explained."""
+    """The explanation of one answer by several methods."""
 
     KIND: ClassVar[str] = "explanation"
     COMMAND: ClassVar[str] = "explain"
@@ -157,14 +163,14 @@ class Explanation(Record):
     inputs: tuple[Input, ...]
     target: str  # in words
     asked: Asked
-    position: int | None  # of the token that answers, in the last input; None if the answer belongs to the whole text
-    value: float  # of the target
+    position: Index | None  # of the token that answers, in the last input; None if the answer belongs to the whole text
+    value: Finite  # of the target
     dtype: str
     baseline: str  # the neutral token, in words
     methods: tuple[Scored, ...]
     steps: tuple[Step, ...] = ()  # of a continuation, token by token
     notes: tuple[str, ...] = ()
-    provenance: dict[str, Any] = field(default_factory=dict)
+    provenance: Provenance = field(default_factory=dict)
     lengths: ByLength | None = None  # if path_contribution was requested
 
     @property
@@ -186,10 +192,9 @@ class Explanation(Record):
         return read - (len(self.steps) - 1) if 1 < len(self.steps) <= read else None
 
     def method(self, name: str) -> Scored:
-        found = next((one for one in self.methods if one.name == name), None)
-        if found is None:
-            raise RefusalError(f"There is no '{name}' in this explanation.{nearest(name, self.names)}")
-        return found
+        if name not in self.names:
+            raise RefusalError(f"This explanation has no method '{name}'.{nearest(name, self.names)}")
+        return self.methods[self.names.index(name)]
 
     def tokens(self, name: str) -> tuple[Token, ...]:
         """Return all tokens that a method scores, in reading order."""
@@ -203,37 +208,32 @@ class Explanation(Record):
         return tuple(token.score for token in self.tokens(name))
 
     def top(self, name: str, most: int = 10) -> tuple[Token, ...]:
-        """Return the tokens with the highest scores, largest first. Of equal tokens the one that was read first comes
-        first.
-        """
+        """Return the tokens with the highest scores, largest first, and tokens with equal scores in reading order."""
         return tuple(sorted(self.tokens(name), key=lambda token: -token.score)[:most])
 
     def named(self, name: str, few: int = 1) -> tuple[Token, ...]:
-        """Return the first `few` tokens of a method and all that equal the last of them.
+        """Return the first `few` tokens of a method, and all tokens that tie with the last of them.
 
         Tokens with the method's lowest score are left out, because it says nothing. Ties are included so that BOS is
         not named only because it was read first.
         """
-        lowest = min(self.scores(name))
-        first = [token for token in self.top(name, few) if token.score > lowest]
-        return tuple(
-            token for token in self.top(name, len(self.scores(name))) if first and token.score >= first[-1].score
-        )
+        ranked = self.top(name, len(self.scores(name)))
+        first = [token for token in ranked[:few] if token.score > ranked[-1].score]
+        return tuple(token for token in ranked if first and token.score >= first[-1].score)
 
     def unlisted(self, name: str, most: int = 10) -> int:
         """Return how many tokens tie with the last of `top` but did not fit into it."""
-        listed = self.top(name, most)
-        equal = sum(token.score == listed[-1].score for token in self.tokens(name))
-        return equal - sum(token.score == listed[-1].score for token in listed)
+        last = self.top(name, most)[-1].score
+        return sum(token.score == last for token in self.top(name, len(self.scores(name)))[most:])
 
     def agreement(self) -> dict[tuple[str, str], float]:
         """Return Spearman's rank correlation of every two methods, over the tokens that both score.
 
-        NaN if one of them gives all tokens the same score.
+        It is NaN if one of them gives all tokens the same score.
         """
         from scipy.stats import rankdata
 
-        found = {}
+        correlations = {}
         for one, other in combinations(self.voting, 2):
             pairs = [
                 pair
@@ -242,67 +242,32 @@ class Explanation(Record):
                 for pair in zip(mine, theirs, strict=True)
             ]
             left, right = (rankdata(side) for side in zip(*pairs, strict=True)) if pairs else ((), ())
-            found[one.name, other.name] = _correlation(left, right)
-        return found
+            correlations[one.name, other.name] = _correlation(left, right)
+        return correlations
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Explanation:
         """Return the record that `to_json` wrote. A `FieldError` names a wrong field."""
         found = super().from_json(data)
-        for number, one in enumerate(found.methods):
-            fits = len(one.scores) == len(found.inputs) and all(
-                len(row) in (0, len(read.tokens)) for row, read in zip(one.scores, found.inputs, strict=False)
-            )
-            if not fits:
-                raise FieldError(f"methods[{number}].scores: a number for every token of every input is needed")
-            if not all(math.isfinite(score) for row in one.scores for score in row):
-                raise FieldError(f"methods[{number}].scores: one of its numbers is not finite")
-        if (split := found.lengths) is not None:
-            words = next((one.tokens for one in found.inputs if one.name == split.input), ())
-            if len(words) != len(split.tokens) or any(len(row) != len(split.constants) for row in split.tokens):
-                raise FieldError("lengths: a number for every token of its input and every length is needed")
-        for number, read in enumerate(found.inputs):
-            if read.before < 0 or (read.grid is not None and min(read.grid) < 1):
-                raise FieldError(f"inputs[{number}].grid: as many patches as tokens at most are needed")
-            if read.shown is not None and not read.shown.startswith("data:image/"):
-                raise FieldError(f"inputs[{number}].shown: a picture as data: is needed")
-        lengths = [len(read.tokens) for read in found.inputs]
-        for number, step in enumerate(found.steps):
-            whole = len(step.methods) == len(step.scores) and all(
-                len(rows) == len(lengths) and all(len(row) in (0, n) for row, n in zip(rows, lengths, strict=True))
-                for rows in step.scores
-            )
-            if not whole or step.methods != found.steps[0].methods:
-                raise FieldError(f"steps[{number}].scores: a number for every token of every input is needed")
-            if not all(math.isfinite(score) for rows in step.scores for row in rows for score in row):
-                raise FieldError(f"steps[{number}].scores: one of its numbers is not finite")
-        if not found.methods or not found.inputs or not any(one.tokens for one in found.inputs):
-            raise FieldError("methods: one method at least and one token at least are needed")
-        if len(set(found.names)) < len(found.names):
-            raise FieldError("methods: every method once is needed")
+        check(found)
         return found
 
     def matrix(self, name: str) -> pandas.DataFrame:
-        """Return the scores of one method: a row for every token of the input, a column for every token of a
-        continuation.
-        """
+        """Return scores of one method: a row for every token read, a column for every token that followed."""
         import pandas
 
         if not self.steps:
-            raise RefusalError(
-                "There is no continuation in this explanation: ask for one with generate=, or a long target."
-            )
+            raise RefusalError("This explanation has no continuation: request one with generate= or a long target.")
         if name not in self.steps[0].methods:
-            raise RefusalError(f"There is no matrix by '{name}'.{nearest(name, self.steps[0].methods)}")
+            raise RefusalError(f"This explanation has no matrix by '{name}'.{nearest(name, self.steps[0].methods)}")
         index = [(read.name, place, word) for read in self.inputs for place, word in enumerate(read.tokens)]
-        columns = [f"{number} {step.word}" for number, step in enumerate(self.steps)]
         data = {
-            column: [
+            f"{number} {step.word}": [
                 score
                 for read, row in zip(self.inputs, step.of(name), strict=True)
                 for score in (row or (math.nan,) * len(read.tokens))
             ]
-            for column, step in zip(columns, self.steps, strict=True)
+            for number, step in enumerate(self.steps)
         }
         return pandas.DataFrame(data, index=pandas.MultiIndex.from_tuples(index, names=["input", "place", "token"]))
 
@@ -310,18 +275,11 @@ class Explanation(Record):
         """Return one row for each method and token."""
         import pandas
 
-        rows = [
-            {
-                "method": name,
-                "input": token.input,
-                "place": token.place,
-                "token": token.word,
-                "score": token.score,
-            }
+        return pandas.DataFrame(
+            {"method": name, "input": token.input, "place": token.place, "token": token.word, "score": token.score}
             for name in self.names
             for token in self.tokens(name)
-        ]
-        return pandas.DataFrame(rows)
+        )
 
     def __repr__(self) -> str:
         tokens, methods = sum(len(one.tokens) for one in self.inputs), len(self.methods)

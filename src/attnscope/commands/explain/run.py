@@ -7,8 +7,8 @@ was named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from attnscope.commands.explain.aiming import Aim, Question, aim, in_streams
 from attnscope.commands.explain.continuing import continued, of_both, refuse_unusable, steps_of, two_to_compare
 from attnscope.commands.explain.record import ByLength, Explanation, Scored
 from attnscope.commands.explain.running import Run, baseline_words, inputs_of, start_of
+from attnscope.commands.explain.sizes import fitting, refuse_long_text, told
 from attnscope.core.errors import RefusalError
 from attnscope.core.explanation import Method
 from attnscope.core.progress import Advance, silent
@@ -31,7 +32,7 @@ from attnscope.hf.anatomy.example import run
 from attnscope.hf.intercepting.owners import first_output
 from attnscope.hf.intercepting.restoring import evaluating, looking_at, with_gradients, without_cache, without_gradients
 from attnscope.hf.loading.in_memory import refuse_broken_weights
-from attnscope.hf.loading.load import Loaded, load, out_of_memory, precision_and_place, refusing_what_does_not_run
+from attnscope.hf.loading.load import Loaded, load, precision_and_place, refusing_what_does_not_run
 from attnscope.hf.loading.one_input import reading_of
 from attnscope.hf.loading.one_text import Reading
 from attnscope.hf.loading.options import Loading, Sampling, TextOptions, with_options
@@ -62,7 +63,7 @@ def explain(
     progress: Advance = silent,
     **kwargs: Unpack[TextOptions],
 ) -> Explanation:
-    """Explain which part of the input decided one number that a model says.
+    """Explain which part of the input decided one number of a model's output.
 
     Parameters
     ----------
@@ -71,7 +72,8 @@ def explain(
     text : str, Path, array, image, tuple or mapping
         A text or a text file, a picture, a sound, a pair of inputs, or a ready batch of one sequence.
     beside : optional
-        A second input: the target of an encoder-decoder, the text of a picture or sound, or an input to compare with.
+        A second input: the target of an encoder-decoder, the text that goes with a picture or
+        sound, or an input to compare with.
     target : str or int, optional
         A token, a continuation of several tokens, or a class. Default: what the model finds most likely.
     against : optional
@@ -109,44 +111,48 @@ def explain(
     """
     words = method_names(methods)
     chosen = Chosen(chosen_methods(words), frozenset(words) - frozenset(METHOD_SETS))
-    question = Question(target, against, position, sampling.bos, head, processor, generate)
+    reading = partial(reading_of, bos=sampling.bos, processor=processor)
+    question = Question(target, against, position, head, generate, reading)
     refuse_unusable(question)
-    given = readable(text if beside is None else (text, beside))
+    source = readable(text if beside is None else (text, beside))
     progress("loading", 0, 0)
     loaded = load(model, loading=loading, tokenizer=tokenizer)
     refuse_broken_weights(loaded)
-    one = partial(_explained, loaded, chosen=chosen, seed=loading.seed, progress=progress)
-    if isinstance(given, tuple) and two_to_compare(loaded, given):
-        return of_both(loaded, given, question, one)
-    return one(given, question)
+    explain_one = partial(_explained, loaded, chosen=chosen, seed=loading.seed, progress=progress)
+    if isinstance(source, tuple) and two_to_compare(loaded, source):
+        return of_both(loaded, source, question, explain_one)
+    return explain_one(source, question)
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The methods to run, and those that were named by the caller."""
+    """The methods to run, and those that the caller named."""
 
     methods: tuple[Method, ...]
     named: frozenset[str]
 
 
 def _explained(
-    loaded: Loaded, given: Any, question: Question, *, chosen: Chosen, seed: int, progress: Advance
+    loaded: Loaded, source: Any, question: Question, *, chosen: Chosen, seed: int, progress: Advance
 ) -> Explanation:
-    read = reading_of(loaded, given, question.bos, processor=question.processor)
-    with looking_at(loaded.model), quiet(), _fitting(len(read.words)):
+    read = question.read(loaded, source)
+    with looking_at(loaded.model), quiet(), fitting(len(read.words)):
+        refuse_long_text(loaded, read, chosen.methods)
         progress("running the model", 0, 0)
         read = continued(loaded, read, question)
-        one = run_on(loaded, read, lambda output: aim(loaded, read, output, question), seed)
-        found, places, goal, captured = one.found, one.places, one.aim, one.captured
-        scored, left_out = _scored(one, chosen, progress)
-        inputs = inputs_of(loaded, read, places, {stack: len(row) for stack, row in captured.embedding.items()})
+        began = time.monotonic()
+        whole = run_on(loaded, read, lambda output: aim(loaded, read, output, question), seed)
+        took = time.monotonic() - began
+        goal, captured = whole.aim, whole.captured
+        scored, left_out = _scored(whole, chosen, progress, took)
+        inputs = inputs_of(loaded, read, whole.places, {stack: len(row) for stack, row in captured.embedding.items()})
         asked_lengths = any(method.name == LENGTHS_OF for method in scored)
-        lengths = _lengths(one, inputs[-1].name) if asked_lengths else None
-        steps = steps_of(one, scored, chosen.methods, progress) if len(goal.terms) > 1 and read.continued else ()
+        lengths = _lengths(whole, inputs[-1].name) if asked_lengths else None
+        steps = steps_of(whole, scored, chosen.methods, progress) if len(goal.terms) > 1 and read.continued else ()
     return Explanation(
         model=loaded.name,
         class_name=loaded.class_name,
-        text=_text_of(given, read),
+        text=_text_of(source, read),
         inputs=inputs,
         target=goal.goal.words,
         asked=goal.goal,
@@ -157,7 +163,7 @@ def _explained(
         methods=scored,
         steps=steps,
         lengths=lengths,
-        notes=(*goal.notes, *left_out, *_notes(found, read), *_unfollowed(one, chosen.methods), *read.notes),
+        notes=(*goal.notes, *left_out, *_notes(whole.found, read), *_unfollowed(whole, chosen.methods), *read.notes),
         provenance=loaded.stamped(
             tokens=sum(len(vectors) for vectors in captured.embedding.values()), **read.bos_note(), seed=seed
         ),
@@ -167,7 +173,7 @@ def _explained(
 def first_look(
     loaded: Loaded, read: Reading, known: tuple[Anatomy, tuple[Entrance, ...]] | None = None
 ) -> tuple[Anatomy, tuple[Entrance, ...], Tensor]:
-    """Return the anatomy, where tokens enter (both unless `known`), and the output of the model."""
+    """Return the anatomy and the entrances of tokens (computed unless `known`), and the output of the model."""
     with refusing_what_does_not_run(loaded, "this input"), without_gradients():
         if known is None:
             found = anatomy(loaded.model, read.batch)
@@ -176,7 +182,7 @@ def first_look(
         with evaluating(loaded.model), without_cache(loaded.model):
             output = first_output(run(loaded.model, read.batch))
     if not bool(output.isfinite().all()):
-        raise RefusalError(f"{loaded.class_name} computes what is not a number on this input: try `dtype='float64'`.")
+        raise RefusalError(f"{loaded.class_name} gives NaN or infinity on this input: try `dtype='float64'`.")
     return found, places, output
 
 
@@ -189,7 +195,7 @@ def run_on(
 ) -> Run:
     """Run the model once and capture what explains the number that `aimed_at` picks from its output.
 
-    `explain` and `evaluate` share this, so that what is judged is what is explained.
+    `explain` and `evaluate` share this function, so that `evaluate` judges the explanations that `explain` gives.
     """
     found, places, output = first_look(loaded, read, known)
     goal = aimed_at(output)
@@ -197,96 +203,84 @@ def run_on(
     return Run(loaded, read, found, places, goal, captured, seed)
 
 
-def _scored(one: Run, chosen: Chosen, progress: Advance) -> tuple[tuple[Scored, ...], tuple[str, ...]]:
+def _scored(
+    whole: Run, chosen: Chosen, progress: Advance, first_look: float
+) -> tuple[tuple[Scored, ...], tuple[str, ...]]:
     """Return the scores of every method, and notes on methods that were skipped."""
     scored, notes = [], []
     count = len(chosen.methods)
     for number, method in enumerate(chosen.methods):
         card = method.card
-        progress(card.title.lower(), number, count)
+        progress(told(method, len(whole.read.words), first_look), number, count)
         try:
-            found = one.explained_by(method)
-            _refuse_nothing_said(one, card.name, found)
+            found = whole.explained_by(method)
+            _refuse_other_stack(whole, card.name, found)
         except RefusalError as refusal:
             if card.name in chosen.named or count == 1:
                 raise
             notes.append(f"{card.title} is left out: {refusal}")
             continue
-        rows = tuple(tuple(found[place.stack].tolist()) if place.stack in found else () for place in one.places)
+        rows = tuple(tuple(found[place.stack].tolist()) if place.stack in found else () for place in whole.places)
         scored.append(Scored(card.name, card.title, card.group, card.signed, rows, card.adds_up))
     progress("explained", count, count)
     if not scored:
-        raise RefusalError(f"No method can speak of {one.loaded.class_name}: {notes[0]}")
+        raise RefusalError(f"No method fits {whole.loaded.class_name}: {notes[0]}")
     return tuple(scored), tuple(notes)
 
 
-def _refuse_nothing_said(one: Run, name: str, found: Mapping[str, Tensor]) -> None:
-    if not any(place.stack in found for place in one.places):
+def _refuse_other_stack(whole: Run, name: str, found: Mapping[str, Tensor]) -> None:
+    if not any(place.stack in found for place in whole.places):
         raise RefusalError(
-            f"{name} ends in '{', '.join(found)}' of {one.loaded.class_name}, and its tokens are read by "
-            f"'{', '.join(place.stack for place in one.places)}': choose another method."
+            f"{name} scores '{', '.join(found)}' of {whole.loaded.class_name}, but tokens enter at "
+            f"'{', '.join(place.stack for place in whole.places)}': choose another method."
         )
 
 
-def _lengths(one: Run, name: str) -> ByLength:
-    """Split the numbers of `path_contribution` (of the last input) by how many heads paths pass."""
-    tokens, constants = one.lengths()
+def _lengths(whole: Run, name: str) -> ByLength:
+    """Return the scores of `path_contribution` for the last input, split by how many heads a path passes."""
+    tokens, constants = whole.lengths()
     return ByLength(name, tuple(map(tuple, tokens.tolist())), tuple(constants.tolist()))
 
 
-def _text_of(given: Any, read: Reading) -> str:
+def _text_of(source: Any, read: Reading) -> str:
     """Return the text, or the name of the file, for the record."""
     if read.scenes:
         return read.scenes[0].name
-    if isinstance(given, tuple):
-        return str(given[0])
-    return given if isinstance(given, str) else ""
+    if isinstance(source, tuple):
+        return str(source[0])
+    return source if isinstance(source, str) else ""
 
 
 def _notes(found: Anatomy, read: Reading) -> tuple[str, ...]:
     notes = []
     if len(read.words) == 1 and len(found.stacks) == 1 and not read.scenes:
-        notes.append("The text is a single token: there is nothing to tell it from.")
+        notes.append("The text is a single token, so there is nothing to compare it with.")
     passed = [block for stack in found.stacks for block in stack.blocks if not block.attends]
     if passed:
         kinds = " and ".join(dict.fromkeys(block.kind for block in passed))
         notes.append(
-            f"{len(passed)} blocks do not attend ({kinds}): relevance, rollout and raw attention go past them as if "
-            "they handed every token on unchanged."
+            f"{len(passed)} blocks have no attention ({kinds}): relevance, rollout and raw attention treat them as if "
+            "they left every token unchanged."
         )
     return tuple(notes)
 
 
-def _unfollowed(one: Run, chosen: tuple[Method, ...]) -> tuple[str, ...]:
-    """Note stacks that take part in the answer but are not followed, such as another tower."""
+def _unfollowed(whole: Run, chosen: tuple[Method, ...]) -> tuple[str, ...]:
+    """Return a note on stacks that affect the answer but are not followed, such as another tower."""
     names = [method.card.title.lower() for method in chosen if "start" in method.reads]
     if not names:
         return ()
     try:
-        ends = tuple(start_of(one.captured, one.found))
+        ends = tuple(start_of(whole.captured, whole.found))
     except RefusalError:
         return ()  # noted where the method was skipped
-    calls = one.captured.calls
+    calls = whole.captured.calls
     followed = {*ends, *(call.keys_from for call in calls if call.stack in ends)}
     others = dict.fromkeys(c.stack for c in calls if c.stack not in followed and bool(c.gradient.any()))
     if not others:
         return ()
     where = "', '".join(ends)
     return (
-        f"In '{where}' of {one.loaded.class_name} {', '.join(names)} begin: what {', '.join(others)} do behind it or "
-        "beside it takes part in the answer too, and is not followed.",
+        f"For {whole.loaded.class_name}, {', '.join(names)} start in '{where}': {', '.join(others)} affect the answer "
+        "too, but are not followed.",
     )
-
-
-@contextmanager
-def _fitting(tokens: int) -> Iterator[None]:
-    """Refuse with a smaller number of tokens if memory runs out."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
-            raise
-        raise RefusalError(
-            f"An explanation of {tokens} tokens does not fit into memory: give a text of {max(tokens // 2, 1)} tokens, "
-            "or name fewer methods (relevance needs least)."
-        ) from error

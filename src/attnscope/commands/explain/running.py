@@ -1,4 +1,4 @@
-"""One run of a model on one input, and the fields that explanations read from it, each made when it is needed."""
+"""One run of a model on one input, and the fields that explanations read from it. Fields are computed on demand."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from attnscope.pathways.network import Network
 from attnscope.pathways.operator_maps import directions
 from attnscope.pathways.targets import pulled_back, pulled_back_by_length
 
-ROUNDINGS = 16  # an answer that moves by fewer roundings is noise
-ROWS = 4096  # of a table of vectors, looked up at a time
+ROUNDINGS = 16  # smaller changes of the answer, in units of its rounding error, are noise
+ROWS = 4096  # token vectors that are looked up at a time
 
 
 def inputs_of(
     loaded: Loaded, read: Reading, places: tuple[Entrance, ...], lengths: dict[str, int]
 ) -> tuple[Input, ...]:
-    """Describe each row of tokens that enters the model: words, patches with their place, moments with their time."""
+    """Return each token sequence that enters the model: words, patches with their place, or moments with their time."""
     return tuple(_input(loaded, read, place, lengths[place.stack], len(places) > 1) for place in places)
 
 
@@ -58,7 +58,7 @@ def _input(loaded: Loaded, read: Reading, place: Entrance, length: int, several:
 
 
 def _image(loaded: Loaded, read: Reading, scene: Scene, length: int) -> Input:
-    """Name patches row by row, and the tokens before them: words of the same row, [CLS], registers."""
+    """Return the patches row by row, after the tokens before them: words, [CLS], registers."""
     ids: Any = read.batch.get("input_ids")
     words = () if ids is None else tuple(word(loaded.tokenizer, int(i)) for i in ids[0])
     grid = scene.grid
@@ -73,7 +73,7 @@ def _image(loaded: Loaded, read: Reading, scene: Scene, length: int) -> Input:
 
 @dataclass(frozen=True)
 class Run:
-    """Everything needed to make any field that an explanation can read."""
+    """A run of the model, with all that is needed to compute any field that an explanation reads."""
 
     loaded: Loaded
     read: Reading
@@ -84,13 +84,13 @@ class Run:
     seed: int
 
     def explained_by(self, method: Method) -> dict[str, Float[Tensor, " token"]]:
-        """Return the numbers of one explanation, by stack."""
+        """Return the scores of one explanation, by stack."""
         stacks = {place.stack for place in self.places}
         if method.card.stacks == "one" and len(self.places) > 1:
             names = "an encoder and a decoder" if stacks == {"encoder", "decoder"} else " and ".join(sorted(stacks))
             raise RefusalError(
                 f"{method.card.name} follows one stack of tokens, and {self.loaded.class_name} has {names}: "
-                "choose another method, relevance for one."
+                "choose another method, such as relevance."
             )
         answer: dict[str, Tensor] = method(**{name: self._field(name) for name in method.reads})
         return answer
@@ -114,18 +114,18 @@ class Run:
         return makers[name]()
 
     def baseline(self) -> dict[str, Float[Tensor, "token width"]]:
-        """Return a neutral input by stack: for pictures and sounds, the vectors of a blank one."""
+        """Return the vectors of a neutral input, by stack. For pictures and sounds it is a blank one."""
         streams = tuple(place for place in self.places if not place.looks_up)
         made = entering_rows(self.loaded.model, self.read.blank(), streams) if streams else {}
         found = {stack: rows[0] for stack, rows in made.items()}
         for place in self.places:
             if place.looks_up:
                 like = self.captured.embedding[place.stack]
-                found[place.stack] = nothing_said(self.loaded, place).expand_as(like).clone()
+                found[place.stack] = neutral_vector(self.loaded, place).expand_as(like).clone()
         return {place.stack: found[place.stack] for place in self.places}
 
     def ask(self, vectors: dict[str, Float[Tensor, "batch token width"]]) -> Float[Tensor, " batch"]:
-        """Return the number for other vectors; if memory runs out, half of them at a time."""
+        """Return the target for other input vectors. If memory runs out, the batch is halved."""
         try:
             return asked_with(self.loaded.model, self.read.batch, self.places, self.aim.number, vectors)
         except RuntimeError as error:
@@ -140,12 +140,12 @@ class Run:
         return moved_by_zeroing(self.loaded.model, self.read.batch, self.found, stack, tokens)
 
     def contributions(self) -> dict[str, Float[Tensor, "token width"]]:
-        """Return the contribution of each token through the network frozen at this text."""
+        """Return the contribution of each token through the frozen network."""
         adjoint, _ = pulled_back(self.network, self._answered)
         return {self.places[-1].stack: (self.network.streams[0] * adjoint)[0].detach()}
 
     def lengths(self) -> tuple[Float[Tensor, "token length"], Float[Tensor, " length"]]:
-        """Return the contributions by number of heads passed, and those of constants by length."""
+        """Return the contributions of tokens and of constants, by the number of heads that paths pass."""
         adjoint, constants = pulled_back_by_length(self.network, self._answered)
         return (self.network.streams[0] * adjoint)[:, 0].sum(-1).mT, constants
 
@@ -154,11 +154,11 @@ class Run:
 
     @cached_property
     def network(self) -> Network:
-        """The model frozen at this text, shared by all methods that need it."""
+        """The model frozen at this input, shared by all methods that need it."""
         return freeze(self.loaded.model, self.read.batch, self.found)
 
     def made_of(self) -> dict[str, Float[Tensor, "token width"]]:
-        """Return the part of each token in the states from which the number is read, projected on each of them."""
+        """Return each token's part of the states that give the answer, projected onto these states."""
         blocks = Affine(self.network, 0, self.network.layers, False)
         stack = self.places[-1].stack
         weights = start_of(self.captured, self.found)[stack][:, None].to(blocks.leaves)
@@ -167,16 +167,19 @@ class Run:
 
 
 def start_of(captured: Captured, found: Anatomy) -> dict[str, Float[Tensor, " token"]]:
-    """Return from which tokens the number is read: where a gradient reaches the last self-attention, weighted by its
-    norm. For a logit that is the one token that predicts; for a mean over tokens it is all of them. Two towers are each
-    read by themselves; a stack that others read (an encoder) is reached through them. A stream that attends to another
-    after it was read itself (the prompt of a two-way decoder) begins there."""
+    """Return the weight of each token from which the answer is read, by stack.
+
+    These are the tokens at which a gradient reaches the last self-attention, weighted by its norm: for a logit the
+    token that predicts, for a mean over tokens all of them. Each of two towers has its own start. A stack that another
+    stack reads, such as an encoder, is reached through that stack and has no start. A stream that attends to another
+    stream after it was read (the prompt of a two-way decoder) starts at that later attention.
+    """
     own = {call.stack: (place, call) for place, call in enumerate(captured.calls) if not call.crosses}
     if not own:
-        raise RefusalError(f"{found.model_class} has no self-attention: there is no relevance to carry.")
+        raise RefusalError(f"{found.model_class} has no self-attention, which relevance needs: choose another method.")
     if any(call.crosses and call.keys_from not in own for call in captured.calls):
         own = dict([max(own.items(), key=lambda one: one[1][0])])
-    # A pooling that does not affect the answer reads nothing of it.
+    # Ignore cross-attention that does not affect the answer, such as an unused pooling.
     crossing = [(place, call) for place, call in enumerate(captured.calls) if call.crosses]
     read_at = {call.keys_from: place for place, call in crossing if bool(call.gradient.any())}
     for stack in own:
@@ -190,7 +193,7 @@ def start_of(captured: Captured, found: Anatomy) -> dict[str, Float[Tensor, " to
             starts[stack] = sizes / sizes.sum()
     if not starts:
         raise RefusalError(
-            f"No gradient reaches any attention of {found.model_class}: the answer does not depend on it here."
+            f"The answer of {found.model_class} does not depend on its attention here: explain another number."
         )
     _refuse_noise(captured, found)
     for stack in starts:
@@ -199,18 +202,21 @@ def start_of(captured: Captured, found: Anatomy) -> dict[str, Float[Tensor, " to
 
 
 def _refuse_noise(captured: Captured, found: Anatomy) -> None:
-    """Refuse an answer that moves with what attention writes (the gradient there times the largest value) by a few
-    roundings only: its gradients are rounding too (the norm of a state that was just normalised)."""
+    """Refuse an answer that attention changes by a few rounding errors only, because its gradients are noise too.
+
+    The dependence is bounded by the gradient at attention times the largest value. An example is the norm of a state
+    that was just normalised.
+    """
     most = sum(float(call.gradient.norm()) * float(call.value.abs().max()) for call in captured.calls)
     if most <= ROUNDINGS * torch.finfo(captured.output.dtype).eps * abs(captured.value):
         raise RefusalError(
-            f"The answer of {found.model_class} depends on its attention by less than rounding, and relevance would be "
-            "noise: ask for another number, or try `dtype='float64'`."
+            f"The answer of {found.model_class} depends on its attention by less than rounding, so relevance would be "
+            "noise: explain another number, or try `dtype='float64'`."
         )
 
 
 def _refuse_other_tokens(captured: Captured, found: Anatomy, stack: str) -> None:
-    """Refuse attention within windows, or over merged tokens: its rows are not tokens of the sequence."""
+    """Refuse attention within windows or over merged tokens, whose rows are not tokens of the sequence."""
     read = {stack, *(call.keys_from for call in captured.calls if call.stack == stack)}
     first: dict[str, int] = {}
     for call in captured.calls:
@@ -218,17 +224,16 @@ def _refuse_other_tokens(captured: Captured, found: Anatomy, stack: str) -> None
             continue
         windows, tokens = call.scores.query.shape[0], call.scores.query.shape[2]
         before = first.setdefault(call.stack, tokens)
-        what = f"attends within {windows} windows of a sequence apart"
-        what = what if windows > 1 else f"makes {tokens} tokens of {before}"
+        what = f"attends within {windows} separate windows" if windows > 1 else f"merges {before} tokens into {tokens}"
         if windows > 1 or tokens != before:
             raise RefusalError(
-                f"{found.model_class} {what} (block {call.layer} of '{call.stack}'), and relevance is carried from "
-                "token to token of one sequence: choose another model; `scan` shows the attention of this one."
+                f"{found.model_class} {what} (block {call.layer} of '{call.stack}'), and relevance needs one sequence "
+                "of tokens: choose another model, or look at the attention of this one with `scan`."
             )
 
 
 @torch.no_grad()
-def nothing_said(loaded: Loaded, place: Entrance) -> Float[Tensor, " width"]:
+def neutral_vector(loaded: Loaded, place: Entrance) -> Float[Tensor, " width"]:
     """Return the vector of a token without information: the mask, if the model has one, or the mean of all vectors."""
     table = loaded.model.get_submodule(place.path)
     assert isinstance(table, nn.Embedding)

@@ -1,229 +1,220 @@
-"""The words of an explanation: which token decided, how far methods agree, and what speaks against the answer."""
+"""The document of an explanation: the input shaded by each method, findings, charts and numbers."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
 
-from attnscope.commands.explain.chart import reach
-from attnscope.commands.explain.record import Explanation, Input, Scored, Token
-from attnscope.commands.paths.vocabulary import signed, visible
-from attnscope.core.words import count, numeral
-from attnscope.reports.words import Verdict, listed
+from attnscope.commands.explain.conclusions import (
+    FEW,
+    conclusions,
+    correlation_words,
+    decides,
+    in_continuation,
+    named_by,
+    verdict,
+    voters_of,
+)
+from attnscope.commands.explain.pictures import matrices, patches, sound
+from attnscope.commands.explain.record import Explanation, Input, Scored
+from attnscope.commands.paths.vocabulary import exactly, quoted, signed, visible
+from attnscope.core.words import numeral
+from attnscope.reports.colours import STEPS
+from attnscope.reports.document import Document, Figure, Section, Table, drawn_by, rows
+from attnscope.reports.tabs import Drawing, Shade, ShadedText, Tab
+from attnscope.reports.words import beginning_words
 
-FEW = 3  # tokens that a method names
-CLEAR = 0.5  # share of methods that must name a token first
-AGAINST = 0.25  # share of a method's largest number from which a token against the answer is mentioned
-MISSING = 0.05  # share of the answer from which a missing sum is mentioned
-
-Place = tuple[str, int]
-
-
-def verdict(found: Explanation) -> Verdict:
-    """Return the token that most methods put first, and how many do."""
-    voters = [method for method in found.voting if decides(method)]
-    if not voters:
-        return Verdict("note", "No token stands out: every method gives all tokens the same.")
-    if sum(len(one.tokens) for one in found.inputs) == 1:
-        return Verdict("note", "There is a single token, so it alone decided.")
-    firsts = Counter((t.input, t.place) for method in voters for t in _leading(found, method.name, 1))
-    (place, votes), *_ = firsts.most_common(1)
-    token = _token(found, place)
-    if len(voters) == 1:
-        return Verdict("note", _begun(f"{token} did most for the answer, by {in_words(voters[0])}."))
-    if votes > CLEAR * len(voters):
-        which = f"all {votes} methods" if votes == len(voters) else f"{votes} of {len(voters)} methods"
-        return Verdict("note", _begun(f"{token} decided: {which} put it first."))
-    named = [_token(found, other) for other, _ in firsts.most_common(FEW)]
-    most = "both methods" if len(voters) == 2 else f"most of {len(voters)} methods"
-    return Verdict("warning", f"Methods do not agree on what decided: {listed(named)} come first, but none by {most}.")
+TOP = 10  # tokens in the table of a method
+MOST_TOKENS = 36  # tokens in the map of tokens by methods
+MOST_LENGTHS = 6  # lengths in the caption of the map by length
+HEADINGS = {"picture": "Which part of the picture decided", "sound": "Which moments decided"}
+HOW = {
+    "picture": "The more orange a patch, the more it did for the answer; blue is against it",
+    "sound": "The higher a bar, the more that moment did for the answer; blue is against it",
+}
+SOURCE = "Relevance is that of arXiv:2103.15679, computed without attention maps."
+PREDICTED = "the last token of the continuation: predicted and not read, so no method scores it"
 
 
-def _begun(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
+def document(found: Explanation) -> Document:
+    kinds = [read.kind for read in found.inputs]
+    medium = "picture" if "image" in kinds else "sound" if "sound" in kinds else "text"
+    how = HOW.get(medium, "The darker a token, the more it did")
+    about = f"{found.model} ({found.class_name}, {found.dtype}): {visible(found.target)}"
+    # A method that gives all tokens the same number comes last: a terminal shows the first tab only.
+    tabs = [tab(found, method) for method in sorted(found.methods, key=lambda method: not decides(method))]
+    return Document(
+        verdict(found),
+        f"{HEADINGS.get(medium, 'Which tokens decided')} in {found.model}?",
+        about=(about, *beginning_words(found.provenance)),
+        sections=(
+            Section(
+                f"The {medium}",
+                background=(f"{how}; point at one, or use the arrow keys, for its number.",),
+                sentences=(f"The target is the {visible(found.target)}: {numeral(found.value)}.",),
+                tabs=tuple(tabs),
+                link=medium.capitalize(),
+            ),
+            Section("Findings", items=conclusions(found), notes=found.notes),
+            Section(
+                "Where methods agree",
+                background=(SOURCE,),
+                figures=_figures(found),
+                tables=(*_often_table(found), *_agreement_table(found)),
+                link="Methods",
+            ),
+            Section(
+                f"The {TOP} tokens that did most",
+                background=(f"The neutral token of integrated gradients and occlusion is {found.baseline}.",),
+                tables=_top_tables(found),
+                link="Numbers",
+                beside=True,
+            ),
+        ),
+        provenance=rows(found.provenance),
+    )
 
 
-def decides(method: Scored) -> bool:
-    """Return whether a method gives tokens different numbers."""
-    numbers = [number for row in method.scores for number in row]
-    return bool(numbers) and max(numbers) > min(numbers)
+def tab(found: Explanation, method: Scored) -> Tab:
+    """Return the inputs that a method covers. Text is shaded token by token; pictures and sounds are drawn."""
+    total = f"All tokens together: {signed(method.total)}."
+    largest = numeral(method.reach)
+    several = len(found.inputs) > 1
+    blocks: list[ShadedText | Drawing] = []
+    for read, row in zip(found.inputs, method.scores, strict=True):
+        label = read.name if several else ""
+        drawing = patches(read, row, label) or sound(read, row, label) if row else None
+        blocks += [drawing] if drawing else []
+        pieces = token_shades(found, method, read)
+        if pieces:
+            blocks.append(ShadedText(pieces, "" if drawing else label))
+    return Tab(
+        method.title,
+        (*blocks, *matrices(found, method.name)),
+        caption=f"{total} They add up to {method.adds_up}." if method.adds_up else total,
+        ends=(f"−{largest} against", f"+{largest} for") if diverges(method) else ("0", largest),
+        diverging=diverges(method),
+    )
 
 
-def in_words(method: Scored) -> str:
-    """Return the title for the middle of a sentence."""
-    return method.title[:1].lower() + method.title[1:]
+def diverges(method: Scored) -> bool:
+    """Return whether a method has negative scores, so that colours must diverge from zero."""
+    return method.signed and any(number < 0 for row in method.scores for number in row)
 
 
-def sentences(found: Explanation) -> tuple[str, ...]:
-    """Return sentences on the verdict, the target, the tokens that most methods name, negative tokens, agreement and
-    sums.
-    """
-    target = f"The target is the {visible(found.target)}: {numeral(found.value)}."
-    parts = (_when(found), _often_named(found), _aside(found), _against(found), _agreement(found), *_sums(found))
-    return (verdict(found).sentence, target, *filter(None, parts))
-
-
-def _when(found: Explanation) -> str:
-    """Return the shortest time that holds half of a sound's score, by the first method that covers it."""
-    for place, read in enumerate(found.inputs):
-        telling = [one for one in found.voting if decides(one) and place < len(one.scores) and any(one.scores[place])]
-        if read.step is None or not telling:
-            continue
-        numbers = [max(number, 0.0) for number in telling[0].scores[place]]
-        begin, end = shortest_half(numbers)
-        return (
-            f"By {in_words(telling[0])} half of what the sound did lies between {begin * read.step:.2f} and "
-            f"{end * read.step:.2f} s."
+def token_shades(found: Explanation, method: Scored, read: Input) -> tuple[Shade, ...]:
+    """Return the shaded tokens of one input. Patches and moments are drawn instead and are left out."""
+    row = method.scores[found.inputs.index(read)]
+    if not row:
+        return ()
+    drawn_as_sound = read.kind == "sound" and read.step is not None
+    shown = 0 if drawn_as_sound else read.before
+    ranks = {(token.input, token.place): rank for rank, token in enumerate(found.top(method.name, 10**9), 1)}
+    shades = []
+    for place, (word, text) in enumerate(zip(read.tokens, as_written(read.tokens[:shown]), strict=False)):
+        number = row[place]
+        share = number / method.reach if math.isfinite(number) else 0.0
+        step = round(((1 + share) / 2 if diverges(method) else max(share, 0.0)) * (STEPS - 1))
+        answers = read is found.inputs[-1] and place == found.position
+        continues = in_continuation(found, read, place)
+        reading = (
+            f"'{visible(word)}' (token {place}): {signed(number)}, {share:.0%} of the largest, "
+            f"number {ranks[read.name, place]} of {len(ranks)}{', in the continuation' * continues}"
         )
-    return ""
+        mark = " ".join(["underlined"] * answers + ["dotted"] * continues)
+        shades.append(Shade(text, f"{'d' if diverges(method) else 'q'}{step}", reading, mark))
+    if shades and found.steps and read is found.inputs[-1]:
+        shades.append(Shade(visible(found.steps[-1].word), "", PREDICTED, "dim"))
+    return tuple(shades)
 
 
-def shortest_half(numbers: Sequence[float]) -> tuple[int, int]:
-    """Return begin and end of the shortest run of places that holds half of the sum."""
-    half, begin, held = math.fsum(numbers) / 2, 0, 0.0
-    best = (0, len(numbers))
-    for end, number in enumerate(numbers, start=1):
-        held += number
-        while begin < end and held - numbers[begin] >= half:
-            held -= numbers[begin]
-            begin += 1
-        if held >= half and end - begin < best[1] - best[0]:
-            best = begin, end
-    return best
-
-
-def named_by(found: Explanation, few: int = FEW) -> Counter[Place]:
-    """Count the methods that have a token among their first few, ties included."""
-    return Counter(
-        (token.input, token.place) for one in found.voting if decides(one) for token in _leading(found, one.name, few)
+def as_written(tokens: tuple[str, ...]) -> tuple[str, ...]:
+    """Return tokens that read like the text when joined. Some vocabularies put the space into the next token; others
+    mark pieces that continue a word (##ing)."""
+    if len(tokens) < 2 or any(token[:1].isspace() for token in tokens):
+        return tokens
+    return tuple(
+        token.removeprefix("##") if token.startswith("##") else f"{' ' if place else ''}{token}"
+        for place, token in enumerate(tokens)
     )
 
 
-def _leading(found: Explanation, name: str, few: int) -> tuple[Token, ...]:
-    """Return the tokens that did most; for a picture only its patches, without [CLS]."""
-    apart = {
-        (read.name, place)
-        for read in found.inputs
-        if read.kind == "image" and read.grid is not None
-        for place in range(read.before)
-    }
-    if not apart:
-        return found.named(name, few)
-    scores = found.scores(name)
-    every = [one for one in found.top(name, len(scores)) if (one.input, one.place) not in apart]
-    first = [one for one in every[:few] if one.score > min(scores)]
-    return tuple(one for one in every if first and one.score >= first[-1].score)
-
-
-def _unit(found: Explanation) -> str:
-    return "patch" if all(read.kind == "image" and read.grid is not None for read in found.inputs) else "token"
-
-
-def _aside(found: Explanation) -> str:
-    """Name the tokens before the patches of a picture, which are not counted."""
-    before = dict.fromkeys(
-        visible(read.tokens[place]) for read in found.inputs if read.grid is not None for place in range(read.before)
+def _figures(found: Explanation) -> tuple[Figure, ...]:
+    chart = "attnscope.commands.explain.chart"
+    tokens = sum(len(read.tokens) for read in found.inputs)
+    some = f" Only the {MOST_TOKENS} of {tokens} tokens that did most are shown." if tokens > MOST_TOKENS else ""
+    methods = Figure(
+        "tokens-by-methods",
+        "Tokens by methods",
+        drawn_by(f"{chart}:explanation_map", found),
+        f"Each method is divided by its largest number. Units differ, so compare only the order of tokens.{some}",
+        "How much every token did by each method.",
     )
-    if not before or len(before) > 2 * FEW:
-        return ""
-    return f"Tokens before the patches ({', '.join(before)}) have no place in the picture and are skipped here."
-
-
-def _often_named(found: Explanation) -> str:
-    voters = sum(decides(method) for method in found.voting)
-    tokens = sum(len(given.tokens) for given in found.inputs)
-    if voters < 2 or tokens <= FEW:
-        return ""
-    often = [(place, votes) for place, votes in named_by(found).most_common(FEW) if votes > CLEAR * voters]
-    if not often:
-        return f"No {_unit(found)} is among the first {FEW} of most methods."
-    words = listed([f"{_token(found, place)} ({votes} of {voters})" for place, votes in often])
-    return f"Among the first {FEW} of most methods: {words}."
-
-
-def _against(found: Explanation) -> str:
-    """Name the token that lowers the answer most, by methods with signs."""
-    heard: Counter[Place] = Counter()
-    speaking = [one for one in found.voting if one.signed and decides(one)]
-    for one in speaking:
-        least = min(found.tokens(one.name), key=lambda token: token.score)
-        if least.score < -AGAINST * reach(one):
-            heard[least.input, least.place] += 1
-    (place, votes), *_ = heard.most_common(1) or [(("", 0), 0)]
-    if votes < CLEAR * len(speaking) or not votes:
-        return ""
-    who = f"{votes} of {count(len(speaking), 'method')}"
-    return _begun(f"{_token(found, place)} speaks most against it, by {who} that can say so.")
-
-
-def _agreement(found: Explanation) -> str:
-    known = {pair: value for pair, value in found.agreement().items() if math.isfinite(value)}
-    if not known:
-        return ""
-    titles = {one.name: in_words(one) for one in found.methods}
-
-    def pair(names: tuple[str, str]) -> str:
-        return f"{titles[names[0]]} and {titles[names[1]]} ({numeral(round(known[names], 2))})"
-
-    mean = sum(known.values()) / len(known)
-    if len(known) == 1:
-        (names,) = known
-        both = f"{titles[names[0]]} and {titles[names[1]]}"
-        return f"The orders of tokens by {both} have a rank correlation of {numeral(round(known[names], 2))}."
-    closest, farthest = max(known, key=known.__getitem__), min(known, key=known.__getitem__)
-    return (
-        f"Rank correlations of methods are {numeral(round(mean, 2))} on average; closest are {pair(closest)}, farthest "
-        f"{pair(farthest)}."
+    if (split := found.lengths) is None:
+        return (methods,)
+    sums = ", ".join(f"{exactly(k)} {signed(v)}" for k, v in enumerate(split.sums[:MOST_LENGTHS]))
+    more = " and so on" if len(split.sums) > MOST_LENGTHS else ""
+    total = f"All together: {numeral(split.total)}; the answer is {numeral(found.value)}."
+    lengths = Figure(
+        "tokens-by-length",
+        "Path contribution by length",
+        drawn_by(f"{chart}:length_map", found),
+        f"Sums over all rows: {sums}{more}. {total} Shades follow the square root of the number.",
+        "What every token sends to the answer, by how many heads it passes.",
     )
+    return methods, lengths
 
 
-def _sums(found: Explanation) -> list[str]:
-    """Say how much constants contribute, for methods whose scores should add up to the answer."""
-    said = []
-    for one in found.methods:
-        # Others add up to something else, such as the norm of states.
-        if one.adds_up is None or not one.adds_up.startswith("the answer, less what constants"):
-            continue
-        missing = found.value - one.total
-        if abs(missing) > MISSING * max(abs(found.value), abs(one.total)):
-            said.append(
-                f"By {in_words(one)} tokens add up to {signed(one.total)} of {numeral(found.value)} ({one.adds_up})."
-            )
-    return said
+def _word(found: Explanation, name: str, word: str) -> str:
+    """Return a token of a text in quotes; patches and moments have names of their own."""
+    return quoted(word, bare=any(read.name == name and read.kind != "text" for read in found.inputs))
 
 
-def _token(found: Explanation, place: Place) -> str:
-    name, at = place
-    read = next(one for one in found.inputs if one.name == name)
-    if read.kind == "sound" and read.step is not None:
-        return f"the moment at {read.tokens[at]}"
-    if read.kind == "image" and read.grid is not None and at >= read.before:
-        row, column = divmod(at - read.before, read.grid[1])
-        return f"the patch in row {row}, column {column}"
-    where = f"token {at} of the {name}" if len(found.inputs) > 1 else f"token {at}"
-    if followed(found, read, at):
-        where += ", of the continuation"
-    return f"'{visible(read.tokens[at])}' ({where})"
+def _index(found: Explanation, name: str, place: int) -> str:
+    return f"{name} {place}" if len(found.inputs) > 1 else str(place)
 
 
-def followed(found: Explanation, read: Input, place: int) -> bool:
-    """Return whether a token belongs to the continuation."""
-    begin = found.continued_at
-    return begin is not None and read is found.inputs[-1] and place >= begin
+def _often_table(found: Explanation) -> tuple[Table, ...]:
+    """List tokens among the first three of two methods or more."""
+    words = {(read.name, place): word for read in found.inputs for place, word in enumerate(read.tokens)}
+    voters = len(voters_of(found))
+    lines = tuple(
+        (_word(found, name, words[name, place]), _index(found, name, place), f"{votes} of {voters} methods")
+        for (name, place), votes in named_by(found).most_common(TOP)
+        if votes > 1
+    )
+    caption = f"Tokens among the first {FEW} of several methods"
+    return (Table(("word", "token", "named by"), lines, caption, align="lll", brief=0),) if lines else ()
 
 
-def read_words(found: Explanation) -> str:
-    """Return `picture`, `sound` or `text`."""
-    kinds = [one.kind for one in found.inputs]
-    return "picture" if "image" in kinds else "sound" if "sound" in kinds else "text"
+def _agreement_table(found: Explanation) -> tuple[Table, ...]:
+    """Tabulate rank correlations, if there are two methods or more."""
+    known = found.agreement()
+
+    def cell(one: Scored, other: Scored) -> str:
+        if one is other:
+            return "1"
+        value = known.get((one.name, other.name), known.get((other.name, one.name), math.nan))
+        return correlation_words(value) if math.isfinite(value) else "–"
+
+    if len(found.voting) < 2:
+        return ()
+    lines = tuple((one.title, *(cell(one, other) for other in found.voting)) for one in found.voting)
+    note = "1: the same order of tokens; 0: nothing in common; −1: the opposite order."
+    heading = ("", *(method.title for method in found.voting))
+    return (Table(heading, lines, "Rank correlation of methods", note, brief=0),)
 
 
-def token_words(token: Token, several: bool) -> str:
-    """Return the number of a token, after the name of its input if there are several."""
-    return f"{f'{token.input} ' if several else ''}{token.place}"
-
-
-def last_written(found: Explanation) -> str:
-    """Return the last token of a continuation, which is predicted and not read: no method has a number for it."""
-    return visible(found.steps[-1].word) if found.steps else ""
+def _top_tables(found: Explanation) -> tuple[Table, ...]:
+    """List the tokens that did most by each method. A terminal shows three methods, and with --verbose all."""
+    brief = (voters_of(found) or list(found.methods))[:FEW]
+    tables = []
+    for method in found.methods:
+        lines = tuple(
+            (_index(found, token.input, token.place), _word(found, token.input, token.word), signed(token.score))
+            for token in found.top(method.name, TOP)
+        )
+        if more := found.unlisted(method.name, TOP):
+            lines = (*lines, ("", f"and {more} more, equal", ""))
+        shown = None if method in brief else 0
+        tables.append(Table(("token", "word", "number"), lines, method.title, align="rlr", brief=shown))
+    return tuple(tables)

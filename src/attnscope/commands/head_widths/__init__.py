@@ -1,1 +1,1 @@
-"""How wide each head of a model must be for what it attends to."""
+"""The width that the attention patterns of each head of a model need."""

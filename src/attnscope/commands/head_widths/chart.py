@@ -1,4 +1,4 @@
-"""A map of the width that each head's patterns need: blocks by heads, ✕ where no width was found."""
+"""A map of the width that the patterns of each head need: blocks by heads, with ✕ if no width was found."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ import pandas as pd
 
 from attnscope.commands.head_widths.record import HeadWidths
 from attnscope.commands.head_widths.words import about
+from attnscope.core.errors import RefusalError
 from attnscope.reports.survey_charts import grid_axes
 
 AROUND = 80  # pixels: axis, title and margin of a map, on both sides
 
 
-def chart(found: HeadWidths) -> Any:
-    """Return the map under a title, with what a page says around it."""
-    title = alt.TitleParams("How wide must these heads be?", subtitle=list(about(found)), offset=14)
-    return head_width_map(found).properties(title=title)
+def chart(record: HeadWidths) -> Any:
+    """Draw the map with a title and a subtitle."""
+    title = alt.TitleParams("How wide must these heads be?", subtitle=list(about(record)), offset=14)
+    return head_width_map(record).properties(title=title)
 
 
-def head_width_map(found: HeadWidths, *, width: int | None = None) -> alt.VConcatChart:
-    """Draw one map for each stack, with squares of one size, or as wide as `width` pixels allow."""
-    table = found.table()
+def head_width_map(record: HeadWidths, *, width: int | None = None) -> alt.VConcatChart:
+    """Draw one map for each stack, with square cells, or as wide as `width` pixels allow."""
+    if not record.heads:
+        raise RefusalError(f"The record of {record.model} has no heads to draw: measure a model that has some.")
+    table = record.table()
     table["needs"] = table["needs"].astype(float)
     table["label"] = [
         f"block {head.layer}, head {head.head}: "
         + ("no width found" if head.needs is None else f"width {head.needs} of {head.head_dim}")
-        for head in found.heads
+        for head in record.heads
     ]
-    highest = max(head.needs or 1 for head in found.heads)
+    highest = max(head.needs or 1 for head in record.heads)
     return alt.vconcat(*(_stack_map(rows, stack, highest, width) for stack, rows in table.groupby("stack", sort=False)))
 
 
@@ -40,8 +43,8 @@ def _stack_map(rows: pd.DataFrame, stack: object, highest: int, width: int | Non
         alt.Tooltip("head:O"),
         alt.Tooltip("needs:Q", title="width found"),
         alt.Tooltip("head_dim:Q", title="width it has"),
-        alt.Tooltip("proved:Q", title="proved from below"),
-        alt.Tooltip("held:Q", title="attention of the keys kept", format=".0%"),
+        alt.Tooltip("proved:Q", title="proved at least"),
+        alt.Tooltip("held:Q", title="attention of these keys", format=".0%"),
     ]
     colour = alt.Color(
         "needs:Q",

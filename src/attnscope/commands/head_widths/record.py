@@ -1,40 +1,43 @@
-"""How wide the heads of a model would have to be for what they attend to on real texts, beside how wide they are.
+"""The record of `head_widths`: the width that the attention patterns of each head need, and the width it has.
 
-found.heads            one `HeadWidth` each: its head_dim, the widths found text by text, what is proved from below
+found.heads            one `HeadWidth` each: its head_dim, and the width found and the lower bound for each text
 found.idle, found.cramped
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from attnscope import __version__
+from attnscope.core.ranges import AsMany, Index, Positive, Several, Share, Size
 from attnscope.reports.record import Record
 
 if TYPE_CHECKING:
     import pandas
 
-IDLE = 8  # a head is idle where a head this many times narrower was found for every text
+IDLE = 8  # a head is idle if heads this many times narrower were found for all texts
 
 
 @dataclass(frozen=True)
 class HeadWidth:
-    """`widths` and `bounds` go by text: the narrowest head found for its pattern (None: none in the time given), and
-    the width that no head can go below. `held` is the share of its attention that the k keys of a row have, on average.
+    """One head of a model.
+
+    `widths` has the narrowest width found for each text (None if none was found in time), `bounds` a lower bound for
+    each. `held` is the mean share of attention that the k strongest keys of a query get.
     """
 
     stack: str
-    layer: int
-    head: int
-    head_dim: int
-    widths: tuple[int | None, ...]
-    bounds: tuple[int, ...]
-    held: float
+    layer: Index
+    head: Index
+    head_dim: Several
+    widths: tuple[Several | None, ...]
+    bounds: Annotated[tuple[Several, ...], AsMany("widths")]
+    held: Share
 
     @property
     def needs(self) -> int | None:
-        """Return the width that is enough for every text, or None where one of them has no width."""
+        """Return the largest width over texts, or None if one of them has no width."""
         widths = [width for width in self.widths if width is not None]
         return max(widths) if widths and len(widths) == len(self.widths) else None
 
@@ -45,21 +48,21 @@ class HeadWidth:
 
 @dataclass(frozen=True, repr=False)
 class HeadWidths(Record):
-    """What `attnscope capacity --model` found."""
+    """The width that each head of a model needs on a few texts."""
 
     KIND: ClassVar[str] = "head_widths"
     COMMAND: ClassVar[str] = "capacity --model"
     FILE: ClassVar[str] = "head_widths.json"
 
     model: str
-    k: int
-    texts: int
-    tokens: tuple[int, ...]
+    k: Several
+    texts: Several
+    tokens: Annotated[tuple[Several, ...], AsMany("texts")]
     dtype: str
-    ratio_error: float
-    leak: float
+    ratio_error: Positive
+    leak: Share
     heads: tuple[HeadWidth, ...]
-    seconds: float
+    seconds: Size
     interrupted: bool = False
     attnscope: str = __version__
 
@@ -69,12 +72,12 @@ class HeadWidths(Record):
 
     @property
     def idle(self) -> tuple[HeadWidth, ...]:
-        """Return heads that could be `IDLE` times narrower, on these texts."""
+        """Return heads that could be `IDLE` times narrower on these texts."""
         return tuple(head for head in self.measured if IDLE * (head.needs or 0) <= head.head_dim)
 
     @property
     def cramped(self) -> tuple[HeadWidth, ...]:
-        """Return heads no wider than the narrowest head found for their patterns."""
+        """Return heads that are no wider than the narrowest head found for their patterns."""
         return tuple(head for head in self.measured if (head.needs or 0) >= head.head_dim)
 
     def table(self) -> pandas.DataFrame:

@@ -1,16 +1,14 @@
-"""head_widths: for every head of a model, the width that what it attends to needs, beside the width it has.
+"""head_widths: the width that the attention patterns of each head need, and the width that the head has.
 
     found = attnscope.head_widths("pocket", k=4)
     found.table(), found.idle, found.cramped
 
-Every text gives every head a pattern: its k strongest keys for each query, made to sum to 1. Each is compiled as
-`compile` does it, so a width is that of a certified head, and a number beside it is proved from below. What the other
-keys hold is said, not hidden: a head that spreads its attention has a pattern that tells little about it.
+Every text gives every head a pattern: the k strongest keys of each query, with weights that sum to 1. Each pattern is
+compiled by `compile`, so every width belongs to a certified head and has a proved lower bound. The record also has the
+share of attention that these keys get: if it is small, the pattern says little about the head.
 
-Heads that need far less than they have could share their coordinates; one that needs as much as it has can do no more.
-These are widths for each text on its own, with queries and keys free to fit it. A trained head serves all texts with
-one pair of projections and may need more for that: a width here says how little one text asks of a head, not how far
-the head could be cut.
+Queries and keys are fitted to each text on its own. A trained head serves all texts with one pair of projections and
+may need more. So a width here says how little one text requires, not how much narrower the head could be.
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ from attnscope.heads.pattern import Pattern
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.intercepting.masks import dense_pattern, one_sequence
 from attnscope.hf.intercepting.restoring import evaluating, without_gradients
+from attnscope.hf.loading.in_memory import refuse_broken_weights
 from attnscope.hf.loading.load import (
     Given,
     batches_for,
@@ -69,7 +68,7 @@ def head_widths(
     budget: float = BUDGET,
     progress: Advance = silent,
 ) -> HeadWidths:
-    """Return the width that each head of a model needs for what it attends to, beside the width it has.
+    """Return the width that the attention patterns of each head need, and the width that it has.
 
     Parameters
     ----------
@@ -82,9 +81,9 @@ def head_widths(
     texts, max_tokens : int
         How many texts are read, and their length.
     dtype : str
-        The precision in which compiled heads have to hold.
+        The precision of compiled heads.
     ratio_error, leak : float
-        The error of weights inside the pattern, and the weight outside it, that any row may have.
+        Limits for every row: the relative error of weights inside the pattern, and the weight outside it.
     seed : int
         The seed of random starts and of the choice of texts.
     budget : float
@@ -111,7 +110,8 @@ def head_widths(
     at_least(k, 1, "k")
     at_least(budget, 0, "budget")
     progress("reading the texts", 0, 0)
-    name, tokens, seen = _patterns(model, corpus, k, texts, max_tokens, seed)
+    sampling = Sampling(texts, max_tokens, batch_size=1, seed=seed)
+    name, tokens, seen = _patterns(model, corpus, k, sampling)
     widths: dict[Place, list[int | None]] = {place: [] for place in seen[0]}
     bounds: dict[Place, list[int]] = {place: [] for place in seen[0]}
     interrupted, done, total = False, 0, sum(map(len, seen))
@@ -148,11 +148,12 @@ def head_widths(
 
 
 def _patterns(
-    model: Given, corpus: Any, k: int, texts: int, max_tokens: int, seed: int
+    model: Given, corpus: Any, k: int, sampling: Sampling
 ) -> tuple[str, tuple[int, ...], list[dict[Place, _Seen]]]:
     """Return the pattern of every self-attention head, text by text."""
     loaded = load(model)
-    prepared = batches_for(loaded, corpus, Sampling(texts, max_tokens, batch_size=1, seed=seed))
+    refuse_broken_weights(loaded)
+    prepared = batches_for(loaded, corpus, sampling)
     place = precision_and_place(loaded.model)[1]
     with refusing_what_does_not_run(loaded), without_gradients(), quiet():
         found = anatomy(loaded.model, prepared.batches[0].to(place).inputs)
@@ -176,7 +177,7 @@ def _patterns(
         everything.append(dict(sorted(here.items())))
         here.clear()
     if not everything or not everything[0]:
-        raise RefusalError(f"{loaded.name} was seen attending to nothing: its heads have no patterns to compile.")
+        raise RefusalError(f"{loaded.name} has no attention that can be observed: choose another model.")
     return loaded.name, tuple(lengths[:: len(lengths) // len(everything)]), everything
 
 

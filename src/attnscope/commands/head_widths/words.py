@@ -1,4 +1,4 @@
-"""The widths of a model's heads, in words."""
+"""The sentences, table and document of the widths of a model's heads."""
 
 from __future__ import annotations
 
@@ -11,88 +11,88 @@ from attnscope.reports.words import Verdict
 
 BACKGROUND = (
     "Every text gives every head a pattern: the strongest keys of each query. For each pattern the narrowest head that "
-    "realises it was searched for, and certified. A head that is much wider than that has room to spare on these "
-    "texts; one that is not can do no more than it does."
+    "realises it was searched and certified. A head that is much wider than that has room to spare on these texts; a "
+    "head that is no wider uses all its coordinates."
 )
 BRIEF = 8  # heads in a terminal without --verbose
 
 
-def document(found: HeadWidths) -> Document:
+def document(record: HeadWidths) -> Document:
     figure = Figure(
         "head_widths",
         "Width found for what each head attends to",
-        drawn_by("attnscope.commands.head_widths.chart:head_width_map", found),
-        caption=f"{about(found)[0]}. The widest of the texts counts; ✕ where none was found in the time given.",
+        drawn_by("attnscope.commands.head_widths.chart:head_width_map", record),
+        caption=f"{about(record)[0]}. The largest width over texts; ✕ if none was found in the time given.",
     )
-    heading = ("head", "width found", "width it has", "proved at least", f"top {found.k} keys hold")
-    heads = Table(heading, _head_rows(found), brief=BRIEF)
+    heading = ("head", "width found", "width it has", "proved at least", f"top {record.k} keys hold")
+    heads = Table(heading, _head_rows(record), brief=BRIEF)
     return Document(
-        verdict(found),
-        f"How wide must the heads of {found.model} be?",
-        about=about(found),
+        verdict(record),
+        f"How wide must the heads of {record.model} be?",
+        about=about(record),
         sections=(
-            Section("What it means", background=(BACKGROUND,), sentences=_sentences(found)),
+            Section("What it means", background=(BACKGROUND,), sentences=_sentences(record)),
             Section("Map", figures=(figure,)),
             Section("Heads", tables=(heads,)),
         ),
         provenance=rows(
             {
-                "model": found.model,
-                "texts": found.texts,
-                "tokens": found.tokens,
-                "seconds": found.seconds,
-                "interrupted": found.interrupted,
-                "attnscope": found.attnscope,
+                "model": record.model,
+                "texts": record.texts,
+                "tokens": record.tokens,
+                "seconds": record.seconds,
+                "interrupted": record.interrupted,
+                "attnscope": record.attnscope,
             }
         ),
     )
 
 
-def verdict(found: HeadWidths) -> Verdict:
-    measured = found.measured
+def verdict(record: HeadWidths) -> Verdict:
+    measured = record.measured
     if not measured:
-        return Verdict("warning", f"No head of {found.model} has a width: give it time with --budget.")
+        return Verdict("warning", f"No width was found for a head of {record.model}: allow more time with --budget.")
     needs = [head.needs or 0 for head in measured]
     sizes = sorted({head.head_dim for head in measured})
     sentence = (
-        f"What {count(len(measured), 'head')} of {found.model} attend to fits heads of width "
+        f"What {count(len(measured), 'head')} of {record.model} attend to fits heads of width "
         f"{min(needs)} to {max(needs)} (median {numeral(float(statistics.median(needs)))}), text by text; "
         f"they have {sizes[0] if len(sizes) == 1 else f'{sizes[0]} to {sizes[-1]}'}."
     )
-    return Verdict("warning" if found.cramped else "calm", sentence)
+    return Verdict("warning" if record.cramped else "calm", sentence)
 
 
-def _sentences(found: HeadWidths) -> tuple[str, ...]:
-    """Say which heads are idle or cramped, what the ignored keys hold, and what is missing."""
+def _sentences(record: HeadWidths) -> tuple[str, ...]:
+    """Return sentences on idle and cramped heads, on the attention of other keys, and on missing widths."""
     sentences = []
-    if found.measured:
-        idle, cramped = len(found.idle), len(found.cramped)
+    if record.measured:
+        idle, cramped = len(record.idle), len(record.cramped)
         share = {2: "half", 4: "fourth", 8: "eighth", 16: "sixteenth"}.get(IDLE, f"{IDLE}th")
-        held = statistics.median(head.held for head in found.measured)
+        held = statistics.median(head.held for head in record.measured)
         sentences = [
-            f"{count(idle, 'head')} {'is' if idle == 1 else 'are'} idle (a head of an {share} of the width was made "
-            f"for every text), {cramped} cramped (no narrower head than itself was found).",
-            f"The {found.k} strongest keys of a query hold {held:.0%} of a head's attention in the median; what the "
-            "others hold is not in these patterns. Widths are for each text on its own: one pair of projections for "
-            "all texts may need more.",
+            f"{count(idle, 'head')} {'is' if idle == 1 else 'are'} idle (a head of an {share} of the width is enough "
+            f"for every text), {cramped} cramped (no narrower head was found).",
+            f"The {record.k} strongest keys of a query get {held:.0%} of a head's attention in the median; these "
+            "patterns ignore the other keys. Widths are for each text on its own: one pair of projections for all "
+            "texts may need more.",
         ]
-    if missing := len(found.heads) - len(found.measured):
+    if missing := len(record.heads) - len(record.measured):
         sentences.append(f"{count(missing, 'head')} could not be measured on every text in the time given.")
     return tuple(sentences)
 
 
-def about(found: HeadWidths) -> tuple[str, str]:
-    tokens = f"{min(found.tokens)} to {max(found.tokens)}" if len(set(found.tokens)) > 1 else f"{found.tokens[0]}"
+def about(record: HeadWidths) -> tuple[str, str]:
+    tokens = f"{min(record.tokens)} to {max(record.tokens)}" if len(set(record.tokens)) > 1 else f"{record.tokens[0]}"
     return (
-        f"{found.model}: {count(len(found.heads), 'head')}, {count(found.texts, 'text')} of {tokens} tokens, "
-        f"{found.k} keys a row",
-        f"{found.dtype}, worst row: ratio error {numeral(found.ratio_error)}, leak {numeral(found.leak)}",
+        f"{record.model}: {count(len(record.heads), 'head')}, {count(record.texts, 'text')} of {tokens} tokens, "
+        f"{record.k} keys a row",
+        f"{record.dtype}, worst row: ratio error {numeral(record.ratio_error)}, leak {numeral(record.leak)}",
     )
 
 
-def _head_rows(found: HeadWidths) -> tuple[tuple[str, ...], ...]:
-    """Widest need first; heads without a width last."""
-    ordered = sorted(found.heads, key=lambda head: (-(head.needs or 0), head.stack, head.layer, head.head))
+def _head_rows(record: HeadWidths) -> tuple[tuple[str, ...], ...]:
+    """Return one row for each head, the largest width first; heads without a width come last."""
+    ordered = sorted(record.heads, key=lambda head: (-(head.needs or 0), head.stack, head.layer, head.head))
     return tuple(
         (
             f"{head.stack} block {head.layer}, head {head.head}",

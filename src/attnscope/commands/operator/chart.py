@@ -1,7 +1,7 @@
 """An operator's map as a picture: rows of the output from top to bottom, tokens that were read from left to right.
 
 Rows differ in size by orders of magnitude, so each is divided by its own largest number; tooltips show the numbers
-themselves. Where there are many tokens, neighbours share a cell, which shows their mean.
+themselves. If there are many tokens, neighbours share a cell, which shows their mean.
 """
 
 from __future__ import annotations

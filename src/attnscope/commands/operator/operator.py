@@ -1,4 +1,4 @@
-"""A model at one input as one affine operator, out = T x + b, without writing T (arXiv:2601.17958).
+"""A model at one input as one affine operator, out = T x + b, without storing T (arXiv:2601.17958).
 
     op = attnscope.operator("pocket", "The dog chased its own tail")
     op @ x, op.T @ y, op.offset                 products with T and its transpose; b
@@ -32,12 +32,12 @@ from attnscope.pathways.operator_maps import MAPS, collapsed, few_probes
 
 @dataclass(frozen=True)
 class About:
-    """Which model an operator belongs to: for people, and for the record of a map."""
+    """The model of an operator, for its repr and for the record of a map."""
 
     model: str
     class_name: str
     stack: str
-    words: tuple[str, ...] = ()  # of the tokens that enter; empty for images and sound
+    words: tuple[str, ...] = ()  # words of the tokens that enter; empty for images and sound
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ class Operator:
 
     @property
     def input(self) -> Float[Tensor, "token width"]:
-        """x0: the stream that entered when the model read this input."""
+        """x0: the stream that enters the first block on this input."""
         return self.affine.enters
 
     @property
@@ -61,17 +61,17 @@ class Operator:
 
     @property
     def offset(self) -> Float[Tensor, "*leaves"]:
-        """b: biases and shifts of norms, carried through all that follows them."""
+        """b: biases and shifts of norms, passed through all later blocks."""
         return self.affine.offset
 
     @property
     def offset_share(self) -> float:
-        """|b| / |out|. It may exceed 1: T x0 then cancels some of b."""
+        """The relative size of the offset, |b| / |out|. It exceeds 1 if T x0 cancels a part of b."""
         return float(self.offset.norm() / self.output.norm().clamp_min(torch.finfo(self.output.dtype).tiny))
 
     @property
     def difference(self) -> float:
-        """max |T x0 + b - out| / max |out|."""
+        """The relative error of the operator, max |T x0 + b - out| / max |out|."""
         return relative_difference(self @ self.input + self.offset, self.output)
 
     @property
@@ -88,31 +88,31 @@ class Operator:
     @overload
     def __matmul__(self, x: Operator) -> Operator: ...
     def __matmul__(self, x: Tensor | Operator) -> Tensor | Operator:
-        """Return T x, without b; for an operator that ends where this one begins, both as one."""
+        """Return T x, without b. For an operator that ends where this one begins, return their composition."""
         if isinstance(x, Operator):
             return self._after(x)
-        return _shaped(x, self.input, self.output, self.affine.times, "enters")
+        return _shaped(x, self.input, self.output, self.affine.times, "input")
 
     def _after(self, other: Operator) -> Operator:
         mine, first = self.affine, other.affine
         if first.network is not mine.network or first.tail or first.last != mine.first:
             raise RefusalError(
-                f"{other!r} does not end where {self!r} begins: multiply neighbours of one operator, the later one on "
-                "the left, as in op.layers(3, 6) @ op.layers(0, 3)."
+                f"{other!r} does not end where {self!r} begins: multiply neighbouring parts of one operator, the later "
+                "on the left, as in op.layers(3, 6) @ op.layers(0, 3)."
             )
         return replace(self, affine=replace(mine, first=first.first))
 
     def layer(self, layer: int) -> Operator:
-        """Return one block alone, by its number in the model."""
+        """Return the operator of one block, by its number in the model."""
         return self.layers(layer, layer + 1)
 
     def layers(self, first: int, last: int) -> Operator:
-        """Return blocks `first` up to before `last` of the model, from stream to stream."""
+        """Return the operator of blocks `first` to `last - 1`, from stream to stream."""
         count = self.affine.network.layers
         if not 0 <= first < last <= count:
             raise RefusalError(
-                f"Blocks {first} up to before {last} were asked for, and there are blocks 0 to {count - 1}: give two "
-                "numbers, the first below the last."
+                f"layers({first}, {last}) is not a range of the blocks 0 to {count - 1}: give 0 <= first < last <= "
+                f"{count}."
             )
         return replace(self, affine=Affine(self.affine.network, first, last, False))
 
@@ -128,8 +128,9 @@ class Operator:
         return replace(self, affine=Affine(network, network.layers, network.layers, True))
 
     def row(self, token: int, channel: int) -> Float[Tensor, "token width"]:
-        """Return the row of T that gives one number of the output: the factors of all numbers that enter. If the model
-        gives one row of classes, `token` is 0."""
+        """Return the row of T for one output number: the weight of every input number. If the model returns one row of
+        classes, `token` is 0.
+        """
         unit = torch.zeros_like(self._rows)
         unit[_place(token, len(unit), "row"), _place(channel, unit.shape[1], "channel of the output")] = 1
         return self.affine.transposed_times(unit.reshape(1, *self.output.shape))[0]
@@ -141,7 +142,7 @@ class Operator:
         return self.affine.times(unit[None])[0]
 
     def block(self, i: int, j: int) -> Float[Tensor, "out width"]:
-        """Return T_ij, which takes token j's vector to row i of the output; made from the side with fewer channels."""
+        """Return T_ij, which maps token j's vector to row i of the output, with as few products as possible."""
         (rows, out), (tokens, width) = self._rows.shape, self.input.shape
         i, j = _place(i, rows, "row"), _place(j, tokens, "token")
         if out < width:
@@ -153,7 +154,7 @@ class Operator:
         return self.affine.times(units).reshape(width, rows, out)[:, i].mT
 
     def singular_values(self, k: int = 6, seed: int = 0) -> Float[Tensor, " k"]:
-        """Return the k largest, by Lanczos iteration."""
+        """Return the k largest singular values of T, by Lanczos iteration."""
         return singular_values(self.affine, k, seed)
 
     def linear_operator(self) -> Any:
@@ -173,10 +174,10 @@ class Operator:
         seed: int = 0,
         progress: Advance = silent,
     ) -> OperatorMap:
-        """Return one number for each row of the output and each token; `operator_maps` explains the kinds.
+        """Return one number for each row of the output and each token. `operator_maps` explains the kinds.
 
-        The map by norm is exact if that takes few products; otherwise, or with `probes`, it is estimated from so many
-        random signs for each token, with a standard error. The others are always exact.
+        The map by norm is exact if that takes few products. Otherwise, or if `probes` is given, it is estimated from
+        `probes` random sign vectors for each token, with a standard error. The other maps are always exact.
         """
         found = collapsed(self.affine, kind, probes, exact, seed, progress)
         tokens = self.words
@@ -228,11 +229,11 @@ class Operator:
         )
 
     def _repr_html_(self) -> str:
-        """Show facts that take two passes through the frozen model."""
+        """Return facts about the operator as HTML. They take two passes through the frozen model."""
         facts = {
             "T x + b differs from the model by": f"{self.difference:.1e} of its largest number",
             "|b| is": f"{numeral(self.offset_share, 3)} of |output|",
-            "entries of T, never written": f"{self.shape[0] * self.shape[1]:,}",
+            "entries of T (never stored)": f"{self.shape[0] * self.shape[1]:,}",
             "maps": ", ".join(f'op.map("{name}")' for name in MAPS),
         }
         lines = "".join(f"<tr><th>{escape(name)}</th><td>{escape(fact)}</td></tr>" for name, fact in facts.items())
@@ -241,7 +242,7 @@ class Operator:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Transposed:
-    """T^T, for `op.T @ y`."""
+    """The transpose of T, for `op.T @ y`."""
 
     operator: Operator
 
@@ -255,28 +256,28 @@ class Transposed:
 
     def __matmul__(self, y: Tensor) -> Tensor:
         whole = self.operator
-        return _shaped(y, whole.output, whole.input, whole.affine.transposed_times, "leaves")
+        return _shaped(y, whole.output, whole.input, whole.affine.transposed_times, "output")
 
     def __repr__(self) -> str:
         return f"{self.operator!r}.T"
 
 
 def _shaped(vectors: Any, here: Tensor, there: Tensor, times: Callable[[Tensor], Tensor], what: str) -> Tensor:
-    """Apply `times` to one or many tensors of the shape of `here`, or to a flat one, with a flat answer."""
+    """Apply `times` to one or several tensors shaped like `here`. A flat vector gives a flat result."""
     vectors = torch.as_tensor(vectors, dtype=here.dtype, device=here.device)
     if vectors.ndim == 1 and here.ndim != 1 and vectors.numel() == here.numel():
         return times(vectors.reshape(1, *here.shape)).flatten()
     before = vectors.ndim - here.ndim
     if before < 0 or vectors.shape[before:] != here.shape:
         raise RefusalError(
-            f"What {what} here has the shape {tuple(here.shape)}, and {tuple(vectors.shape)} was given: give that "
-            f"shape, several of it, or a flat vector of {here.numel():,} numbers."
+            f"The {what} must have the shape {tuple(here.shape)}, not {tuple(vectors.shape)}: give that shape, a batch "
+            f"of it, or a flat vector of {here.numel():,} numbers."
         )
     return times(vectors.reshape(-1, *here.shape)).reshape(*vectors.shape[:before], *there.shape)
 
 
 def _place(number: int, count: int, what: str) -> int:
-    """Return an index from 0; negative ones count from the end."""
+    """Return a non-negative index. A negative one counts from the end."""
     if not -count <= number < count:
         raise RefusalError(f"There is no {what} {number}: they are 0 to {count - 1}.")
     return number % count

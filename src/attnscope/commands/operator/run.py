@@ -3,8 +3,8 @@
     op = attnscope.operator("pocket", "The dog chased its own tail")
     op.difference, op.offset_share, op.map("contribution").chart(), op.singular_values(5)
 
-Patterns, deviations of norms and gates of activations are frozen where the model had them, as for `paths`; it is
-refused where that does not give the model's own numbers. `docs/operator.md` has the derivation.
+Patterns, deviations of norms and gates of activations are frozen at this input, as for `paths`. A model is refused if
+the frozen network does not give its own numbers. `docs/operator.md` has the derivation.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def operator(
     progress: Advance = silent,
     **kwargs: Unpack[TextOptions],
 ) -> Operator:
-    """Return what a model does to one text as one affine map, T x + b.
+    """Return a model at one text as one affine map, T x + b.
 
     Parameters
     ----------
@@ -86,9 +86,7 @@ def operator(
     one_of(loading.dtype, PRECISIONS, "dtype")
     text = readable(text)
     if any(medium(side) is not None for side in (text if isinstance(text, tuple) else (text,))):
-        raise RefusalError(
-            "Operators are of texts, and of batches that are ready: give {'pixel_values': ...} of a picture."
-        )
+        raise RefusalError("An operator needs a text or a ready batch: give a picture as {'pixel_values': ...}.")
     progress("loading", 0, 0)
     loaded = load(model, loading=loading, tokenizer=tokenizer)
     refuse_broken_weights(loaded)
@@ -106,20 +104,20 @@ def operator(
             refuse_too_many_tokens(sizes, precision_and_place(loaded.model)[1])
         with refusing_what_is_not_followed(loaded):
             network = freeze(loaded.model, read.batch, found, stack)
-    said: list[str] = []
+    notes: list[str] = []
     if narrow is not None:
-        said.append(f"This model's own code does not run in float64 ({narrow}): the operator is float32.")
+        notes.append(f"This model does not run in float64 ({narrow}), so the operator is float32.")
     name = stack or found.stacks[-1].name
     others = [one.name for one in found.stacks if one.name != name]
     if others:
         elsewhere = ", ".join(others)
-        said.append(f"The operator is that of the {name}; what comes from elsewhere ({elsewhere}) is in the offset.")
+        notes.append(f"This is the operator of the {name}; contributions of {elsewhere} are in the offset.")
     about = About(
         model=loaded.name,
         class_name=loaded.class_name,
         stack=name,
         words=read.words,
-        notes=(*said, *read.notes),
+        notes=(*notes, *read.notes),
         provenance=loaded.stamped(**read.bos_note()),
     )
     return Operator(Affine(network, 0, network.layers, True), about)

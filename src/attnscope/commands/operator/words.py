@@ -1,4 +1,4 @@
-"""An operator's map in words."""
+"""The document of an operator's map."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from attnscope.reports.document import Document, Figure, Section, Table, drawn_b
 from attnscope.reports.words import Verdict, beginning_words
 
 BACKGROUND = (
-    "With attention patterns, deviations of norms and gates of activations held where they were on this input, the "
-    "model is a linear map plus constants. This is that map with its channels collapsed: what every token that was "
-    "read is to every row of the output."
+    "With attention patterns, deviations of norms and gates of activations frozen at this input, the model is a linear "
+    "map plus constants. This chart shows that map with its channels collapsed to one number: the influence of every "
+    "token on every row of the output."
 )
 MOST_SIDE = 40  # cells along a side of the picture
 TOP = 10
@@ -27,7 +27,7 @@ def document(found: OperatorMap) -> Document:
         "Rows of the output by tokens",
         drawn_by("attnscope.commands.operator.chart:chart", found),
         caption=f"{map_words(found).capitalize()}. Every row is divided by its largest number.{shared * several}",
-        summary="What every token is to every row of the output.",
+        summary="The influence of every token on every row of the output.",
     )
     last = tuple((visible(word), str(place), signed(number)) for place, word, number in found.top(-1, TOP))
     return Document(
@@ -84,11 +84,11 @@ def verdict(found: OperatorMap) -> Verdict:
 
 
 def _sentences(found: OperatorMap) -> tuple[str, ...]:
-    said = [f"The map says {found.title}, in {found.part} of {found.model}."]
+    sentences = [f"The map shows {found.title}, in {found.part} of {found.model}."]
     if found.errors is None:
-        said.append(f"It is exact, and took {_passes(found)} through the frozen model.")
+        sentences.append(f"It is exact, and took {_passes(found)} through the frozen model.")
     else:
-        said.append(
+        sentences.append(
             f"It is an estimate from {found.probes} random probes for each token ({_passes(found)} through the "
             f"frozen model); the median standard error is {_relative_error(found)} of the number."
         )
@@ -96,11 +96,11 @@ def _sentences(found: OperatorMap) -> tuple[str, ...]:
         shares = [c / t for c, t in zip(found.constants, found.totals, strict=True) if t and math.isfinite(c / t)]
         if shares:
             middle = sorted(shares)[len(shares) // 2]
-            said.append(
+            sentences.append(
                 f"Tokens and constants add up to the norm of each row; constants (biases and shifts of norms) are "
                 f"{numeral(round(middle, 3), 3)} of it in the median row."
             )
-    return (*said, *found.notes)
+    return (*sentences, *found.notes)
 
 
 def map_words(found: OperatorMap) -> str:

@@ -1,1 +1,1 @@
-"""What paths of each length contribute to an answer, and what each head is worth."""
+"""Contributions of paths of each length to a prediction, and values of heads."""

@@ -1,9 +1,10 @@
 """Layout of the text with its largest single paths: tokens in rows, and an arc from a token to the target's position.
 
-A record knows the heads of a path and the token that sends most along it, not the tokens it visits on its way. So an
-arc goes from that token straight to the end, as wide as what this token alone sends. Letters have a fixed width, so the
-picture is the same in every browser. Arcs never cross: of two from one side, the longer runs above and ends inside. An
-arc between two rows leaves one at its edge and enters the other at its edge.
+A record has the heads of a path and the token that contributes most along it, but not the tokens in between. So an arc
+goes from that token straight to the target, and its width is the contribution of this token. Letters have a fixed
+width, so the picture is the same in every browser. Arcs never cross: of two arcs from one side, the longer runs above
+the other and ends nearer to the middle of the target's token. An arc between two rows leaves one row at its edge and
+enters the other at its edge.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from attnscope.commands.paths.record import Chain, PathReport
 from attnscope.commands.paths.vocabulary import chain_words, of_all_tokens, signed, visible
 
 LETTER = 7.8  # width of a monospaced letter of size 13, in pixels
-PAD, GAP, EDGE = 6.0, 4.0, 4.0  # inside a token, between two tokens, and around all
+PAD, GAP, EDGE = 6.0, 4.0, 4.0  # pixels inside a token, between two tokens, and around all
 LONGEST = 22  # letters of a token that are shown
 CHIP, BELOW, BETWEEN = 24.0, 15.0, 8.0  # height of a token and of its number, and space to the next row
 LANE, LOWEST = 17.0, 16.0  # distance between arcs, and from a token to the lowest arc
-SLOT, ROOMIEST = 9.0, 48.0  # distance between ends of arcs on a token, and least width of the last token
-ROUNDEST, ROUNDER = 24.0, 12.0  # radius of the lowest arc, and how much larger that of the next may be
-COMING = 72.0  # pixels before the end for arcs from other rows
-STRAIGHT = 0.6  # share of the way to the edge that a turn may take
+SLOT, ROOMIEST = 9.0, 48.0  # distance between ends of arcs on a token, and least width of the target's token
+ROUNDEST, ROUNDER = 24.0, 12.0  # radius of the lowest arc, and how much larger the radius of the next may be
+COMING = 72.0  # pixels left of the target's token for arcs from other rows
+STRAIGHT = 0.6  # largest share of the way to the edge that is curved
 THIN, THICK = 1.5, 7.0  # width of arcs
 MOST_ARCS = 10
-MOST_TOKENS = 120  # of longer texts only tokens near arcs are drawn
+MOST_TOKENS = 120  # in longer texts, only tokens near arcs are drawn
 AROUND = 4  # tokens on either side of the end of an arc
 
 Side = Literal["left", "right", "here"]
@@ -35,7 +36,7 @@ Side = Literal["left", "right", "here"]
 
 @dataclass(frozen=True)
 class Chip:
-    """A token, a gap of skipped tokens, or the output; `index` is the token's number."""
+    """A box in the layout: a token (`index` is its number), a gap of skipped tokens, or the output."""
 
     text: str
     kind: Literal["token", "source", "asked", "gap", "output"]
@@ -52,7 +53,7 @@ class Chip:
 
 @dataclass(frozen=True)
 class Arc:
-    """`number` is that of the path in the table; an arc between two rows has two `strokes`."""
+    """A drawn path. `number` is its number in the table; an arc between two rows has two `strokes`."""
 
     number: int
     sign: Literal["plus", "minus"]
@@ -75,7 +76,7 @@ class Strip:
 
 @dataclass
 class _Route:
-    """A path during layout: where it begins, and its lane in each row."""
+    """A path during layout: where it begins, and its lane (height) in each row."""
 
     number: int
     chain: Chain
@@ -94,7 +95,7 @@ def drawn_chains(report: PathReport) -> list[tuple[int, Chain]]:
 
 
 def asked_at(report: PathReport) -> int | None:
-    """Return the position of the target; None for norms over all tokens and for a class of the whole text."""
+    """Return the position of the target, or None if the target belongs to the whole text."""
     inside = report.position is not None and report.position < len(report.tokens)
     return report.position if inside and not of_all_tokens(report) else None
 
@@ -105,10 +106,10 @@ def left_out(report: PathReport) -> bool:
 
 def strip(report: PathReport, width: int) -> Strip:
     chains = drawn_chains(report)
-    asked = asked_at(report)
-    chips = _rows(_items(report, {chain.position for _, chain in chains}, asked), len(chains), width)
+    target = asked_at(report)
+    chips = _rows(_items(report, {chain.position for _, chain in chains}, target), len(chains), width)
     by_index = {chip.index: chip for chip in chips if chip.index is not None}
-    end = chips[-1] if asked is None else by_index[asked]
+    end = chips[-1] if target is None else by_index[target]
     routes = [_Route(n, chain, _side(by_index[chain.position], end), by_index[chain.position]) for n, chain in chains]
     _give_lanes(routes, end)
     _give_ends(routes, end)
@@ -126,13 +127,13 @@ def strip(report: PathReport, width: int) -> Strip:
 
 
 def columns(text: str) -> int:
-    """Return the width of a text in letters: two for wide letters, zero for accents."""
+    """Return the width of a text in letters: wide letters count as two, accents as zero."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def _items(report: PathReport, sources: set[int], asked: int | None) -> Iterable[tuple[str, str, int | None]]:
-    """Yield text, kind and number of tokens in order; skipped tokens are one gap."""
-    matter = {*sources, *([] if asked is None else [asked])}
+def _items(report: PathReport, sources: set[int], target: int | None) -> Iterable[tuple[str, str, int | None]]:
+    """Yield text, kind and index of the boxes in order; consecutive skipped tokens are one gap."""
+    matter = {*sources, *([] if target is None else [target])}
     near = {i + d for i in matter for d in range(-AROUND, AROUND + 1)}
     kept = [i for i in range(len(report.tokens)) if not left_out(report) or i in near]
     last = -1
@@ -140,9 +141,9 @@ def _items(report: PathReport, sources: set[int], asked: int | None) -> Iterable
         if i - last > 1:
             yield f"… {i - last - 1:,} more …", "gap", None
         if i < len(report.tokens):
-            yield report.tokens[i], "asked" if i == asked else "source" if i in sources else "token", i
+            yield report.tokens[i], "asked" if i == target else "source" if i in sources else "token", i
         last = i
-    if asked is None:
+    if target is None:
         yield "output", "output", None
 
 
@@ -173,7 +174,7 @@ def _side(source: Chip, end: Chip) -> Side:
 
 
 def _give_lanes(routes: Sequence[_Route], end: Chip) -> None:
-    """Give arcs lanes so that in every row the shortest runs lowest."""
+    """Set the lanes of arcs, so that in every row the shortest is lowest."""
     for side in ("left", "right", "here"):
         some = [route for route in routes if route.side == side]
         nearest = sorted(some, key=lambda one: (one.source.row, one.source.x), reverse=side != "right")
@@ -185,40 +186,43 @@ def _give_lanes(routes: Sequence[_Route], end: Chip) -> None:
 
 
 def _give_ends(routes: Sequence[_Route], end: Chip) -> None:
-    """Place the ends of arcs so that none cross: arcs from the left end left, the lowest first, those from the right
-    end right, and loops of the last token stand between them."""
+    """Set the ends of arcs, so that none cross.
+
+    On the target's token, arcs from the left end on the left (the lowest first), arcs from the right on the right, and
+    arcs that start on this token are between them.
+    """
 
     def of(side: Side) -> list[_Route]:
-        return sorted((route for route in routes if route.side == side), key=lambda one: one.lanes[end.row])
+        return sorted((route for route in routes if route.side == side), key=lambda r: r.lanes[end.row])
 
     left, here, right = of("left"), of("here"), of("right")
     slots = len(left) + 2 * len(here) + len(right)
 
-    def slot(place: int) -> float:
-        return round(end.x + end.width * (place + 1) / (slots + 1), 2)
+    def slot(number: int) -> float:
+        return round(end.x + end.width * (number + 1) / (slots + 1), 2)
 
-    for place, route in enumerate(left):
-        route.end = slot(place)
-    for place, route in enumerate(reversed(here)):
-        route.start, route.end = slot(len(left) + place), slot(len(left) + 2 * len(here) - 1 - place)
-    for place, route in enumerate(reversed(right)):
-        route.end = slot(len(left) + 2 * len(here) + place)
+    for number, route in enumerate(left):
+        route.end = slot(number)
+    for number, route in enumerate(reversed(here)):
+        route.start, route.end = slot(len(left) + number), slot(len(left) + 2 * len(here) - 1 - number)
+    for number, route in enumerate(reversed(right)):
+        route.end = slot(len(left) + 2 * len(here) + number)
     for chip in {id(route.source): route.source for route in (*left, *right)}.values():
         leaving = [route for route in routes if route.source is chip]
-        leaving.sort(key=lambda one: one.lanes[chip.row], reverse=leaving[0].side == "left")
-        for place, route in enumerate(leaving):
-            route.start = round(chip.x + chip.width * (place + 1) / (len(leaving) + 1), 2)
+        leaving.sort(key=lambda r: r.lanes[chip.row], reverse=leaving[0].side == "left")
+        for number, route in enumerate(leaving):
+            route.start = round(chip.x + chip.width * (number + 1) / (len(leaving) + 1), 2)
 
 
 def _give_turns(routes: Sequence[_Route], end: Chip, width: int) -> None:
-    """Make turns as round as there is room for, but not so much rounder than the arc below that they cross.
+    """Set the radius of turns: as large as there is room for, but not so large that an arc crosses the one below.
 
     Of two quarter ellipses that end `SLOT` apart, the outer one stays outside if it is at most `ROUNDER` wider: at the
     height of the inner one it has come inwards by less than 0.6 of its width, for up to `MOST_ARCS` lanes.
     """
     for row in {row for route in routes for row in route.lanes}:
         for side in ("left", "right", "here"):
-            some = sorted((r for r in routes if r.side == side and row in r.lanes), key=lambda one: one.lanes[row])
+            some = sorted((r for r in routes if r.side == side and row in r.lanes), key=lambda r: r.lanes[row])
             below = ROUNDEST
             for route in some:
                 if route.source.row == end.row:
@@ -277,7 +281,7 @@ def _bow(start: float, end: float, bottom: float, top: float, turn: float) -> st
 
 
 def _bend(foot: float, edge: float, bottom: float, top: float, turn: float) -> str:
-    """Draw from a token up, and to the edge of its row."""
+    """Draw a line from a token upwards, then to the edge of its row."""
     sweep, sign = (1, 1) if edge > foot else (0, -1)
     return f"M{foot:g} {bottom:g}A{turn:g} {bottom - top:g} 0 0 {sweep} {foot + sign * turn:g} {top:g}H{edge:g}"
 

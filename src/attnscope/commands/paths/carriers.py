@@ -1,8 +1,9 @@
-"""The verdict of a decomposition: what the model says, which lengths it comes from, and which heads carry it.
+"""The verdict of a decomposition: what the model predicts, which lengths it comes from, and which heads carry it.
 
-Only heads are players here: a path through k heads gives each an equal share, which is the head's Shapley value; MLPs
-belong to their blocks. The values of all heads add up to the target minus what paths through no head give. The heads
-that carry the target are the fewest whose positive values reach `CARRIED` of all positive values.
+Only heads are players here: a path through k heads gives each of them an equal share, and the Shapley value of a head
+is the sum of its shares. MLPs belong to their blocks. The values of all heads add up to the target minus the
+contribution of paths through no head. The heads that carry the target are the fewest whose values reach `CARRIED` of
+all positive values.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ from attnscope.commands.paths.vocabulary import (
 from attnscope.core.words import count, numeral
 from attnscope.reports.words import Verdict, listed
 
-# Lengths (or heads) add P and take N away, and P - N is the whole. P + N > 3 |P - N| means N > P - N: more cancels than
-# is left, and a share of the whole means nothing.
+# Positive lengths (or heads) add up to P, negative ones to -N, and P - N is the target. P + N > 3 |P - N| means that
+# N > P - N: more cancels than is left, and shares of the target are meaningless.
 CANCEL = 3.0
-MUCH_CONSTANT = 0.25  # of what the input moves, absolute values summed over lengths
+MUCH_CONSTANT = 0.25  # constants below this share of the input's contribution (absolute) are not mentioned
 MOST_NAMED = 3  # lengths in one sentence
-NEAR = 0.05  # of the model's own loss, in nats
+NEAR = 0.05  # a loss within this many nats of the model's own loss is near it
 
 
 def origin(report: PathReport) -> list[str]:
-    """Say which lengths the target comes from, which suffice, and which cannot be left out."""
+    """Return sentences on which lengths the target comes from, which suffice, and which are needed."""
     return [_by_length(report), *_constants(report), *_suffices(report), *_target(report), *_without(report)]
 
 
 def _by_length(report: PathReport) -> str:
-    """Name the shares of the largest lengths, or say that lengths cancel."""
+    """Return a sentence on the shares of the largest lengths, or on lengths that cancel."""
     whole, rows = report.value, report.lengths
     sizes = sum(abs(row.value) for row in rows)
     if not whole and not sizes:
@@ -52,8 +53,8 @@ def _by_length(report: PathReport) -> str:
         most, least = (choose(rows, key=lambda row: row.value) for choose in (max, min))
         first, second = sorted((most, least), key=lambda row: -abs(row.value))
         return (
-            f"{target_is(report)}: what is left of lengths that cancel. Their sizes add up to {numeral(sizes)}, and "
-            f"the largest of either sign are paths through {exactly(first.length)} ({signed(first.value)}) and "
+            f"{target_is(report)}, and lengths cancel: their sizes add up to {numeral(sizes)}. The largest of either "
+            f"sign are paths through {exactly(first.length)} ({signed(first.value)}) and "
             f"through {exactly(second.length)} ({signed(second.value)})."
         )
     seen = [row for row in rows if abs(row.value) >= abs(whole) / 200]
@@ -80,8 +81,8 @@ def _constants(report: PathReport) -> list[str]:
     stream, constants = sum(row.stream for row in report.lengths), sum(row.constants for row in report.lengths)
     of_stream, of_constants = _sizes(report)
     said = (
-        f"Not all of it begins in the text: paths from constants (biases, shifts of norms) add {signed(constants)} and "
-        f"paths from the input {signed(stream)}"
+        f"Not all of it comes from the text: paths from constants (biases, shifts of norms) add {signed(constants)} "
+        f"and paths from the input {signed(stream)}"
     )
     if (numeral(of_constants), numeral(of_stream)) != (numeral(abs(constants)), numeral(abs(stream))):
         said += f"; by length, their sizes add up to {numeral(of_constants)} and {numeral(of_stream)}"
@@ -98,18 +99,18 @@ def _suffices(report: PathReport) -> list[str]:
     if own.predicted is None:
         k = from_on([row.up_to.distance < 0.1 for row in report.lengths])
         what = "states" if report.position is None else f"state at token {report.position}"
-        return [] if k is None else [f"Paths through {at_most(k)} give the model's {what} to within a tenth."]
+        return [] if k is None else [f"Paths through {at_most(k)} give the model's {what} within a tenth."]
     k = from_on([row.up_to.predicted == own.predicted for row in report.lengths])
     assert k is not None
     now = report.lengths[k].up_to
     if k == len(report.lengths) - 1:
-        said = [f"It takes paths of all lengths to predict {quoted(own.predicted)}."]
+        sentences = [f"It takes paths of all lengths to predict {quoted(own.predicted)}."]
     else:
         probability = "" if now.probability is None else f" ({chance(now.probability)})"
-        said = [f"Paths through {at_most(k)} suffice to predict {quoted(own.predicted)}{probability}."]
+        sentences = [f"Paths through {at_most(k)} suffice to predict {quoted(own.predicted)}{probability}."]
     if k > 0:
         before = report.lengths[k - 1].up_to
-        said[0] += f" With {at_most(k - 1)} the model would say {quoted(before.predicted)}."
+        sentences[0] += f" With {at_most(k - 1)} the model would say {quoted(before.predicted)}."
     losses = all_known(row.up_to.loss for row in report.lengths)
     if losses:
         first, last = losses[0], losses[-1]
@@ -117,15 +118,15 @@ def _suffices(report: PathReport) -> list[str]:
         assert close is not None
         way = "falls" if last < first else "rises" if last > first else "stays"
         near = f"; paths through {at_most(close)} come within {NEAR} of that" if 0 < close < len(losses) - 1 else ""
-        said.append(
+        sentences.append(
             f"Over the whole text, the next-token loss {way} from {numeral(first)} with no head to {numeral(last)} "
             f"with all paths{near}."
         )
-    return said
+    return sentences
 
 
 def _target(report: PathReport) -> list[str]:
-    """Follow the probability of a target that the model does not predict."""
+    """Return a sentence on the probability of the target, if the model predicts something else."""
     chances = all_known(row.up_to.target_probability for row in report.lengths)
     if not other_than_said(report) or not chances:
         return []
@@ -143,18 +144,18 @@ def _without(report: PathReport) -> list[str]:
         return []
     changed = [row for row in report.lengths if row.without.predicted != own]
     if not changed:
-        return [f"Leaving out any one length of paths, the model would still say {quoted(own)}."]
+        return [f"Without any one length of paths, the model would still say {quoted(own)}."]
     words = [f"through {exactly(row.length)} the model would say {quoted(row.without.predicted)}" for row in changed]
     others = len(changed) - MOST_NAMED
     which = "one other length" if others == 1 else f"any one of {others} other lengths"
-    more = f"; leaving out {which} changes what it says as well" if others > 0 else ""
+    more = f"; without {which} it would also say something else" if others > 0 else ""
     return [f"Without paths {'; without those '.join(words[:MOST_NAMED])}{more}."]
 
 
 CARRIED, IN_WORDS = 2 / 3, "two thirds"
 FEW = 4  # heads that a sentence can name
-FAINT = 0.05  # of all that is moved: heads that move less hardly matter
-ROUNDING = 1e-12  # two of three equal heads are two thirds
+FAINT = 0.05  # heads hardly matter if they contribute less than this share
+ROUNDING = 1e-12  # so that two of three equal heads count as two thirds
 
 
 @dataclass(frozen=True)
@@ -173,22 +174,22 @@ class Head:
 def heads(report: PathReport) -> list[Head]:
     """Return all heads, largest absolute value first."""
     found = [Head(block, head, v) for block, row in enumerate(report.head_values) for head, v in enumerate(row)]
-    return sorted(found, key=lambda one: (-abs(one.value), one.block, one.head))
+    return sorted(found, key=lambda item: (-abs(item.value), item.block, item.head))
 
 
 def carriers(report: PathReport) -> list[Head]:
-    """Return the fewest heads whose positive values reach `CARRIED` of all positive values."""
-    adding = [one for one in heads(report) if one.value > 0]
-    enough = CARRIED * sum(one.value for one in adding) * (1 - ROUNDING)
+    """Return the fewest heads whose values reach `CARRIED` of all positive values."""
+    adding = [head for head in heads(report) if head.value > 0]
+    enough = CARRIED * sum(head.value for head in adding) * (1 - ROUNDING)
     chosen: list[Head] = []
-    while sum(one.value for one in chosen) < enough:
+    while sum(head.value for head in chosen) < enough:
         chosen.append(adding[len(chosen)])
     return chosen
 
 
 @dataclass(frozen=True)
 class Balance:
-    """The sums of positive and of negative heads, and the contribution of paths through no head."""
+    """The sums of positive and of negative values of heads, and the contribution of paths through no head."""
 
     adds: float
     takes: float
@@ -209,7 +210,7 @@ class Balance:
 
 
 def balance(report: PathReport) -> Balance:
-    values = [one.value for one in heads(report)]
+    values = [head.value for head in heads(report)]
     adds, takes = (sum((max(side * v, 0.0) for v in values), 0.0) for side in (1, -1))
     return Balance(adds, takes, report.lengths[0].value)
 
@@ -237,12 +238,12 @@ def _says(report: PathReport) -> str:
 
 
 def _carried(report: PathReport) -> str:
-    found, moved = heads(report), balance(report)
-    if not found:
+    all_heads, moved = heads(report), balance(report)
+    if not all_heads:
         return "There are no heads that could carry it."
-    all_of_them = "its only head" if len(found) == 1 else f"all {len(found)} heads together"
+    all_of_them = "its only head" if len(all_heads) == 1 else f"all {len(all_heads)} heads together"
     if moved.kind == "faint" and report.lengths[0].up_to.predicted != report.lengths[-1].up_to.predicted:
-        # A logit may be large whatever is predicted: its lead over others decides.
+        # All logits may be large: only the lead of one over the others decides the prediction.
         return (
             f"Heads decide the prediction, though they hardly move this number: {all_of_them} {signed(moved.left)}, "
             f"paths through no head {signed(moved.alone)}."
@@ -250,35 +251,35 @@ def _carried(report: PathReport) -> str:
     if moved.kind == "faint":
         return f"Heads hardly move it: {all_of_them} {signed(moved.left)}, paths through no head {signed(moved.alone)}."
     if moved.kind == "cancelled":
-        most, least = (choose(found, key=lambda one: one.value) for choose in (max, min))
+        most, least = (choose(all_heads, key=lambda head: head.value) for choose in (max, min))
         return (
-            f"Heads cancel: some add {numeral(moved.adds)}, others take {numeral(moved.takes)} away, which leaves "
+            f"Heads cancel: some add {numeral(moved.adds)}, others subtract {numeral(moved.takes)}, which leaves "
             f"{signed(moved.left)}; the strongest are {most.words} and {least.words}."
         )
     if moved.kind == "against":
-        worst = min(found, key=lambda one: one.value)
+        worst = min(all_heads, key=lambda head: head.value)
         return f"Heads work against it: {all_of_them} {signed(moved.left)}, most of all {worst.words}."
-    return _few_or_many(carriers(report), len(found), moved)
+    return _few_or_many(carriers(report), len(all_heads), moved)
 
 
 def _few_or_many(chosen: list[Head], of: int, moved: Balance) -> str:
-    """Name the carriers, or say that most of the target comes through no head or is spread over many."""
+    """Name the heads that carry the target, or say that it comes through no head or through many."""
     adds = moved.adds
-    share = 100 * sum(one.value for one in chosen) / adds
-    taken = f" (others take {numeral(moved.takes)} away)" if moved.takes > 0 else ""
+    share = 100 * sum(head.value for head in chosen) / adds
+    taken = f" (others subtract {numeral(moved.takes)})" if moved.takes > 0 else ""
     of_all = f"of the {signed(adds)} that heads add{taken}"
     if moved.alone > moved.left:
         most = f"Most of it comes through no head ({signed(moved.alone)} of {numeral(moved.alone + moved.left)})"
-        names = listed([one.words for one in chosen[:FEW]])
-        whose = f"{len(chosen)} of {count(of, 'head')}, {'first' if len(chosen) > FEW else 'namely'} {names}"
-        return f"{most}; {of_all}, {share:.0f}% is that of {whose}."
+        names = listed([head.words for head in chosen[:FEW]])
+        begin = "first " if len(chosen) > FEW else ""
+        return f"{most}; {share:.0f}% {of_all} comes from {len(chosen)} of {count(of, 'head')}: {begin}{names}."
     if len(chosen) > FEW:
         first = chosen[0]
         return (
             f"It is spread over many heads: it takes {len(chosen)} of {of} to reach {IN_WORDS} {of_all}; "
             f"the largest is {first.words}, {100 * first.value / adds:.0f}% of it."
         )
-    names = listed([one.words for one in chosen])
+    names = listed([head.words for head in chosen])
     if len(chosen) == of:
         return f"{'Its only head carries' if of == 1 else f'All {of} heads carry'} it: {names}."
     together = "together " if len(chosen) > 1 else ""

@@ -1,13 +1,13 @@
-"""Charts of a `PathReport`, and the rows they draw: a value and its label at every place.
+"""Charts of a `PathReport`, and the rows that they draw.
 
     length_chart(report)           the target by length, as bars from zero
-    reconstruction_chart(report)   probability of the target and loss when only lengths up to k count
+    reconstruction_chart(report)   probability of the target and loss with only the lengths up to k
     value_grid(report)             Shapley value of every head
     head_length_map(report)        contributions of paths through the most valuable heads, by length
     player_chart(report)           heads and MLPs of each block as players of one game
     chart(report)                  all of them in one picture
 
-With `width`, a chart is that wide in all, with axes and legends, and has no title.
+`width` is in pixels and includes axes and legends. With `width` a chart has no title.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from attnscope.reports.theme import tick_labels
 MOST_HEADS = 14  # rows of the map of heads by length
 SOURCES = {"stream": "from the input", "constants": "from constants"}
 WIDTH, HEIGHT = 340, 190
-AXIS = 46  # pixels that numbers beside an axis may take
-AROUND = AXIS + 34  # beside a panel: its axis with a title, and room for the last label
+AXIS = 46  # pixels for numbers beside an axis
+AROUND = AXIS + 34  # pixels beside a panel: its axis with a title, and half of the last label
 HARD_SPACE = "\N{NO-BREAK SPACE}"
 LONGEST_TITLE = 44  # letters of a line under an axis
 NUMBER = 62  # pixels of a number at the end of a bar
@@ -37,7 +37,7 @@ MOST_BARS = 24  # with a label each
 
 
 def length_rows(report: PathReport) -> list[dict[str, Any]]:
-    """Return a row per length and source; sources that are zero everywhere are skipped, unless both are."""
+    """Return a row for each length and source. Skip a source that is zero everywhere, unless both are."""
     kinds = [key for key in SOURCES if any(getattr(row, key) for row in report.lengths)] or [next(iter(SOURCES))]
     return [
         {
@@ -52,19 +52,19 @@ def length_rows(report: PathReport) -> list[dict[str, Any]]:
 
 
 def reconstruction_rows(report: PathReport) -> list[dict[str, Any]]:
-    """Return per length the probability of the target, or the distance from the output, and the loss."""
+    """Return rows for each length: the probability of the target (or the distance from the output), and the loss."""
     rows = []
     for row in report.lengths[: seen_lengths(report)]:
-        said = row.up_to
-        chance = said.target_probability
+        prediction = row.up_to
+        chance = prediction.target_probability
         quantity = "distance from the model's own output" if chance is None else "probability of the target"
-        value = said.distance if chance is None else chance
-        words = f", says '{said.predicted}'" if said.predicted is not None else ""
+        value = prediction.distance if chance is None else chance
+        words = f", says '{prediction.predicted}'" if prediction.predicted is not None else ""
         label = f"lengths up to {row.length}: {quantity} {numeral(value)}{words}"
         rows.append({"length": row.length, "quantity": quantity, "value": value, "label": label})
-        if said.loss is not None:
-            label = f"lengths up to {row.length}: next-token loss {numeral(said.loss)}"
-            rows.append({"length": row.length, "quantity": "next-token loss", "value": said.loss, "label": label})
+        if prediction.loss is not None:
+            label = f"lengths up to {row.length}: next-token loss {numeral(prediction.loss)}"
+            rows.append({"length": row.length, "quantity": "next-token loss", "value": prediction.loss, "label": label})
     return rows
 
 
@@ -121,7 +121,7 @@ def length_chart(report: PathReport, *, width: int | None = None) -> alt.LayerCh
 def _bars(
     rows: pd.DataFrame, name: str, title: str, values: str | list[str], *, width: int, numbers: bool, **encoded: Any
 ) -> alt.LayerChart:
-    """Draw bars from zero to either side, stacked by sign; `numbers` writes values at their ends."""
+    """Draw bars from zero to either side, stacked by sign. `numbers` writes values at the ends of bars."""
     low, high = _reach(rows, name)
     free = width - AROUND - NUMBER * ((low < 0) + (high > 0))
     room = (high - low) * NUMBER / free if numbers else 0.0
@@ -142,7 +142,7 @@ def _bars(
 
 
 def _reach(rows: pd.DataFrame, name: str) -> tuple[float, float]:
-    """Return the ends of stacked bars, zero included; (0, 1) if all are zero."""
+    """Return the range of stacked bars, including zero; (0, 1) if all are zero."""
     sums = [rows[rows["value"] * side > 0].groupby(name)["value"].sum() for side in (-1, 1)]
     low, high = min([0.0, *sums[0]]), max([0.0, *sums[1]])
     return (low, high) if high > low else (0.0, 1.0)
@@ -167,7 +167,7 @@ def _reached(rows: pd.DataFrame, name: str, final: float) -> alt.LayerChart:
     last = int(rows["length"].max())
     ticks = list(range(0, last + 1, max(1, -(-(last + 1) // 16))))
     x = alt.X("length:O", title="k, longest paths that count", axis=alt.Axis(labelAngle=0, values=ticks))
-    # Short titles: those of two stacked panels would overlap.
+    # Titles are short, because long titles of two stacked panels would overlap.
     title = {"probability of the target": "p(target)", "next-token loss": "loss"}.get(name, "distance")
     labels = tick_labels([*rows["value"].astype(float), final])
     axis = alt.Axis(tickCount=4, minExtent=AXIS, maxExtent=AXIS, **labels)
@@ -220,7 +220,7 @@ def player_chart(report: PathReport, *, width: int | None = None) -> alt.LayerCh
 
 
 def chart(report: PathReport) -> alt.VConcatChart:
-    """Draw values of heads, share by length, reconstruction, heads by length, and heads beside MLPs."""
+    """Draw all charts in one picture."""
     above = alt.hconcat(length_chart(report), reconstruction_chart(report), spacing=40)
     below: list[Any] = [head_length_map(report), *([player_chart(report)] if player_rows(report) else [])]
     beside = alt.hconcat(*below, spacing=40).resolve_scale(color="independent")
@@ -241,7 +241,7 @@ def _titled(chart: Any, text: str, subtitle: str) -> Any:
 
 
 def _series(name: str, names: list[str]) -> alt.Color:
-    """Skip the first two colours, which mean the two signs elsewhere."""
+    """Return colours for these names. The first two colours are skipped, because they stand for signs elsewhere."""
     legend = alt.Legend(orient="top", title=None, values=names) if len(names) > 1 else None
     scale = alt.Scale(domain=["takes away", "adds", *names])
     return alt.Color(f"{name}:N", sort=names, scale=scale, title=None, legend=legend)
@@ -256,7 +256,7 @@ def _signed(rows: pd.DataFrame) -> alt.Color:
 
 
 def wrapped(target: str) -> str | list[str]:
-    """Return the name of a target in lines that are no longer than the axis above them."""
+    """Return the name of a target, broken into lines that fit below the axis."""
     target = visible(target)
     whole = re.sub(r"'[^']*'", lambda word: word[0].replace(" ", HARD_SPACE), target)  # quoted words are not broken
     lines = textwrap.wrap(whole, LONGEST_TITLE, break_on_hyphens=False)

@@ -1,7 +1,7 @@
 """The page of a decomposition into paths.
 
-Bars and curves are Altair charts. The text with its arcs and the grids of heads are plain SVG, coloured by classes, so
-that they follow light and dark. Each is laid out for a telephone, a tablet and a desk; the style sheet shows the one
+Bars and curves are Altair charts. The text with its arcs and the grids of heads are plain SVG with CSS classes, so that
+they follow the light or dark theme. Each is laid out for phones, tablets and desktops; the style sheet shows the one
 that fits.
 """
 
@@ -46,14 +46,14 @@ LOWEST, HIGHEST = 20, 40  # height of a cell
 TALL = 200  # height up to which cells of a grid grow
 NARROWEST = 5.0  # width of a cell: a grid with more columns scrolls
 MANY = 40  # rows from which cells are half as high
-HALF = 520  # width of a chart that shares a row on a desk
-BAR = 100  # units of the bars beside single paths
+HALF = 520  # width of a chart that shares a row on a desktop
+BAR = 100  # width from the lowest to the highest bar end beside single paths
 
 
 class Cell(NamedTuple):
     x: float
     y: float
-    step: int  # of the diverging ramp
+    step: int  # index in the diverging ramp
     number: str  # empty if cells are narrow
     label: str
 
@@ -65,7 +65,7 @@ class Label(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid of heads for one page width; `across` and `down` are axis titles."""
+    """The layout of a grid of heads for one page width; `across` and `down` are axis titles."""
 
     width: float
     height: float
@@ -85,7 +85,7 @@ class Grid:
 
 
 def grid(rows: Sequence[Mapping[str, Any]], across: str, down: str, width: int, **names: str) -> Grid:
-    """Lay out the rows of a chart, each a value with its label. `names` replaces axis titles."""
+    """Return the layout of rows, each with a value and a label. `names` replaces axis titles."""
     columns, lines = (list(dict.fromkeys(row[name] for row in rows)) for name in (across, down))
     left = NAME + LETTER * max(len(str(line)) for line in lines) + 8
     wide = max(NARROWEST, round((width - left - 2) / len(columns), 2))
@@ -99,7 +99,7 @@ def grid(rows: Sequence[Mapping[str, Any]], across: str, down: str, width: int, 
         value = row["value"]
         if math.isfinite(value):
             step = round(STEPS // 2 * value / reach) if reach else 0
-        else:  # NaN has the middle colour, infinity that of an end
+        else:  # NaN has the middle colour, infinity the colour of an end
             step = 0 if math.isnan(value) else int(math.copysign(STEPS // 2, value))
         x, y = left + wide * columns.index(row[across]), high * lines.index(row[down])
         cells.append(Cell(round(x, 2), round(y, 2), STEPS // 2 + step, number, row["label"]))
@@ -110,7 +110,7 @@ def grid(rows: Sequence[Mapping[str, Any]], across: str, down: str, width: int, 
         cell_width=wide,
         cell_height=high,
         cells=tuple(cells),
-        columns=_labels(columns, wide, LETTER * max(len(str(one)) for one in columns) + 6, left),
+        columns=_labels(columns, wide, LETTER * max(len(str(column)) for column in columns) + 6, left),
         rows=_labels(lines, high, 14.0, 0.0),
         across=names.get(across, across),
         down=names.get(down, down),
@@ -119,13 +119,13 @@ def grid(rows: Sequence[Mapping[str, Any]], across: str, down: str, width: int, 
 
 
 def _labels(names: list[Any], step: float, least: float, start: float) -> tuple[Label, ...]:
-    """Return all labels, or every second, fifth, tenth and so on, so that they do not overlap."""
+    """Return all labels, or only every second, fifth, tenth and so on if they would overlap."""
     every = next(n * 10**power for power in range(9) for n in (1, 2, 5) if n * 10**power * step >= least)
     return tuple(Label(round(start + step * (k + 0.5), 2), str(name)) for k, name in enumerate(names) if k % every == 0)
 
 
 class ChainLine(NamedTuple):
-    """A row of the table of single paths; its bar goes from zero to either side."""
+    """A row of the table of single paths, with its bar."""
 
     words: str
     adds: str
@@ -139,7 +139,7 @@ def render(report: PathReport) -> str:
     """Return the page. Equal records give equal pages."""
     caption = "The sum of all paths through that many heads; negative sums go to the left."
     lengths = _beside(length_chart, report, "lengths", "Share by length", caption)
-    caption = f"The output if only paths of up to k heads count{_meaning(report)}; dashed: the whole model."
+    caption = f"The output with only the paths through up to k heads{_meaning(report)}; dashed: the whole model."
     reached = _beside(reconstruction_chart, report, "reached", "When only lengths up to k count", caption)
     players = _players(report)
     _, *findings, exact = sentences(report)
@@ -163,7 +163,7 @@ def render(report: PathReport) -> str:
         lines=lines,
         lengths=lengths,
         reached=reached,
-        left_out=f"Lengths from {rest[0].length} on add too little to be seen and are not drawn." if rest else "",
+        left_out=f"Lengths from {rest[0].length} on add too little to be visible and are not drawn." if rest else "",
         players=players,
         share_in_words=IN_WORDS,
         values=_grids(value_rows(report), "block", "head"),
@@ -177,7 +177,7 @@ def render(report: PathReport) -> str:
 
 
 def _beside(draw: Any, report: PathReport, name: str, title: str, caption: str) -> Drawn:
-    """Draw a chart for half a row on a desk, and for a whole row on smaller screens."""
+    """Draw a chart for half a row on desktops, and for a whole row on smaller screens."""
 
     def fitting(width: int) -> Any:
         return draw(report, width=HALF if width == WIDTHS["desk"] else width)
@@ -208,7 +208,7 @@ def _grids(values: Sequence[Mapping[str, Any]], across: str, down: str, **names:
 
 
 def _chain_lines(top: Sequence[Chain]) -> tuple[float, list[ChainLine]]:
-    """Return where zero is among `BAR` units, and the rows."""
+    """Return the position of zero in units of bars, and the rows."""
     values = [chain.contribution for chain in top]
     low, high = min([0.0, *values]), max([0.0, *values])
     unit = BAR / (high - low) if high > low else 0.0
@@ -236,8 +236,8 @@ def _about_arcs(report: PathReport) -> str:
         return f"The text as the model reads it{'' if asked is None else f'; marked is {end}'}."
     which = "The largest single path" if len(arcs) == 1 else f"The {len(arcs)} largest single paths"
     return (
-        f"{which}, each as an arc from the token that sends most along it to {end}. Its width is what that token alone "
-        "sends: orange adds, blue takes away. Numbers are those of the table of single paths."
+        f"{which}, each as an arc from the token that contributes most along it to {end}. The width is the "
+        "contribution of that token: orange adds, blue subtracts. Numbers are those of the table of single paths."
     )
 
 

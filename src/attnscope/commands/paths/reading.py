@@ -1,11 +1,11 @@
-"""The target of `paths` in a network's output, refusals for code that cannot be followed, and the memory it takes.
+"""Find the target of `paths` in a network's output, refuse code that cannot be followed, and estimate memory.
 
-What is large at the same time, in numbers for each token (the width is that of the stream plus that of the widest
-layer):
+These are in memory at the same time. The width is the stream's width plus the widest layer's width:
 
-    suffixes    the search for single paths carries one stream for each suffix that it keeps, through one block at a
-                time, with what its derivative needs: about SUFFIX_COPIES streams of that width for each
-    lengths     sums over paths are kept for every length, and for several draws of signs at once: about LENGTH_COPIES
+    suffixes    the search for single paths keeps one stream for each suffix, for one block at a time, with what its
+                derivative needs: about SUFFIX_COPIES streams of that width for each suffix
+    lengths     sums over paths are kept for every length and for several draws of signs: about LENGTH_COPIES streams
+                for each length and draw
     maps        MAPS attention maps of every head of one block, all tokens by all tokens
     logits      LOGIT_COPIES rows of the vocabulary for each token
 
@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
 
 from attnscope.commands.paths.record import Goal
 from attnscope.core.errors import RefusalError
@@ -31,7 +30,7 @@ from attnscope.hf.loading.classes import experts_in
 from attnscope.hf.loading.load import Loaded, out_of_memory, precision_and_place
 from attnscope.hf.loading.one_text import Reading, asked, place_of, spaced, unmasked, where_said, whole_position
 from attnscope.hf.loading.outputs import Entries, entries
-from attnscope.hf.loading.placing import memory_left
+from attnscope.hf.loading.placing import memory_left, widest_layer
 from attnscope.pathways.network import Network
 from attnscope.pathways.targets import Target, residual_norm, stream_norm
 
@@ -40,12 +39,12 @@ SUFFIX_COPIES = 10
 LENGTH_COPIES = 6
 MAPS = 2
 LOGIT_COPIES = 6
-LARGE = 10**9  # bytes; a user is told of more
+LARGE = 10**9  # bytes; progress mentions larger estimates
 
 
 @dataclass(frozen=True)
 class Aim:
-    """The target, what it reads from the output, and notes on the choice."""
+    """The target, the entry and position of the output that it reads, and notes on the choice."""
 
     target: Target
     goal: Goal  # the target by its parts
@@ -63,43 +62,45 @@ def aim(
     against: str | int | None,
     position: int | None,
 ) -> Aim:
-    """Return the number to decompose: by default the model's most likely answer, or, for models that give states and no
-    logits, the residual norm."""
+    """Return the number to decompose.
+
+    The default is the logit of the most likely answer, or the residual norm for models without logits.
+    """
     target, against = asked("target", target), asked("against", against)
     position = whole_position(position)
     output = network.output
-    found = entries(loaded, output)
-    place = place_of(output, read, found, position)
-    if target in NORMS or (target is None and found.output == "states"):
+    known = entries(loaded, output)
+    token = place_of(output, read, known, position)
+    if target in NORMS or (target is None and known.output == "states"):
         if against is not None:
-            raise RefusalError("`against=` is a second token or class: it has no meaning beside a norm.")
+            raise RefusalError("`against=` needs a token or class as target, not a norm: leave it out.")
         kind: Any = target or "residual_norm"
         norm = NORMS[kind](network)
-        note = "" if target else f"{loaded.class_name} gives states and no logits, so the target is {norm.name}."
-        return Aim(norm, Goal(kind), found, None, place, (note,) if note else ())
-    if found.output == "states":
+        note = "" if target else f"{loaded.class_name} returns states and no logits, so the target is {norm.name}."
+        return Aim(norm, Goal(kind), known, None, token, (note,) if note else ())
+    if known.output == "states":
         raise RefusalError(
-            f"{loaded.class_name} gives states and no logits: choose the target {' or '.join(NORMS)}, or a model with "
-            "a head."
+            f"{loaded.class_name} returns states and no logits: choose the target {' or '.join(NORMS)}, or a "
+            "model with a head."
         )
-    row = output[0] if place is None else output[0, place]
-    entry = int(row.argmax()) if target is None else found.number(target)
+    row = output[0] if token is None else output[0, token]
+    entry = int(row.argmax()) if target is None else known.number(target)
     weights: tuple[tuple[int, float], ...] = ((entry, 1.0),)
-    goal = Goal("logit", found.word(entry), where=where_said(loaded, read, place))
+    goal = Goal("logit", known.word(entry), where=where_said(loaded, read, token))
     if against is not None:
-        other = found.number(against)
+        other = known.number(against)
         if other == entry:
-            raise RefusalError(f"The target and `against=` are both '{found.word(entry)}': choose two that differ.")
-        weights, goal = (*weights, (other, -1.0)), replace(goal, kind="difference", other=found.word(other))
-    notes = (*spaced(found, target, row), *unmasked(loaded, found, read, position))
+            raise RefusalError(f"The target and `against=` are both '{known.word(entry)}': choose two that differ.")
+        weights, goal = (*weights, (other, -1.0)), replace(goal, kind="difference", other=known.word(other))
+    notes = (*spaced(known, target, row), *unmasked(loaded, known, read, position))
     taken = "" if goal.other is None else f" minus that of '{goal.other}'"
     name = f"logit of '{goal.word}'{taken}{goal.where and ' '}{goal.where}"
-    return Aim(Target(name, weights, place), goal, found, entry, place, notes)
+    return Aim(Target(name, weights, token), goal, known, entry, token, notes)
 
 
 @contextmanager
 def refusing_what_is_not_followed(loaded: Loaded) -> Iterator[None]:
-    """Refuse a model whose code uses an operation on the stream that no rule covers."""
+    """Refuse a model whose code does something with the stream that no rule covers."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
@@ -107,11 +108,11 @@ def refusing_what_is_not_followed(loaded: Loaded) -> Iterator[None]:
             raise
         reason = (str(error).strip().splitlines() or ["no reason given"])[0][:160]
         experts = experts_in(loaded.model)
-        cause = "its blocks do something with their stream that has no rule here; choose another model or stack"
+        cause = "its blocks do something with the stream that is not supported; choose another model or stack"
         if experts is not None:
             cause = (
-                f"its mixture of experts ({experts}) computes in a precision or an order of its own, which has no "
-                "rule here; choose a dense model of the same kind"
+                f"its mixture of experts ({experts}) computes in a precision or an order that is not supported; choose "
+                "a dense model of the same kind"
             )
         raise RefusalError(
             f"The paths through {loaded.class_name} cannot be followed ({type(error).__name__}: {reason}): {cause}."
@@ -120,7 +121,7 @@ def refusing_what_is_not_followed(loaded: Loaded) -> Iterator[None]:
 
 @contextmanager
 def fitting(tokens: int) -> Iterator[None]:
-    """Refuse if memory runs out, and say how many tokens to try."""
+    """If memory runs out, refuse and suggest a smaller number of tokens."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -135,7 +136,7 @@ def fitting(tokens: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class PathSizes:
-    """Everything that the memory of a decomposition depends on."""
+    """The sizes that determine the memory of a decomposition."""
 
     tokens: int
     layers: int
@@ -144,19 +145,19 @@ class PathSizes:
     vocabulary: int
     itemsize: int
     suffixes: int
-    signs: int  # draws at once, or the two sources of paths if nothing is drawn
+    signs: int  # draws in memory together, at least 2
 
     @classmethod
     def of(
-        cls, loaded: Loaded, found: Anatomy, stack: str | None, *, tokens: int, suffixes: int, signs: int
+        cls, loaded: Loaded, structure: Anatomy, stack: str | None, *, tokens: int, suffixes: int, signs: int
     ) -> PathSizes:
-        blocks = next((s for s in found.stacks if s.name == stack), found.stacks[-1]).blocks
-        sites = [site for site in found.sites if site.stack == (stack or found.stacks[-1].name)]
+        blocks = next((s for s in structure.stacks if s.name == stack), structure.stacks[-1]).blocks
+        sites = [site for site in structure.sites if site.stack == (stack or structure.stacks[-1].name)]
         return cls(
             tokens=tokens,
             layers=len(blocks),
             heads=max((site.heads for site in sites), default=1),
-            width=_width(loaded.model.get_submodule(blocks[0].path)),
+            width=widest_layer(loaded.model.get_submodule(blocks[0].path)),
             vocabulary=loaded.vocab_size or 0,
             itemsize=precision_and_place(loaded.model)[0].itemsize,
             suffixes=suffixes,
@@ -189,10 +190,3 @@ def refuse_too_many_tokens(sizes: PathSizes, place: torch.device) -> None:
         f"Paths of {sizes.tokens:,} tokens take about {sizes.bytes / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB of memory "
         f"are free: {shorter}{halved}."
     )
-
-
-def _width(block: nn.Module) -> int:
-    """Return the widest side of a block's matrices (usually its MLP's) plus the other side of that matrix (the
-    stream's). Of tables of experts only the last two axes are the sides of a matrix."""
-    shapes = [tuple(parameter.shape[-2:]) for parameter in block.parameters() if parameter.ndim >= 2]
-    return int(sum(max(shapes, key=max, default=(1, 1))))

@@ -1,7 +1,7 @@
 """The record of `paths`: one row per length of path, values of heads, and the largest single paths.
 
-    report.lengths[2].value            what all paths through exactly two heads add to the target
-    report.lengths[2].up_to.predicted  what the model says when only lengths 0, 1 and 2 count
+    report.lengths[2].value            the contribution of all paths through exactly two heads
+    report.lengths[2].up_to.predicted  the prediction with only the lengths 0, 1 and 2
     report.head_values[12][5]          Shapley value of head 5 of block 12
     report.goal.word                   the token or class that is decomposed
     report.save("paths.json"); PathReport.load("paths.json")
@@ -14,21 +14,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from attnscope.core.decoding import Count, FieldError, encode
+from attnscope.core.decoding import FieldError, encode
+from attnscope.core.ranges import INFINITE, NAN, Count, Finite, Huge, Index, Probability, Provenance, Size, adds_up
 from attnscope.reports.record import Record
 
 if TYPE_CHECKING:
     import pandas
 
-# Sums and means that are written for readers of the file, and checked when read.
+OfHead = Annotated[Finite, NAN, INFINITE]  # pages draw a head that overflowed
+# Derived sums and means, written for readers of the file and checked when it is read.
 _OF_A_ROW, _OF_ALL = ("value", "mean"), ("difference",)
 
 
 @dataclass(frozen=True)
 class Goal:
-    """The parts of the target. `PathReport.target` is the same as a sentence."""
+    """The parts of the target, which `PathReport.target` has in words."""
 
     kind: Literal["logit", "difference", "residual_norm", "stream_norm"]
     word: str | None = None  # token or class of the logit; None for norms
@@ -38,28 +40,28 @@ class Goal:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The model's answer if only some paths count, with frozen norms."""
+    """The model's prediction with only some of the paths, with frozen norms."""
 
-    value: float  # of the target
+    value: Finite  # of the target
     predicted: str | None  # token or class; None for states
-    probability: float | None  # of the prediction
-    target_probability: float | None
-    loss: float | None  # mean next-token loss in nats, of causal language models
-    distance: float  # relative, from the model's own output
+    probability: Probability | None  # of the prediction
+    target_probability: Probability | None
+    loss: Size | None  # mean next-token loss in nats, of causal language models
+    distance: Size  # relative, from the model's own output
 
 
 @dataclass(frozen=True)
 class LengthRow:
     """All paths with `length` attention edges."""
 
-    length: int
-    stream: float  # from the input
-    constants: float  # from biases and shifts of norms
-    paths: Count  # how many begin at the input
-    residual: float | None  # relative residual of their sum; None for a single token
-    residual_share: float | None  # of what tells tokens apart in the last stream
-    energy: float | None  # sum of squares of what the single paths from the input contribute
-    energy_error: float | None  # its standard error
+    length: Count
+    stream: Finite  # from the input
+    constants: Finite  # from biases and shifts of norms
+    paths: Huge  # how many begin at the input
+    residual: Size | None  # relative residual of their sum; None for a single token
+    residual_share: Finite | None  # by projection: their share of the differences between tokens in the last stream
+    energy: Size | None  # sum of the squared contributions of single paths from the input
+    energy_error: Size | None  # its standard error
     up_to: Prediction  # lengths up to this one
     without: Prediction  # all lengths but this one
 
@@ -75,23 +77,23 @@ class LengthRow:
 
 @dataclass(frozen=True)
 class Chain:
-    """One path from the input: its heads from first to last, and the token that sends most along it."""
+    """One path from the input: its heads from first to last, and the token that contributes most along it."""
 
-    contribution: float
-    heads: tuple[tuple[int, int], ...]  # (layer, head)
-    position: int
+    contribution: Finite
+    heads: tuple[tuple[Index, Index], ...]  # (layer, head)
+    position: Index
     token: str
-    of_token: float  # contribution of that token
+    of_token: Finite  # contribution of that token
 
 
 @dataclass(frozen=True)
 class Players:
     """Shapley values with MLPs as players; they add up to `everything - nothing`."""
 
-    heads: tuple[tuple[float, ...], ...]
-    mlps: tuple[tuple[float, ...], ...]
-    nothing: float
-    everything: float
+    heads: tuple[tuple[Finite, ...], ...]
+    mlps: tuple[tuple[Finite, ...], ...]
+    nothing: Finite
+    everything: Finite
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,32 +111,32 @@ class PathReport(Record):
     tokens: tuple[str, ...]
     target: str  # in words
     output: str  # "tokens", "classes" or "states"
-    position: int | None
+    position: Index | None
     dtype: str
-    value: float  # the target, from the model's own output
-    total: float  # the sum over all lengths and sources
-    linear_difference: float  # largest relative error of a block's linear form
+    value: Finite  # the target, from the model's own output
+    total: Finite  # the sum over all lengths and sources
+    linear_difference: Size  # largest relative error of a block's linear form
     lengths: tuple[LengthRow, ...]
-    whole_residual: float | None
-    head_lengths: tuple[tuple[tuple[float, ...], ...], ...]  # layer, head, length
-    head_values: tuple[tuple[float, ...], ...]
-    edges: tuple[float, ...] | None  # value by number of edges of both kinds, attention and MLP
+    whole_residual: Size | None
+    head_lengths: tuple[tuple[tuple[OfHead, ...], ...], ...]  # layer, head, length
+    head_values: tuple[tuple[OfHead, ...], ...]
+    edges: tuple[Finite, ...] | None  # contribution by number of edges, attention and MLP counted together
     players: Players | None
     top: tuple[Chain, ...]
     top_exact: bool  # no path outside `top` is larger
-    top_missed: float  # bound on paths outside `top`; an estimate unless `top_exact`
-    draws: int  # behind the energies
+    top_missed: Annotated[Size, INFINITE]  # bound on paths outside `top`; an estimate unless `top_exact`
+    draws: Count  # number of random signs behind the energies
     notes: tuple[str, ...] = ()
-    provenance: dict[str, Any] = field(default_factory=dict)
+    provenance: Provenance = field(default_factory=dict)
     goal: Goal | None = None  # None in files of earlier versions
 
     @property
     def difference(self) -> float:
-        """Distance of the sum over lengths from the model's own number."""
+        """The distance between the sum over lengths and the model's own number."""
         return abs(self.total - self.value)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, with derived sums and means beside them."""
+        """Return the fields, and derived sums and means."""
         document = super().to_json()
         for row, own in zip(document["lengths"], self.lengths, strict=True):
             row |= {name: encode(getattr(own, name)) for name in _OF_A_ROW}
@@ -154,13 +156,24 @@ class PathReport(Record):
         return found
 
     def _check_shapes(self) -> None:
-        """Raise a `FieldError` unless charts can look numbers up by length, block and head."""
+        """Raise a `FieldError` unless there is a number for every length, block and head."""
         if [row.length for row in self.lengths] != list(range(len(self.lengths))) or not self.lengths:
-            raise FieldError("lengths: a row for every length, 0, 1 and so on, is needed")
+            raise FieldError("lengths: a row for every length from 0 on is needed")
         if [len(layer) for layer in self.head_lengths] != [len(layer) for layer in self.head_values]:
             raise FieldError("head_lengths: as many heads in every block as in head_values are needed")
         if any(len(head) < len(self.lengths) for layer in self.head_lengths for head in layer):
             raise FieldError("head_lengths: a number for every length is needed")
+        if not adds_up((row.value for row in self.lengths), self.total):
+            raise FieldError("total: the sum over all lengths is needed")
+        if self.edges is not None and not adds_up(self.edges, self.total):
+            raise FieldError("edges: numbers that sum to total are needed")
+        if self.position is not None and self.position >= len(self.tokens):
+            raise FieldError(f"position: one of {len(self.tokens)} tokens is needed")
+        for number, chain in enumerate(self.top):
+            if chain.position >= len(self.tokens):
+                raise FieldError(f"top[{number}].position: one of {len(self.tokens)} tokens is needed")
+            if any(b >= len(self.head_values) or h >= len(self.head_values[b]) for b, h in chain.heads):
+                raise FieldError(f"top[{number}].heads: blocks and heads of head_values are needed")
 
     def table(self) -> pandas.DataFrame:
         """Return a row per length: its contribution, and predictions with lengths up to it and without it."""
@@ -181,19 +194,21 @@ class PathReport(Record):
         return f"<PathReport of {self.model}: {self.target} = {self.value:.4g}, {len(self.lengths)} lengths>"
 
 
-def _without(thing: Any, names: tuple[str, ...]) -> Any:
-    """Return a mapping without some keys. Anything else is returned as it is, for decoding to refuse."""
-    return {name: value for name, value in thing.items() if name not in names} if isinstance(thing, Mapping) else thing
+def _without(document: Any, names: tuple[str, ...]) -> Any:
+    """Return a mapping without some keys. Anything else is returned unchanged; decoding then refuses it."""
+    if not isinstance(document, Mapping):
+        return document
+    return {name: value for name, value in document.items() if name not in names}
 
 
 def _check_derived(data: Mapping[str, Any], read: object, names: tuple[str, ...], place: str) -> None:
     for name in names:
         if name in data and data[name] != encode(getattr(read, name)):
-            raise FieldError(f"{place}{name}: it does not follow from the fields beside it")
+            raise FieldError(f"{place}{name}: it does not follow from the other fields")
 
 
-def _columns(said: Prediction, prefix: str) -> dict[str, Any]:
-    values = {one.name: getattr(said, one.name) for one in fields(said)}
+def _columns(prediction: Prediction, prefix: str) -> dict[str, Any]:
+    values = {item.name: getattr(prediction, item.name) for item in fields(prediction)}
     return {f"{prefix}{name}": value if name == "predicted" else _number(value) for name, value in values.items()}
 
 

@@ -1,16 +1,16 @@
-"""What the model itself says without some heads or some path lengths, and Shapley values of heads on a text.
+"""Predictions without some heads or some path lengths, and Shapley values of heads on a text.
 
-Removals: what a target loses when each head is really removed, one run of the model for the heads of each block.
+Removals: how the target changes when each head is removed and everything after it is recomputed.
 
-    change(l, h) = T(model) - T(model without head h of block l)
+    change(l, h) = T(model) - T(model without head h of block l),  T is the target
 
-T is what the model itself gives, with nothing frozen. To first order in what the head writes, and if nothing behind
-it reacts, this is the sum over all paths through the head; a Shapley value shares each of these paths with the other
-heads on it.
+Nothing is frozen here. To first order in what the head writes, and if patterns, norms and gates after it do not change,
+this is the sum over all paths through the head. A Shapley value shares each of these paths with the other heads on it.
 
-Predictions: what follows the last block is linear once its norm is frozen, out(Y) = M Y + c. So one pass through it for
-every length is enough: M Y^(k) is added to a running sum for `up to k`, and taken from the model's output for `without
-k`. Lengths go through together while their logits take little memory; with a large vocabulary, one at a time.
+Predictions: with a frozen norm, the part after the last block is linear in the last stream Y: out(Y) = M Y + c. So one
+pass is enough for each part Y^(k) of Y, the sum over paths of length k: M Y^(k) is added to a sum for `up to k`,
+and subtracted from the model's output for `without k`.
+Several lengths are computed together if their logits need little memory; with a large vocabulary, one at a time.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from attnscope.pathways.lengths import Lengths
 from attnscope.pathways.network import Network
 
 AT_ONCE = 16  # copies of a sequence that run together
-MAX_LOGITS = 2**21  # of all lengths that go through the tail together
+MAX_LOGITS = 2**21  # largest number of logits that are computed at once
 
 
 @dataclass(frozen=True)
 class Answer:
-    """For every row of a batch: the target, and -log p(target token); zero if the output has no probabilities."""
+    """The target and -log p(target token) for every row of a batch; the latter is 0 without probabilities."""
 
     target: Float[Tensor, " row"]
     loss: Float[Tensor, " row"]
@@ -56,7 +56,7 @@ class Answer:
 def removals(
     loaded: Loaded, read: Reading, goal: Aim, sites: dict[int, Site], layers: int, by: Replacement, advance: Advance
 ) -> Removal:
-    """Remove every head of `layers` blocks, one at a time; a block without self-attention has none."""
+    """Remove every head of the first `layers` blocks, one at a time, and return the changes."""
     whole = _answered(loaded, read, goal, 1)
     targets: list[tuple[float, ...]] = []
     losses: list[tuple[float, ...]] = []
@@ -91,13 +91,13 @@ def surprise(output: Tensor, goal: Aim) -> Float[Tensor, " row"]:
     """Return -log p of the target entry in every row."""
     if goal.entry is None:
         return output.new_zeros(len(output))
-    said = output if goal.position is None else output[:, goal.position]
-    return -said.log_softmax(-1)[:, goal.entry]
+    logits = output if goal.position is None else output[:, goal.position]
+    return -logits.log_softmax(-1)[:, goal.entry]
 
 
 @dataclass(frozen=True)
 class Predicting:
-    """How predictions are read from an output."""
+    """Reads predictions from outputs."""
 
     entries: Entries
     entry: int | None
@@ -136,13 +136,13 @@ def _row(output: Float[Tensor, " batch *shape"], position: int | None) -> Float[
 
 @torch.no_grad()
 def predictions(
-    found: Lengths, values: list[float], constant: float, sight: Predicting, advance: Advance
+    lengths: Lengths, values: list[float], constant: float, sight: Predicting, advance: Advance
 ) -> tuple[tuple[Prediction, Prediction], ...]:
-    """Return for every length k the model's prediction with paths up to length k, and without those of length k.
+    """For every length k, return the predictions with paths up to length k, and without paths of length k.
 
-    `values` is the target by length. `constant` is the target of c, which has length zero and is never removed.
+    `values` has the target by length. `constant` is what c adds to the target; c has length zero and is never removed.
     """
-    network, stream, whole = found.network, found.stream, sum(values)
+    network, stream, whole = lengths.network, lengths.stream, sum(values)
 
     def through_tail(parts: Float[Tensor, " length *shape"], constants: int | None) -> Float[Tensor, " length *output"]:
         """Return M Y, plus c unless constants are dropped."""
@@ -151,7 +151,7 @@ def predictions(
 
     kept = through_tail(torch.zeros_like(stream.value)[None], 0)[0]
     made, reached = [], constant
-    every = found.by_length
+    every = lengths.by_length
     at_once = max(1, MAX_LOGITS // network.output.numel())
     for start in range(0, len(values), at_once):
         for k, part in enumerate(through_tail(every[start : start + at_once], None), start):
@@ -164,21 +164,21 @@ def predictions(
 
 
 @with_gradients()
-def head_values(loaded: Loaded, ids: Int[Tensor, " token"], found: Anatomy) -> Float[Tensor, "layer head"]:
+def head_values(loaded: Loaded, ids: Int[Tensor, " token"], structure: Anatomy) -> Float[Tensor, "layer head"]:
     """Return the exact Shapley values of every head of a causal language model on a text.
 
-    Their game is the log-probability of the tokens that really come next, to first order in the logits z around the
-    model's own:  sum_t (z_t[y_t] - p_t . z_t),  p_t the model's probabilities. It is linear in the output, as the
-    frozen network of `paths` needs it, reads every position at once, and ignores a constant added to all logits of a
-    token. The sum over heads is what they add together.
+    The game is the log-probability of the actual next tokens, to first order in the logits z around the model's own:
+    sum_t (z_t[y_t] - p_t . z_t),  with y_t the actual next token and p_t the model's probabilities. It is linear in the
+    output, as the frozen network of `paths` needs, uses all positions, and does not change if a constant is added to
+    all logits of a token. The values of all heads add up to what the heads contribute together.
     """
     with looking_at(loaded.model), quiet(), fitting(len(ids)), refusing_what_is_not_followed(loaded):
-        network = freeze(loaded.model, {"input_ids": ids[None]}, found)
+        network = freeze(loaded.model, {"input_ids": ids[None]}, structure)
         expected = torch.softmax(network.output.detach(), dim=-1)
 
         def log_probability(output: Float[Tensor, "1 token vocabulary"]) -> Float[Tensor, ""]:
-            said, wanted = output[..., :-1, :], ids[1:].to(output.device)
-            hit = said.gather(-1, wanted.expand(*said.shape[:-2], -1)[..., None]).sum()
-            return hit - (said * expected[..., :-1, :]).sum()
+            logits, wanted = output[..., :-1, :], ids[1:].to(output.device)
+            hit = logits.gather(-1, wanted.expand(*logits.shape[:-2], -1)[..., None]).sum()
+            return hit - (logits * expected[..., :-1, :]).sum()
 
         return head_table(network, log_probability).shapley.detach()

@@ -1,11 +1,9 @@
-"""`attnscope.paths`: what paths of each length contribute to what a model says, exactly.
+"""`attnscope.paths`: the exact contribution of paths of each length to a prediction.
 
-For one text, attention patterns, denominators of norms and gates of activations are frozen where the model had them
-(`hf.editing.freeze`, refused where that does not give the model's own numbers). What it says is then a sum over paths
-(arXiv:2103.03404), and sums over all paths of each length, values of heads and the largest single paths follow without
-visiting them one by one (`docs/paths.md` has the proofs).
-
-Vocabularies are large: tokens' logits exist for one length at a time, never for all.
+Attention patterns, denominators of norms and gates of activations are frozen at their values on one text
+(`hf.editing.freeze`, which refuses if the frozen model gives other numbers). The output is then a sum over paths
+(arXiv:2103.03404). Sums over all paths of each length, values of heads and the largest single paths are computed
+without visiting the paths one by one (`docs/paths.md` has the proofs).
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import torch
 from jaxtyping import Float
@@ -30,11 +28,11 @@ from attnscope.commands.paths.reading import (
 )
 from attnscope.commands.paths.record import Chain, LengthRow, PathReport, Players
 from attnscope.commands.paths.removals import Predicting, predictions
-from attnscope.core.decoding import Count
 from attnscope.core.errors import RefusalError, at_least, nearest, one_of
 from attnscope.core.progress import Advance, silent
 from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
+from attnscope.hf.anatomy.example import LONG, cut_down, of_tokens_only
 from attnscope.hf.editing.freeze import freeze
 from attnscope.hf.intercepting.restoring import looking_at, with_gradients
 from attnscope.hf.loading.in_memory import refuse_broken_weights
@@ -55,7 +53,7 @@ PRECISIONS = ("float64", "float32")
 SIGNS_AT_ONCE = 4  # draws in memory together: each holds a stream for every length
 MOST_DRAWS = 100_000
 MOST_PATHS = 10_000
-WIDEST_SEARCH = 32  # suffixes that the search for single paths keeps
+WIDEST_SEARCH = 32  # least number of suffixes that the search for single paths keeps
 
 
 @with_options(TextOptions)
@@ -77,7 +75,7 @@ def paths(
     progress: Advance = silent,
     **kwargs: Unpack[TextOptions],
 ) -> PathReport:
-    """Decompose one number that a model says about a text into a sum over paths.
+    """Decompose one number of a model's output on a text into a sum over paths.
 
     Parameters
     ----------
@@ -94,9 +92,10 @@ def paths(
     top : int
         How many of the largest single paths to list.
     mlp : bool
-        Also count MLPs as edges and value them as players.
+        Also count MLPs in the length of a path, and compute Shapley values of MLPs as well as of heads.
     draws : int
-        Random signs behind the energies; 0 leaves energies out.
+        Number of random sign draws that estimate the energy of each length: the sum of squared contributions of its
+        paths. 0 skips the energies and is faster.
     stack : str, optional
         The stack to decompose. Default: the last.
     loading, sampling : Loading, Sampling
@@ -116,7 +115,8 @@ def paths(
     Raises
     ------
     RefusalError
-        If the frozen network does not give the model's own numbers, does not fit into memory, or an option is unusable.
+        If the network with its patterns, norms and gates held fixed does not reproduce the model's output, if it does
+        not fit into memory, or if an option is invalid.
 
     Examples
     --------
@@ -128,28 +128,28 @@ def paths(
     loaded = load(model, loading=loading, tokenizer=tokenizer)
     refuse_broken_weights(loaded)
     read = reading(loaded, text, bos)
-    narrow = why_it_does_not_run(loaded, read.batch) if loading.dtype == "float64" else None
+    narrow = _why_not(loaded, read) if loading.dtype == "float64" else None
     if narrow is not None:
         loaded = load(model, loading=replace(loading, dtype="float32"), tokenizer=tokenizer)
         read = reading(loaded, text, bos)
     with looking_at(loaded.model), quiet(), fitting(len(read.words)):
         progress("freezing", 0, 0)
-        found = _anatomy(loaded, read, stack)
+        structure = _anatomy(loaded, read, stack)
         tokens, suffixes = len(read.words), max(top, WIDEST_SEARCH)
         signs = SIGNS_AT_ONCE if draws else 0
-        sizes = PathSizes.of(loaded, found, stack, tokens=tokens, suffixes=suffixes, signs=signs)
+        sizes = PathSizes.of(loaded, structure, stack, tokens=tokens, suffixes=suffixes, signs=signs)
         refuse_too_many_tokens(sizes, precision_and_place(loaded.model)[1])
         if sizes.bytes > LARGE:
             progress(f"freezing (about {sizes.bytes / 1e9:,.1f} GB of memory will be needed)", 0, 0)
         with refusing_what_is_not_followed(loaded):
-            network = freeze(loaded.model, read.batch, found, stack)
+            network = freeze(loaded.model, read.batch, structure, stack)
         goal = aim(loaded, network, read, target, against, position)
         progress("lengths", 0, 0)
         table = head_table(network, goal.target, progress)
         sorted_paths, graded = Lengths(table.stream, network), table.sources
         view = rank_view(sorted_paths)
         sight = Predicting.of(goal, read, network, causal=loaded.kind in ("causal", "encoder-decoder"))
-        said = predictions(sorted_paths, table.lengths.tolist(), table.constant, sight, progress)
+        predicted = predictions(sorted_paths, table.lengths.tolist(), table.constant, sight, progress)
         blocks = edges_of_blocks(network)
         edges = tuple(by_length(network, goal.target, sources=False).lengths.tolist()) if mlp else None
         players = _players(network, goal, blocks, progress) if mlp else None
@@ -157,11 +157,11 @@ def paths(
         outer = outer_routes(network_read_by(goal.target, network), goal.target, suffixes, blocks)
         energy = path_energy(network, draws, seed, goal.target, SIGNS_AT_ONCE, outer) if draws else None
         chains = top_paths(network, goal.target, top, suffixes, seed=seed, advance=progress, outer=outer)
-    rows = _rows(graded, number_of_paths(network, blocks), view if len(read.words) != 1 else None, energy, said)
+    rows = _rows(graded, number_of_paths(network, blocks), view if len(read.words) != 1 else None, energy, predicted)
     return PathReport(
         model=loaded.name,
         class_name=loaded.class_name,
-        stack=stack or found.stacks[-1].name,
+        stack=stack or structure.stacks[-1].name,
         text=text if isinstance(text, str) else text[0] if isinstance(text, tuple) else "",
         tokens=read.words,
         target=goal.target.name,
@@ -181,7 +181,7 @@ def paths(
         top_exact=chains.exact,
         top_missed=chains.missed,
         draws=draws,
-        notes=(*goal.notes, *_notes(found, read, stack, narrow)),
+        notes=(*goal.notes, *_notes(structure, read, stack, narrow)),
         provenance=loaded.stamped(
             tokens=len(read.words), **read.bos_note(), **({"seed": seed} if loading.random_init else {})
         ),
@@ -192,31 +192,38 @@ def paths(
 def _check(top: int, draws: int, dtype: str) -> None:
     at_least(top, 1, "top")
     if draws == 1 or draws < 0:
-        raise RefusalError(f"Energies need two draws or more (or 0 to leave them out), not {draws}.")
+        raise RefusalError(f"Energies need 2 draws or more, not {draws}: pass `draws=0` to skip them.")
     if draws > MOST_DRAWS:
         raise RefusalError(
-            f"{draws:,} draws would run the model {draws:,} times, and {MOST_DRAWS:,} know energies to half a percent: "
-            f"ask for `draws={MOST_DRAWS}` or fewer."
+            f"{draws:,} draws would run the model {draws:,} times, and {MOST_DRAWS:,} give energies within half a "
+            f"percent: pass `draws={MOST_DRAWS}` or fewer."
         )
     if top > MOST_PATHS:
         raise RefusalError(
-            f"A list of {top:,} paths is a search that keeps {top:,} streams in memory: ask for `top={MOST_PATHS}` or "
-            "fewer."
+            f"A list of {top:,} paths would need {top:,} streams in memory: pass `top={MOST_PATHS}` or fewer."
         )
     one_of(dtype, PRECISIONS, "dtype")
 
 
+def _why_not(loaded: Loaded, read: Reading) -> str | None:
+    """Return why the model does not run, or None. Of a long text, a few tokens that run are enough."""
+    long = len(read.words) > LONG and of_tokens_only(read.batch)
+    if long and why_it_does_not_run(loaded, cast(dict[str, Any], cut_down(loaded.model, read.batch))) is None:
+        return None
+    return why_it_does_not_run(loaded, read.batch)
+
+
 def _anatomy(loaded: Loaded, read: Reading, stack: str | None) -> Anatomy:
     with refusing_what_does_not_run(loaded), torch.no_grad():
-        found = anatomy(loaded.model, read.batch)
-    if not found.stacks:
+        structure = anatomy(loaded.model, read.batch)
+    if not structure.stacks:
         raise RefusalError(
-            f"{found.model_class} has no blocks that pass one stream of tokens on, and paths are followed from block "
-            "to block: choose another model."
+            f"{structure.model_class} has no blocks that pass a stream of tokens on, and paths need such blocks: "
+            "choose another model."
         )
-    if stack is not None and found.stack(stack) is None:
-        raise RefusalError(f"There is no stack called '{stack}'.{nearest(stack, [s.name for s in found.stacks])}")
-    return found
+    if stack is not None and structure.stack(stack) is None:
+        raise RefusalError(f"There is no stack called '{stack}'.{nearest(stack, [s.name for s in structure.stacks])}")
+    return structure
 
 
 def _players(network: Network, goal: Aim, blocks: tuple[Edges, ...], progress: Advance) -> Players:
@@ -230,16 +237,16 @@ def _rows(
     counts: tuple[int, ...],
     view: RankView | None,
     energy: Energy | None,
-    said: tuple[tuple[Any, Any], ...],
+    predicted: tuple[tuple[Any, Any], ...],
 ) -> tuple[LengthRow, ...]:
     rows = []
-    for k, (up_to, without) in enumerate(said):
+    for k, (up_to, without) in enumerate(predicted):
         rows.append(
             LengthRow(
                 length=k,
                 stream=float(graded[0, k]),
                 constants=float(graded[1, k]),
-                paths=Count(counts[k] if k < len(counts) else 0),
+                paths=counts[k] if k < len(counts) else 0,
                 residual=None if view is None else float(view.residual[k, 0]),
                 residual_share=None if view is None else float(view.share[k, 0]),
                 energy=None if energy is None else float(energy.energy[k]),
@@ -264,20 +271,20 @@ def _chains(found: TopPaths, read: Reading) -> tuple[Chain, ...]:
     )
 
 
-def _notes(found: Anatomy, read: Reading, stack: str | None, narrow: str | None) -> tuple[str, ...]:
+def _notes(structure: Anatomy, read: Reading, stack: str | None, narrow: str | None) -> tuple[str, ...]:
     notes = []
     if narrow is not None:
         notes.append(f"This model's own code does not run in float64 ({narrow}): numbers are float32.")
     if len(read.words) == 1:
         notes.append(
-            "The text is a single token: every head can only attend to itself, and there is nothing to tell tokens "
-            "apart, so relative residuals and a loss are not given."
+            "The text is a single token, which every head can only attend to: there are no relative residuals and no "
+            "loss."
         )
-    if len(found.stacks) > 1 and stack is None:
-        others = ", ".join(s.name for s in found.stacks[:-1])
+    if len(structure.stacks) > 1 and stack is None:
+        others = ", ".join(s.name for s in structure.stacks[:-1])
         notes.append(
-            f"Paths begin where the {found.stacks[-1].name} begins; what comes from elsewhere is a constant. Choose "
-            f"another stack ({others}) by name."
+            f"Paths begin at the input of the {structure.stacks[-1].name}, and input from other stacks counts as a "
+            f"constant: choose another stack ({others}) with `stack=`."
         )
     return (*notes, *read.notes)
 

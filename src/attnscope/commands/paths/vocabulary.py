@@ -1,4 +1,4 @@
-"""Words for numbers, lengths, single paths and the target, shared by charts, page and terminal."""
+"""Words for numbers, lengths, single paths and the target, for charts, page and terminal."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 from attnscope.commands.paths.record import Chain, PathReport
 from attnscope.core.words import numeral
 
-FEW_LENGTHS = 13  # the lengths of twelve blocks: all are shown
-NEGLIGIBLE = 1e-3  # of the largest value: not visible in a chart
-SHARE = 0.01  # of what tells tokens apart
+FEW_LENGTHS = 13  # up to this many lengths (those of twelve blocks) are all shown
+NEGLIGIBLE = 1e-3  # values below this share of the largest value are not visible in a chart
+SHARE = 0.01  # lengths with a smaller share of the differences between tokens are not shown
 
 
 def seen_lengths(report: PathReport) -> int:
-    """Return how many lengths are shown: all if they are few, else up to the last that is visible in a chart.
+    """Return how many lengths to show: all if they are few, else up to the last that is visible in a chart.
 
-    30 blocks have paths through 30 heads, which add 1e-26.
+    Paths through all 30 blocks of a model, for example, contribute 1e-26.
     """
     if len(report.lengths) <= FEW_LENGTHS:
         return len(report.lengths)
@@ -53,7 +53,7 @@ def at_most(length: int) -> str:
 
 
 def share(part: float) -> str:
-    """Return `65%`. A small part is never 0%, and a part below one is never 100%."""
+    """Return `65%`. A small positive part is never rounded to 0%, and a part below one never to 100%."""
     if 0 < part < 0.005:
         return "less than 1%"
     if -0.005 < part < 0:
@@ -64,7 +64,7 @@ def share(part: float) -> str:
 
 
 def chance(probability: float) -> str:
-    """Return `23%`, or `0.31%` with two figures: small probabilities are often compared."""
+    """Return `23%`, or `0.31%` with two digits for small probabilities."""
     return f"{numeral(100 * probability, 2)}%" if probability < 0.01 else share(probability)
 
 
@@ -73,7 +73,7 @@ def count_words(amount: int) -> str:
 
 
 def quoted(word: str | None, bare: bool = False) -> str:
-    """Return a token in quotes, because it can begin with a space, or a class without (`bare`); a dash for None."""
+    """Return a token in quotes (it may begin with a space), a class without quotes (`bare`), or a dash for None."""
     return "–" if word is None else visible(word) if bare else f"'{visible(word)}'"
 
 
@@ -89,7 +89,7 @@ def all_known(values: Iterable[float | None]) -> list[float]:
 
 
 def from_on(true: Sequence[bool]) -> int | None:
-    """Return the first index from which all are true."""
+    """Return the first index from which all values are true, or None."""
     first = len(true)
     while first > 0 and true[first - 1]:
         first -= 1
@@ -97,8 +97,7 @@ def from_on(true: Sequence[bool]) -> int | None:
 
 
 def chain_words(chain: Chain) -> str:
-    """Return `' do' (token 14) → block 4 head 1 → output`: a path begins at every token, and is named after the one
-    that sends most along it."""
+    """Return `' do' (token 14) → block 4 head 1 → output`, with the token that contributes most along the path."""
     steps = [f"{quoted(chain.token)} (token {chain.position})"]
     steps += [head_name(block, head) for block, head in chain.heads]
     return " → ".join([*steps, "output"])
@@ -110,7 +109,7 @@ def target_is(report: PathReport) -> str:
     if report.goal is None:
         return f"The target, {visible(report.target)}, is {size}"
     if report.goal.kind == "residual_norm":
-        return f"What tells tokens apart has norm {size} (the last stream less its mean token)"
+        return f"The norm of the differences between tokens (the last stream minus its mean token) is {size}"
     return f"The {visible(report.target)} is {size}"
 
 
@@ -120,7 +119,7 @@ def of_all_tokens(report: PathReport) -> bool:
 
 
 def target_word(report: PathReport) -> str:
-    """Return the quoted word or class of the target; its sentence in files that were written before `goal` existed."""
+    """Return the quoted word or class of the target; for old files without `goal`, its name in words."""
     if report.goal is None:
         return visible(report.target)
     return "the target" if report.goal.word is None else quoted(report.goal.word)

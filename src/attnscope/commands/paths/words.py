@@ -1,33 +1,48 @@
-"""The sentences and the table of lengths of a decomposition into paths."""
+"""The sentences, the tables and the screen of a decomposition into paths."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
+from typing import Literal
 
-from attnscope.commands.paths.carriers import balance, heads, origin, verdict
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from attnscope.commands.paths.carriers import balance, constants_matter, heads, origin, verdict
 from attnscope.commands.paths.record import LengthRow, PathReport
 from attnscope.commands.paths.vocabulary import (
     all_known,
+    chain_words,
     count_words,
     exactly,
     from_on,
+    head_name,
     number_or_dash,
+    other_than_said,
     quoted,
     seen_lengths,
     share,
     signed,
+    visible,
 )
-from attnscope.core.words import count, numeral
+from attnscope.core.words import clean, count, numeral
+from attnscope.reports.terminal import opening, section
+from attnscope.reports.words import beginning_words
 
-__all__ = ["length_lines", "player_words", "sentences", "verdict"]
+__all__ = ["html", "length_lines", "player_words", "sentences", "show", "verdict"]
 
 RANK_ONE = 0.1  # a relative residual below which the rows of a sum are nearly one row
 CONSTANTS, OF_TARGET = "from constants", "p of target"  # optional columns
 CANCEL = 10.0  # paths of a length cancel if their energy is this many times the square of their sum
+FEW, MANY = 4, 12  # heads in the table, without and with `verbose`
+FEW_PATHS, FEW_SENTENCES, FEW_NOTES = 4, 2, 2
+COLUMNS = 80
 
 
 def sentences(report: PathReport) -> tuple[str, ...]:
-    """Return sentences on the verdict, the sources of the target, what works against it, and the precision."""
+    """Return the verdict, and sentences on the sources of the target, heads against it, and the precision."""
     said = [*origin(report), *_against(report), *_rank(report), *_cancelling(report)]
     return (verdict(report).sentence, *said, _exact(report))
 
@@ -49,8 +64,8 @@ def player_words(report: PathReport) -> str | None:
         return None
     of_heads, of_mlps = (sum(sum(row) for row in kind) for kind in (players.heads, players.mlps))
     return (
-        f"If MLPs are players beside heads, a path is shared by all heads and MLPs on it: MLPs are then worth "
-        f"{signed(of_mlps)} and heads {signed(of_heads)}, and {numeral(players.nothing)} is left with neither."
+        f"If MLPs are players too, a path is shared by all heads and MLPs on it: MLPs are then worth "
+        f"{signed(of_mlps)} and heads {signed(of_heads)}, and {numeral(players.nothing)} comes from paths with neither."
     )
 
 
@@ -60,13 +75,13 @@ def _rank(report: PathReport) -> list[str]:
     if not residuals or not shares:
         return []
     most = max(range(len(shares)), key=shares.__getitem__)
-    said = f"Of what tells tokens apart at the end, {share(shares[most])} comes from paths through {exactly(most)}."
+    said = f"Of the differences between tokens, {share(shares[most])} come from paths through {exactly(most)}."
     first, last = from_on([residual < RANK_ONE for residual in residuals]), seen_lengths(report) - 1
     if first is not None and 0 < first <= last:
-        return [f"{said} Paths through {exactly(first)} or more, added up by length, hardly tell tokens apart."]
+        return [f"{said} Paths through {exactly(first)} or more, added up by length, hardly differ between tokens."]
     if residuals[last] < RANK_ONE:
         return [said]
-    more = f"those through {exactly(last)} still tell tokens apart (relative residual {numeral(residuals[last])})"
+    more = f"those through {exactly(last)} still differ between tokens (relative residual {numeral(residuals[last])})"
     return [f"{said} Long paths do not all collapse here: {more}."]
 
 
@@ -92,7 +107,7 @@ def _exact(report: PathReport) -> str:
 
 
 def length_lines(report: PathReport) -> list[tuple[str, ...]]:
-    """Return a heading, a line per length, and all longer lengths as one line. Empty columns are skipped."""
+    """Return a heading, a line for each visible length, and one line for all longer ones. Skip empty columns."""
     end, bare = seen_lengths(report), report.output == "classes"
     lines = [_line([row], bare) for row in report.lengths[:end]]
     lines += [_line(report.lengths[end:], bare)] if report.lengths[end:] else []
@@ -106,7 +121,7 @@ def length_lines(report: PathReport) -> list[tuple[str, ...]]:
 
 
 def _line(rows: Sequence[LengthRow], bare: bool) -> dict[str, str]:
-    """Return one or several lengths as one line: sums, the mean over all paths, residuals from smallest to largest."""
+    """Return one or several lengths as one line: sums, the mean over all paths, and the range of residuals."""
     last, paths = rows[-1], sum(row.paths for row in rows)
     constants = sum(row.constants for row in rows)
     residuals = [row.residual for row in rows if row.residual is not None]
@@ -127,3 +142,83 @@ def _line(rows: Sequence[LengthRow], bare: bool) -> dict[str, str]:
         "says without": next(iter(predictions)) if len(predictions) == 1 else f"{len(predictions)} words",
         "residual": " to ".join(dict.fromkeys(ends)),
     }
+
+
+def html(report: PathReport) -> str:
+    """Return sentences and the table of lengths for a notebook. All text is escaped."""
+    words = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences(report)[1:])  # the first is the verdict
+    head, *rows = length_lines(report)
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    table = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"{words}<table><tr>{top}</tr>{table}</table>"
+
+
+def show(report: PathReport, *, verbose: bool = False) -> RenderableType:
+    """Return the screen; with `verbose`, all sentences, heads and paths, and the table of lengths."""
+    listed = sentences(report)[1:]
+    game = player_words(report)
+    begun = beginning_words(report.provenance)
+    listed = (*listed, *([game] if game else [])) if verbose else listed[: FEW_SENTENCES - bool(report.notes)]
+    parts: list[RenderableType] = [
+        *opening(verdict(report), ", ".join((f"{report.model}: {visible(report.target)}", *begun))),
+        Text(""),
+        *(Text(clean(sentence)) for sentence in listed),
+        *(Text(clean(note), style="dim") for note in (report.notes if verbose else report.notes[:FEW_NOTES])),
+        section("Heads that move it most (Shapley values)"),
+        _head_table(report, MANY if verbose else FEW),
+        section("Largest single paths"),
+        _chain_table(report, len(report.top) if verbose else FEW_PATHS),
+    ]
+    if verbose:
+        parts += [section("By length (heads passed)"), _length_table(report)]
+    return Group(*parts)
+
+
+def _length_table(report: PathReport) -> Table:
+    """Return the table of lengths in 80 columns.
+
+    Mean paths and sums are only on the page, and so are constants that add little and the probability of a target that
+    the model predicts. If both of the latter are shown, the residual is not.
+    """
+    heading, *lines = length_lines(report)
+    left = {"mean path", "sum so far"}
+    left |= set() if constants_matter(report) else {CONSTANTS}
+    left |= set() if other_than_said(report) else {OF_TARGET}
+    left |= {"residual"} if not left & {CONSTANTS, OF_TARGET} else set()
+    columns = [i for i, name in enumerate(heading) if name not in left]
+    titles = {i: heading[i].replace(" ", "\n", 1) for i in columns}
+    widths = {i: max(len(part) for part in (*titles[i].split("\n"), *(line[i] for line in lines))) for i in columns}
+    words = [i for i in columns if heading[i].startswith("says")]
+    gap = 2 if sum(widths.values()) + 2 * (len(columns) - 1) <= COLUMNS else 1
+    free = COLUMNS - gap * (len(columns) - 1) - sum(widths[i] for i in columns if i not in words)
+    table = Table.grid(padding=(0, gap, 0, 0))
+    for i in columns:
+        width = max(7, min(widths[i], free // len(words), 16)) if i in words else widths[i]
+        justify: Literal["left", "right"] = "left" if i in words else "right"
+        table.add_column(justify=justify, no_wrap=True, overflow="ellipsis", max_width=width, vertical="bottom")
+    table.add_row(*(Text(titles[i], style="dim") for i in columns))
+    for line in lines:
+        table.add_row(*(Text(clean(line[i]), style="bold" if heading[i] == "adds" else "") for i in columns))
+    return table
+
+
+def _head_table(report: PathReport, most: int) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True, style="bold")
+    for head in heads(report)[:most]:
+        table.add_row(Text(head_name(head.block, head.head)), signed(head.value))
+    return table
+
+
+def _chain_table(report: PathReport, most: int) -> Table:
+    """Return the largest paths, each with the contribution of the token that contributes most along it."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right", no_wrap=True, style="bold")
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    if report.top:
+        table.add_row(*(Text(words, style="dim") for words in ("adds", "from that\ntoken alone", "path")))
+    for chain in report.top[:most]:
+        table.add_row(signed(chain.contribution), signed(chain.of_token), Text(clean(chain_words(chain))))
+    return table

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnscope.core.decoding import FieldError, decode, encode
 from attnscope.core.experiment import VERDICTS, Bound, Claim, Figure, Number
+from attnscope.core.ranges import Count, Size
 from attnscope.reports.record import Record
 
 if TYPE_CHECKING:
@@ -42,15 +43,15 @@ class Reproduction(Record):
     paper: str
     summary: str
     preset: str
-    params: dict[str, Any]  # of the preset; each experiment has its own names
+    params: dict[str, Any]  # parameters of the preset; each experiment has its own names
     seeds: tuple[int, ...]
     seconds: float
     claims: tuple[Claim, ...]
     remarks: tuple[str, ...] = ()
     measured: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    records: tuple[dict[str, Any], ...] = ()  # every number behind `measured`, as the experiment names them
+    records: tuple[dict[str, Any], ...] = ()  # all numbers from which `measured` was computed
     figures: tuple[Figure, ...] = ()
-    advice: str = ""  # for people who train or change models
+    advice: str = ""  # advice for people who train or modify models
 
     @property
     def counts(self) -> dict[str, int]:
@@ -75,7 +76,7 @@ class Reproduction(Record):
             claims=tuple(_judged_again(claim, read.measured) for claim in read.claims),
         )
         if read.counts != found.counts:
-            raise FieldError(f"counts: {_said(read.counts)} stands there, and the claims give {_said(found.counts)}")
+            raise FieldError(f"counts: {_said(read.counts)} is in the file, but the claims give {_said(found.counts)}")
         return found
 
     def page_name(self, file: Path) -> str:  # noqa: ARG002
@@ -111,7 +112,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class _ClaimDocument:
-    """A claim in the file. Older files do not have the bounds as numbers; then they are parsed from the words."""
+    """A claim in the file. Older files lack the bounds as numbers; then they are parsed from the rule in words."""
 
     name: str
     paper: str
@@ -138,18 +139,18 @@ class _Document:
     preset: str
     params: dict[str, Any]
     seeds: tuple[int, ...]
-    seconds: float
-    counts: dict[str, int]
+    seconds: Size
+    counts: dict[str, Count]
     claims: tuple[_ClaimDocument, ...]
     remarks: tuple[str, ...]
-    measured: dict[str, tuple[float, ...]]
+    measured: dict[str, tuple[float, ...]]  # of any size, and NaN and infinity, as an experiment may diverge
     records: tuple[dict[str, Any], ...]
     figures: tuple[Figure, ...]
     advice: str = ""  # missing in older files
 
 
 def claim_document(claim: Claim) -> dict[str, Any]:
-    """Return a claim with its verdict and medians, and the limits of its rule both in words and as numbers."""
+    """Return a claim with its verdict and medians, and with the limits of its rule in words and as numbers."""
     data: dict[str, Any] = encode(
         {
             "name": claim.name,
@@ -170,23 +171,23 @@ def claim_document(claim: Claim) -> dict[str, Any]:
 
 def _judged_again(kept: _ClaimDocument, measured: Mapping[str, tuple[float, ...]]) -> Claim:
     """Judge a claim by its rule and the numbers of the run. Refuse a file whose own verdict differs."""
-    place = f"claims['{kept.name}']"
+    field_name = f"claims['{kept.name}']"
     try:
         holds = kept.holds or tuple(map(Bound.parse, kept.rule.reproduced))
         fails = kept.fails or tuple(map(Bound.parse, kept.rule.contradicted))
         given = kept.given or tuple(map(Bound.parse, kept.rule.given))
     except ValueError as error:
-        raise FieldError(f"{place}.rule: {error}") from error
+        raise FieldError(f"{field_name}.rule: {error}") from error
     claim = Claim(kept.name, kept.paper, kept.statement, kept.expected, holds, fails, given).judged(measured)
     if not holds or Rule.of(claim) != kept.rule:
-        raise FieldError(f"{place}.rule: the rule in words differs from holds, fails and given")
+        raise FieldError(f"{field_name}.rule: the rule in words differs from holds, fails and given")
     if encode(claim.measured) != encode(kept.measured):
-        raise FieldError(f"{place}.measured: these are not the numbers under 'measured'")
+        raise FieldError(f"{field_name}.measured: these are not the numbers under 'measured'")
     if encode(claim.medians) != encode(kept.median):
-        raise FieldError(f"{place}.median: it is not the median of the numbers")
+        raise FieldError(f"{field_name}.median: it is not the median of the numbers")
     if claim.verdict != kept.verdict:
         raise FieldError(
-            f"{place}.verdict: '{kept.verdict}' stands there, and its rule and numbers give '{claim.verdict}'"
+            f"{field_name}.verdict: '{kept.verdict}' is in the file, but its rule and numbers give '{claim.verdict}'"
         )
     return claim
 
@@ -200,7 +201,7 @@ def _most(values: tuple[Number, ...]) -> float:
 
 
 def _finite_or_infinite(values: tuple[Number, ...]) -> list[float]:
-    """Return the values without missing ones: None before writing, NaN after reading."""
+    """Return the values that are not missing (None before writing, NaN after reading)."""
     return [float(value) for value in values if value is not None and not math.isnan(value)]
 
 

@@ -1,4 +1,4 @@
-"""What a reproduction says, in plain words."""
+"""The sentences of a reproduction."""
 
 from __future__ import annotations
 
@@ -16,35 +16,38 @@ LEVELS: dict[str, Level] = {
     "contradicted": "critical",
     "not run": "note",
 }
-NAMED_CLAIMS = 3  # in the verdict
+NAMED_CLAIMS = 3  # claims named in the verdict
 
 
-def document(found: Reproduction) -> Document:
-    seconds = f"{found.seconds:.0f} s" if found.seconds < 120 else f"{found.seconds / 60:.0f} min"
-    run = f"arXiv:{found.paper} · preset {found.preset} · {count(len(found.seeds), 'seed')} · {seconds}"
+def document(reproduction: Reproduction) -> Document:
+    seconds = f"{reproduction.seconds:.0f} s" if reproduction.seconds < 120 else f"{reproduction.seconds / 60:.0f} min"
+    seeds = count(len(reproduction.seeds), "seed")
+    run = f"arXiv:{reproduction.paper} · preset {reproduction.preset} · {seeds} · {seconds}"
     figures = tuple(
-        # Named by number: the name of a figure comes from a file, and would be an attribute of the page.
+        # Figures are numbered on the page, because their names come from a file and would end up in HTML attributes.
         Figure(
             f"figure-{place}",
             figure.title,
             drawn_by("attnscope.reports.experiment_figure:experiment_figure", figure, title=False),
             caption=figure.caption,
         )
-        for place, figure in enumerate(found.figures)
+        for place, figure in enumerate(reproduction.figures)
     )
     sections = (
-        Section("Claims", cards=tuple(_card(claim, found.paper) for claim in found.claims)),
+        Section("Claims", cards=tuple(_card(claim, reproduction.paper) for claim in reproduction.claims)),
         Section("Figures", figures=figures),
-        Section("What to do with it", sentences=(found.advice,) if found.advice else (), link="What to do"),
-        Section("Remarks", items=found.remarks, detail=True),
+        Section(
+            "What to do with it", sentences=(reproduction.advice,) if reproduction.advice else (), link="What to do"
+        ),
+        Section("Remarks", items=reproduction.remarks, detail=True),
     )
     return Document(
-        verdict(found),
-        found.title,
-        about=(found.summary, run),
+        verdict(reproduction),
+        reproduction.title,
+        about=(reproduction.summary, run),
         sections=tuple(part for part in sections if part.cards or part.figures or part.sentences or part.items),
-        provenance=[("seeds", ", ".join(map(str, found.seeds))), *sorted(rows(found.params))],
-        command=f"reproduce {found.experiment}",
+        provenance=[("seeds", ", ".join(map(str, reproduction.seeds))), *sorted(rows(reproduction.params))],
+        command=f"reproduce {reproduction.experiment}",
     )
 
 
@@ -68,22 +71,22 @@ def _all(bounds: tuple[object, ...]) -> str:
     return " and ".join(map(str, bounds))
 
 
-def sentences(found: Reproduction) -> tuple[str, ...]:
+def sentences(reproduction: Reproduction) -> tuple[str, ...]:
     """Return a sentence on all claims together, one on each, and the remarks of the experiment."""
-    verdicts = ", ".join(f"{number} {verdict}" for verdict, number in found.counts.items() if number)
+    verdicts = ", ".join(f"{number} {verdict}" for verdict, number in reproduction.counts.items() if number)
     return (
-        f"Of {count(len(found.claims), 'claim')}: {verdicts}.",
+        f"Of {count(len(reproduction.claims), 'claim')}: {verdicts}.",
         *(
             f"{claim.verdict.capitalize()}: {claim.statement.rstrip('.')} "
             f"({claim.expected}: {'; '.join(measured_words(claim)) or 'nothing was measured'})."
-            for claim in found.claims
+            for claim in reproduction.claims
         ),
-        *found.remarks,
+        *reproduction.remarks,
     )
 
 
 def measured_words(claim: Claim) -> tuple[str, ...]:
-    """Return a text for each quantity, `sort accuracy 0.98 (0.97 to 0.99 over 5 seeds)`; last why a claim is not
+    """Return a text for each quantity, `sort accuracy 0.98 (0.97 to 0.99 over 5 seeds)`, then why a claim is not
     judged.
     """
     return (*_spreads(claim), _not_judged(claim)) if claim.missing else _spreads(claim)
@@ -107,15 +110,15 @@ def _spread(name: str, values: tuple[Number, ...]) -> str:
     return f"{words} ({numeral(min(numbers))} to {numeral(max(numbers))} over {len(values)} seeds)"
 
 
-def verdict(found: Reproduction) -> Verdict:
-    """Say how many claims held, and which did not. A contradicted claim decides the severity."""
-    counts, total = found.counts, len(found.claims)
+def verdict(reproduction: Reproduction) -> Verdict:
+    """Say how many claims were reproduced and which were not. The verdict is critical if a claim is contradicted."""
+    counts, total = reproduction.counts, len(reproduction.claims)
     if total and counts["reproduced"] == total:
         return Verdict("calm", "The claim is reproduced." if total == 1 else f"All {total} claims are reproduced.")
     held = counts["reproduced"]
     first = f"{held or 'None'} of {count(total, 'claim')} {'is' if held < 2 else 'are'} reproduced"
     others = [
-        f"{_number(counts[verdict])} {verdict} ({_named(found, verdict)})"
+        f"{_number(counts[verdict])} {verdict} ({_named(reproduction, verdict)})"
         for verdict in ("contradicted", "not reproduced", "not run")
         if counts[verdict]
     ]
@@ -127,7 +130,7 @@ def _number(amount: int) -> str:
     return f"{amount} {'is' if amount == 1 else 'are'}"
 
 
-def _named(found: Reproduction, verdict: str) -> str:
-    names = [claim.name.replace("_", " ") for claim in found.claims if claim.verdict == verdict]
+def _named(reproduction: Reproduction, verdict: str) -> str:
+    names = [claim.name.replace("_", " ") for claim in reproduction.claims if claim.verdict == verdict]
     more = len(names) - NAMED_CLAIMS
     return ", ".join(names[:NAMED_CLAIMS]) + (f" and {more} more" if more > 0 else "")

@@ -4,13 +4,13 @@
 
 The streams that enter block k are kept for every sequence. For block k the model's own forward runs once per batch, up
 to that block: earlier blocks return at once, with the stream of the last of them, so the model itself calls block k,
-with its masks and positions. The frames of block k are passed on, and the stream that leaves it is kept.
+with its masks and positions. The observer receives the frames of block k, and the stream that leaves the block is kept.
 
     read from disk      every block once a round
     in memory           the largest block, weights outside the blocks, and streams: tokens x width x bytes
 
-This is exact if blocks pass on their stream and nothing else. It is tested first: a few sequences run both ways, and
-the streams that leave every block must be equal bit for bit.
+This is exact if a block reads nothing from earlier blocks but the stream. That is tested first: a few sequences run
+both ways, and the stream after every block must be equal bit for bit.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from attnscope.hf.intercepting.wrappers import held
 from attnscope.hf.loading.placing import memory_left
 from attnscope.hf.tapping.tap import Frame, tap
 
-_SHARE_OF_MEMORY = 0.5  # of the free memory, for streams
+_SHARE_OF_MEMORY = 0.5  # share of the free memory that streams may use
 _TRIED_TOKENS = 64
 
 AfterBlock = Callable[[int, int], None]
-"""Called with the number of finished blocks, and of all."""
+"""A function that is called with the number of finished blocks and the number of all blocks."""
 
 
 class _ReachedError(Exception):
-    """Stops the forward after block k."""
+    """Raised to stop the forward pass after block k."""
 
 
 @dataclass
 class _Relay:
-    """The state between blocks."""
+    """The values that are kept from one block to the next."""
 
-    outputs: dict[int, Any] = field(default_factory=dict)  # by block: its output without the stream
-    stream: Tensor | None = None  # of the current batch
+    outputs: dict[int, Any] = field(default_factory=dict)  # output of each block, without the stream
+    stream: Tensor | None = None  # streams of the current batch
 
 
 def rounds(subject: Subject, batches: Iterable[Batch], free: int | None = None) -> Iterator[tuple[Batch, ...]]:
-    """Yield as many batches at a time as memory holds streams for; `free` is in bytes."""
+    """Yield groups of batches whose streams fit into `free` bytes of memory."""
     room = _SHARE_OF_MEMORY * (memory_left() if free is None else free)
     width, precision = subject.anatomy.stacks[0].width, next(subject.model.parameters()).dtype
     together: list[Batch] = []
@@ -89,14 +89,14 @@ def refuse_without_chain(subject: Subject, batch: Batch) -> None:
 def observe_by_block(
     subject: Subject, observer: Observer, batches: Sequence[Batch], after_block: AfterBlock | None = None
 ) -> None:
-    """Observe all batches as `Subject.observe` does each of them."""
+    """Observe all batches, with the same result as `Subject.observe` on each."""
     streams: list[Tensor | None] = [None] * len(batches)
     counted: list[frozenset[str]] = [frozenset()] * len(batches)
     (stack,) = subject.anatomy.stacks
     relay = _Relay()
     try:
         for number, block in enumerate(stack.blocks):
-            # The stream that enters this block was passed on when it left the block before.
+            # The stream that enters this block was observed when it left the block before.
             receive = _without_entrance(observer.receive, block.layer) if number else observer.receive
             with held(subject.model.get_submodule(block.path)):
                 for index, batch in enumerate(batches):
@@ -147,7 +147,7 @@ def _through(
         changes.after(model.get_submodule(block.path), leaves)
         with suppress(_ReachedError):
             model(**ready.inputs, **subject.options)
-    # Copy a view of something larger, which would stay in memory with it.
+    # Copy views: a view would keep its larger base tensor in memory.
     stream = left[0]
     return stream if stream.untyped_storage().nbytes() == stream.numel() * stream.itemsize else stream.clone()
 
@@ -184,17 +184,17 @@ def _without_entrance(receive: Callable[[Frame], None], layer: int) -> Callable[
 
 def _why_not(found: Anatomy) -> str | None:
     if len(found.stacks) != 1:
-        return f"it has {len(found.stacks)} stacks of blocks, which read each other"
+        return f"its {len(found.stacks)} stacks of blocks read each other"
     (stack,) = found.stacks
     paths = [block.path for block in stack.blocks]
     if len(set(paths)) < len(paths):
-        return f"{paths[0]} is run {paths.count(paths[0])} times, so its weights are in memory anyway"
+        return f"{paths[0]} runs {paths.count(paths[0])} times in one pass, so nothing is saved"
     if not stack.chained:
-        return "something happens to the stream between its blocks"
+        return "it changes the stream between its blocks"
     if any(site.stack != stack.name or site.layer not in {b.layer for b in stack.blocks} for site in found.sites):
-        return "it attends outside its blocks"
+        return "it has attention outside its blocks"
     if stack.mask is None and not all(block.attends for block in stack.blocks):
-        return "its inputs do not say what is padding, and some blocks have no attention that would show it"
+        return "its inputs have no padding mask, and some blocks have no attention from which to derive one"
     return None
 
 
@@ -213,8 +213,8 @@ def _why_unequal(subject: Subject, batch: Batch) -> str | None:
                 relay.stream = _through(subject, number, batch, relay, None)
             except RefusalError as refusal:
                 return refusal.sentence
-            except Exception as error:  # a block may raise anything if it misses an output of earlier ones
-                return f"block {block.layer} does not run by itself: {type(error).__name__}"
+            except Exception as error:  # a block may raise anything if an output of earlier blocks is missing
+                return f"block {block.layer} does not run on its own: {type(error).__name__}"
             if _digest(relay.stream) != whole[number]:
                 return f"block {block.layer} reads more than the stream and the inputs"
     return None

@@ -1,7 +1,7 @@
 """Charts of a survey: one measure against depth or as a map of heads, one head among all others, and a gallery.
 
 survey.chart("entropy")    survey.chart("sink_mass", heads=True)    survey.chart("spike", stack="decoder")
-head_portrait(survey.table(), survey.cards, stack="decoder", site="self", layer=12, head=3)
+head_portrait(survey.table(), survey.cards, HeadPlace("decoder", "self", layer=12, head=3))
 write_gallery(survey, "charts")        # charts/decoder-stream-relative_residual.png, ...
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 import numpy as np
@@ -39,20 +39,20 @@ def chart(
     stack: str | None = None,
     site: str | None = None,
 ) -> Any:
-    """Draw `measure`, by default the residual; `stack` and `site` default to the first place that has it."""
-    card, place = card_and_place(survey, measure, stack, site)
+    """Draw `measure` (default: the residual). `stack` and `site` default to the first place with that measure."""
+    card, stack_and_site = card_and_place(survey, measure, stack, site)
     if not heads:
-        return depth_profile(survey.table(), card, **place)
+        return depth_profile(survey.table(), card, **stack_and_site)
     if card.scope == "stream":
-        raise RefusalError(f"'{card.name}' has one number a block and none for each head: leave heads= out.")
-    bound = largest(survey, card, place["stack"], place["site"])
-    return head_grid(survey.table(), card, part=part or card.parts[0], bound=bound, **place)
+        raise RefusalError(f"'{card.name}' has one number per block and none per head: leave heads= out.")
+    bound = largest(survey, card, stack_and_site["stack"], stack_and_site["site"])
+    return head_grid(survey.table(), card, part=part or card.parts[0], bound=bound, **stack_and_site)
 
 
 def card_and_place(
     survey: Survey, measure: str | None, stack: str | None, site: str | None
 ) -> tuple[Card, dict[str, Any]]:
-    """Return the card of a measure and a place that has it; refuse an unknown one."""
+    """Return the card of a measure, and a stack and site at which it was taken; refuse unknown ones."""
     if not survey.cells:
         raise RefusalError("The survey holds no number to draw: scan again.")
     seen = {key.measure for key in survey.cells}
@@ -61,24 +61,36 @@ def card_and_place(
         raise RefusalError(f"This survey has no measure '{name}'.{nearest(name, survey.cards)}")
     card = survey.cards[name]
     places = survey.places(name, card.parts[0])
-    fits = [place for place in places if stack in (None, place[0]) and site in (None, place[1])]
+    fits = [
+        stack_and_site
+        for stack_and_site in places
+        if stack in (None, stack_and_site[0]) and site in (None, stack_and_site[1])
+    ]
     if not fits:
-        known = ", ".join(" ".join(place) for place in places) or "nowhere"
-        raise RefusalError(f"'{name}' was not measured there: it is at {known}.")
+        known = ", ".join(" ".join(stack_and_site) for stack_and_site in places) or "no stack"
+        raise RefusalError(f"'{name}' was not measured at this stack and site: choose one of {known}.")
     return card, {"stack": fits[0][0], "site": fits[0][1]}
 
 
-TICKS = 101  # quantiles drawn of each measure: 96 x 96 heads cost no more than a hundred
+TICKS = 101  # draw this many quantiles instead of one tick per head, so that large models stay cheap
 
 
-def portrait_rows(
-    table: pd.DataFrame, cards: Mapping[str, Card], *, stack: str, site: str, layer: int, head: int
-) -> pd.DataFrame:
+class HeadPlace(NamedTuple):
+    """The position of a head in a model."""
+
+    stack: str
+    site: str
+    layer: int
+    head: int
+
+
+def portrait_rows(table: pd.DataFrame, cards: Mapping[str, Card], place: HeadPlace) -> pd.DataFrame:
     """Return a row for each tick, and a row for each dot (`own` is True): `title, place, own, value, below, text`.
 
     `place` is 0 at the smallest value of any head and 1 at the largest. `below` is the share of heads with a lower
     value.
     """
+    stack, site, layer, head = place
     rows = table[(table["stack"] == stack) & (table["site"] == site) & table["head"].notna()]
     rows = rows[rows["measure"].isin(list(cards))]
     if not ((rows["layer"] == layer) & (rows["head"] == head)).any():
@@ -104,14 +116,12 @@ def portrait_rows(
     return pd.DataFrame(answer, columns=["title", "place", "own", "value", "below", "text"]).astype({"own": bool})
 
 
-def head_portrait(
-    table: pd.DataFrame, cards: Mapping[str, Card], *, stack: str, site: str, layer: int, head: int
-) -> alt.LayerChart:
+def head_portrait(table: pd.DataFrame, cards: Mapping[str, Card], place: HeadPlace) -> alt.LayerChart:
     """Draw one head among all others: for every measure a strip with a tick per head and a dot for this one.
 
     Units differ, so each strip runs from the smallest value of any head to the largest.
     """
-    rows = portrait_rows(table, cards, stack=stack, site=site, layer=layer, head=head)
+    rows = portrait_rows(table, cards, place)
     order = list(dict.fromkeys(rows["title"]))
     y = alt.Y("title:N", title=None, sort=order, axis=alt.Axis(labelLimit=240, grid=False))
     x = alt.X(
@@ -120,7 +130,10 @@ def head_portrait(
         scale=alt.Scale(domain=[0, 1]),
         axis=alt.Axis(labels=False, ticks=False),
     )
-    title = alt.TitleParams(f"Block {layer}, head {head}", subtitle=f"{stack}, {site}-attention, among all its heads")
+    title = alt.TitleParams(
+        f"Block {place.layer}, head {place.head}",
+        subtitle=f"{place.stack}, {place.site}-attention, among all its heads",
+    )
     own = alt.Chart(rows[rows["own"]])
     tooltip = [
         alt.Tooltip("title:N", title="measure"),
@@ -145,28 +158,28 @@ MOST_PORTRAITS = 12
 def gallery(survey: Survey, findings: Sequence[Finding] | None = None) -> Iterator[tuple[str, Any]]:
     """Yield every chart with its file name: profiles, maps of heads, and portraits of the heads that findings name.
 
-    `findings` defaults to those of the default thresholds.
+    `findings` defaults to the findings at the default thresholds.
     """
     table = survey.table()
     for panel in panels(table, survey.stacks):
         card = survey.cards[panel.measure]
         stem = "-".join((panel.stack, panel.site, panel.measure))
-        place: dict[str, Any] = {"stack": panel.stack, "site": panel.site}
-        yield stem, depth_profile(table, card, **place)
+        stack_and_site: dict[str, Any] = {"stack": panel.stack, "site": panel.site}
+        yield stem, depth_profile(table, card, **stack_and_site)
         if panel.site != "stream":
             for part in card.parts:
                 name = f"{stem}-heads" if part == "value" else f"{stem}-{part}-heads"
-                yield name, head_grid(table, card, part=part, **place)
+                yield name, head_grid(table, card, part=part, **stack_and_site)
     found = diagnose(survey) if findings is None else findings
-    for stack, site, layer, head in islice(_named(found), MOST_PORTRAITS):
-        portrait = head_portrait(table, survey.cards, stack=stack, site=site, layer=layer, head=head)
-        yield f"{stack}-{site}-block-{layer}-head-{head}", portrait
+    for head in islice(_named(found), MOST_PORTRAITS):
+        name = f"{head.stack}-{head.site}-block-{head.layer}-head-{head.head}"
+        yield name, head_portrait(table, survey.cards, head)
 
 
-def _named(findings: Sequence[Finding]) -> Iterator[tuple[str, str, int, int]]:
+def _named(findings: Sequence[Finding]) -> Iterator[HeadPlace]:
     """Yield the heads of findings, each once: the first head of every finding, then the second, and so on."""
-    seen: dict[tuple[str, str, int, int], None] = {}
-    rows = ([(f.stack, str(f.details.get("site", "self")), *place) for place in f.heads] for f in findings)
+    seen: dict[HeadPlace, None] = {}
+    rows = ([HeadPlace(f.stack, str(f.details.get("site", "self")), *place) for place in f.heads] for f in findings)
     for turn in zip_longest(*rows):
         for head in turn:
             if head is not None and head not in seen:

@@ -1,9 +1,9 @@
-"""From numbers to sentences: what a survey says about a model, worst first.
+"""`attnscope.diagnose`: turn a survey into findings, most severe first.
 
     for finding in diagnose(survey, Thresholds(sink_mass=0.4)):
         print(finding.severity, finding.sentence)
 
-Each kind of finding is one file in findings/; within one severity they keep the order that their cards name.
+Each kind of finding is one file in findings/. Findings of one severity are sorted by the `order` of their kind.
 """
 
 from __future__ import annotations
@@ -36,38 +36,38 @@ def _size(default: float) -> Any:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Every number that turns a measurement into a finding; all can be changed.
+    """The thresholds of all findings. Each can be changed.
 
-    Defaults are the values of papers where papers give one, else round numbers. The last five are the limits on the
-    cards of those measures. The alarm of any other measure uses the limit on its own card.
+    Defaults are published values where a paper gives one, else round numbers. The last five replace the limits on the
+    cards of the measures of that name; other measures use the limit on their card.
     """
 
-    collapse_residual: float = _share(0.1)  # relative residual of a collapsing layer (trained BERT ends at 0.31)
-    collapse_complete: float = _share(0.01)  # below this the tokens are one token for all that follows: critical
-    collapse_fall: float = _factor(10.0)  # or: how many times smaller than its largest value before (arXiv:2103.03404)
+    collapse_residual: float = _share(0.1)  # relative residual of a collapsing block (trained BERT ends at 0.31)
+    collapse_complete: float = _share(0.01)  # below this all tokens are practically equal: critical
+    collapse_fall: float = _factor(10.0)  # or: factor by which it is below its largest value (arXiv:2103.03404)
     token_cosine: float = _share(0.95)  # mean cosine between tokens (arXiv:2202.08625)
     sink_mass: float = _share(0.3)  # mean attention on the first token (arXiv:2410.10781)
     spike_size: float = _size(100.0)  # a massive activation is at least this large (arXiv:2402.17762)
-    spike_share: float = _share(0.1)  # and at least this share of the largest in the stack: no lesser bump
-    spike_step: float = _factor(5.0)  # and appears or goes by at least this factor within a few half-blocks
+    spike_share: float = _share(0.1)  # and at least this share of the largest in the stack
+    spike_step: float = _factor(5.0)  # and grows or shrinks by at least this factor within a few half-blocks
     uniform_entropy: float = _share(0.95)  # entropy as a share of the largest possible one
     identity_mass: float = _share(0.5)  # mean attention of a token to itself
     previous_mass: float = _share(0.5)  # mean attention to the token before
-    entropy_floor: float = _size(0.3)  # nats; below, a row is nearly one-hot (arXiv:2303.06296)
+    entropy_floor: float = _size(0.3)  # nats; below this a row is nearly one-hot (arXiv:2303.06296)
     duplicate_overlap: float = _share(0.95)  # cosine between the patterns of two heads
-    most_heads: float = _share(0.5)  # the share of heads or layers that counts as most of them
-    bos_loss: float = _size(0.5)  # nats that the next-token loss falls when BOS is put first: Gemma 3 2.4, others 0.05
-    frozen_logits: float = _factor(1.0)  # spread of logits beside what freezes a row (arXiv:2505.24333)
+    most_heads: float = _share(0.5)  # share of heads or blocks that counts as "most"
+    bos_loss: float = _size(0.5)  # nats by which BOS lowers the next-token loss: 2.4 for Gemma 3, 0.05 for others
+    frozen_logits: float = _factor(1.0)  # spread of logits relative to the spread that freezes a row (arXiv:2505.24333)
     induction: float = _share(0.3)  # mean attention on the token after the last occurrence (arXiv:2209.11895)
-    max_logit: float = _size(100.0)  # the largest logit at which QK-Clip steps in (arXiv:2507.20534)
-    value_drain: float = _share(0.3)  # norm of the sink's value beside the mean of the head (arXiv:2410.13835)
-    inactive_heads: float = _share(0.25)  # a head's output beside the mean of its layer (arXiv:2504.03889)
-    media_share: float = _share(0.25)  # of what even attention would give pictures or sound (arXiv:2403.06764)
-    norm_growth: float = _size(10.0)  # the factor by which one block lengthens a typical token
-    head_contribution: float = _share(0.005)  # below, a head writes next to nothing into the stream
-    effective_rank: float = _size(2.0)  # directions; below, less than two carry the stream
-    stable_rank: float = _size(1.05)  # directions; below, one carries the stream
-    contraction: float = _size(0.1)  # the part of the differences between tokens that a head keeps
+    max_logit: float = _size(100.0)  # largest logit, above which QK-Clip scales weights (arXiv:2507.20534)
+    value_drain: float = _share(0.3)  # norm of the sink's value relative to the head's mean (arXiv:2410.13835)
+    inactive_heads: float = _share(0.25)  # a head's output relative to the mean of its block (arXiv:2504.03889)
+    media_share: float = _share(0.25)  # attention to media, relative to uniform attention (arXiv:2403.06764)
+    norm_growth: float = _size(10.0)  # factor by which one block grows the norm of a typical token
+    head_contribution: float = _share(0.005)  # below this a head writes almost nothing into the stream
+    effective_rank: float = _size(2.0)  # directions; below this fewer than two carry the stream
+    stable_rank: float = _size(1.05)  # directions; below this one carries the stream
+    contraction: float = _size(0.1)  # share of the differences between tokens that a head keeps
 
     def __post_init__(self) -> None:
         for threshold in fields(self):
@@ -125,5 +125,5 @@ def diagnose(survey: Survey | str | Path, thresholds: Thresholds | None = None) 
     """
     read = opened(survey, Survey)
     chosen = thresholds or Thresholds()
-    found = [finding for kind in findings().values() for finding in kind(read, chosen)]
-    return tuple(sorted(found, key=lambda f: -SEVERITIES.index(f.severity)))
+    all_findings = [finding for kind in findings().values() for finding in kind(read, chosen)]
+    return tuple(sorted(all_findings, key=lambda f: -SEVERITIES.index(f.severity)))

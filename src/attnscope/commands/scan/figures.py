@@ -1,7 +1,7 @@
 """The figures of a survey's page: depth profiles as small charts, and maps of blocks x heads.
 
-A map is one SVG path per colour step (`reports/colours.py`), at seven characters a cell: thirty maps of a thousand
-heads stay small, need no script, and follow light, dark and print through the style sheet.
+A map is one SVG path per colour step (`reports/colours.py`), at seven characters a cell. Thirty maps of a thousand
+heads stay small and need no script, and the style sheet adapts their colours to light, dark and print.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from attnscope.reports.rows import Panel, depth_rows, depth_words, head_rows, pa
 from attnscope.reports.survey_charts import depth_specification
 from attnscope.reports.theme import specification
 
-WIDTH, HEIGHT = 268, 150  # with its axis no wider than a card on a telephone: letters never shrink
+WIDTH, HEIGHT = 268, 150  # pixels with axis; fits a phone screen, so text is never scaled down
 
 
 @dataclass(frozen=True)
 class Profile(Drawn):
-    """A profile and where it was measured."""
+    """The chart of one measure against depth, with its stack and site."""
 
     site: str
 
@@ -70,8 +70,8 @@ def _summary(rows: pd.DataFrame, card: Card, panel: Panel) -> str:
     return f"{card.title} against depth: {words[0]}, {words[1]}; smallest {words[2]}, largest {words[3]}."
 
 
-FULL_DETAIL = 60_000  # cells in all maps up to which the page holds percentiles besides the mean
-_USUAL = {"other": "most like head", "key": "mostly on key"}  # words before the number of a label
+FULL_DETAIL = 60_000  # above this many cells in all maps, the page holds means without percentiles
+_USUAL = {"other": "most like head", "key": "mostly on key"}  # text before the number in a label
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class HeadMap:
         return "d" if self.scale.diverging else "q"
 
     def steps(self) -> np.ndarray:
-        """Return the colour step of every cell: MISSING without a number, BROKEN with NaN or infinity in it."""
+        """Return the colour step of every cell: MISSING if nothing was measured, BROKEN if NaN or infinity occurred."""
         step = np.rint(self.scale.share(self.numbers["mean"]) * (STEPS - 1))
         step = np.where(np.isfinite(step), step, MISSING)
         return np.where(self.numbers["nonfinite"] == 0, step, BROKEN).astype(int)
@@ -151,7 +151,7 @@ def head_maps(survey: Survey, table: pd.DataFrame) -> tuple[HeadMap, ...]:
 
 
 def differences(first: HeadMap, second: HeadMap) -> np.ndarray | None:
-    """Return second minus first, or None if the shapes differ."""
+    """Return the second map minus the first, or None if their shapes differ."""
     if (first.layers, first.heads) != (second.layers, second.heads):
         return None
     return np.asarray(second.numbers["mean"] - first.numbers["mean"])
@@ -185,5 +185,5 @@ def _map(survey: Survey, here: pd.DataFrame, card: Card, panel: Panel, part: str
         for label, value in (labels or {}).items():
             usual.setdefault(str(label), np.full((layers, heads), -1))[layer, head] = value
     span = scale(numbers["mean"], card, largest(survey, card, panel.stack, panel.site))
-    place = site_title(panel.stack, panel.site, alone=len(survey.stacks) == 1)
-    return HeadMap(card, part, panel.stack, panel.site, layers, heads, span, place, numbers, usual)
+    stack_and_site = site_title(panel.stack, panel.site, alone=len(survey.stacks) == 1)
+    return HeadMap(card, part, panel.stack, panel.site, layers, heads, span, stack_and_site, numbers, usual)

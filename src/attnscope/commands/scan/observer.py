@@ -1,10 +1,10 @@
-"""Run every chosen measure on every frame it fits, and the loss with and without BOS.
+"""Run the chosen measures on every frame that has the fields they read, and compute the loss with and without BOS.
 
 A measure's parameter names are the frame fields it reads. Statistics of the attention pattern are computed together, in
 one pass, and only those that a measure reads.
 
-A batch counts as a whole or not at all: its observations wait for `commit`, so a batch that runs out of memory or is
-interrupted leaves no trace and can be run again.
+Observations are held until `commit`, so a batch that runs out of memory or is interrupted leaves no partial result and
+can be run again.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from attnscope.matrix.statistics import STATISTICS, attention_statistics
 Frame = AttentionFrame | StreamFrame | WeightsFrame | TrainingFrame
 Place = tuple[str, str, str, str, int]  # measure, part, stack, site, layer
 _SCOPE = {StreamFrame: "stream", AttentionFrame: "attention", WeightsFrame: "weights", TrainingFrame: "training"}
-_FEWEST_TOKENS = 2  # the numbers of one token, which attends to itself alone, would mislead
+_FEWEST_TOKENS = 2  # tokens; a single token attends to itself only, which says nothing
 WINDOWS = 4  # sequences for the loss with and without BOS
-TOKENS = 64  # of each, with BOS
+TOKENS = 64  # tokens of each sequence, BOS included
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class _Observation:
     place: Place
     values: np.ndarray
     where: Mapping[str, np.ndarray]
-    counted: np.ndarray | None = None  # which sequences have such a value; None: all
+    counted: np.ndarray | None = None  # mask of the sequences that have a value; None: all
 
 
 @runtime_checkable
 class ObservationSink(Protocol):
-    """Takes observations: a `SurveyBuilder`, or the `LookTotals` of one look."""
+    """The interface for receiving observations: a `SurveyBuilder`, or the `LookTotals` of one look."""
 
     def observe(
         self,
@@ -71,15 +71,15 @@ class Observer:
         self._running: list[_Observation] = []
         self._running_tokens: Counter[str] = Counter()
         self._waiting: list[tuple[tuple[int, ...] | None, list[_Observation], Counter[str]]] = []
-        self.tokens: Counter[str] = Counter()  # committed query tokens without padding, by stack
-        self.lacking: dict[str, set[str]] = defaultdict(set)  # by measure: fields that a frame lacked
-        # by measure: statistics that mean nothing in an installed variant, with the blocks
+        self.tokens: Counter[str] = Counter()  # number of committed query tokens by stack, without padding
+        self.lacking: dict[str, set[str]] = defaultdict(set)  # fields that a frame lacked, by measure
+        # statistics that are undefined for an installed variant, with the blocks, by measure
         self.without_meaning: dict[str, dict[str, set[int]]] = defaultdict(dict)
 
     def receive(self, frame: Frame) -> None:
         """Measure one frame. Called by the tap."""
         scope = _SCOPE[type(frame)]
-        # With unequal numbers of queries and keys there is no diagonal, as in cross-attention.
+        # If the numbers of queries and keys differ there is no diagonal, as in cross-attention.
         site = "cross" if frame.site == "uneven" else frame.site
         fitting = [m for m in self._measures if m.card.scope == scope and site in m.card.sites]
         if isinstance(frame, AttentionFrame) and frame.stack not in self._running_tokens:
@@ -96,15 +96,15 @@ class Observer:
                 self.lacking[measure.card.name] |= absent
                 continue
             for part, located in measure(**arguments).items():
-                place = (measure.card.name, part, frame.stack, frame.site, frame.layer)
+                key = (measure.card.name, part, frame.stack, frame.site, frame.layer)
                 where = {label: _numbers(index).astype(np.int64) for label, index in located.where.items()}
                 counted = None if located.counted is None else _numbers(located.counted).astype(bool)
-                self._running.append(_Observation(place, _numbers(located.value), where, counted))
+                self._running.append(_Observation(key, _numbers(located.value), where, counted))
 
     def finish(self, samples: Iterable[int] | None, counted: Collection[str] = ()) -> frozenset[str]:
-        """End a forward pass: its observations belong to these sequences, or to the model itself (None).
+        """End a forward pass, and assign its observations to these sequences (None: to the model itself).
 
-        Tokens of stacks in `counted` were counted by an earlier pass over the same sequences. Return the stacks seen.
+        Stacks in `counted` were counted by an earlier pass over the same sequences. Return the stacks of this pass.
         """
         numbers = None if samples is None else tuple(samples)
         seen = frozenset(self._running_tokens)
@@ -144,9 +144,8 @@ class Observer:
             self._sink.observe(*observation.place, values[counted], chosen, samples[counted])
 
     def _loses_meaning(self, measure: Measure, frame: AttentionFrame) -> bool:
-        """Return whether a measure reads a statistic that means nothing in an installed variant.
-
-        Measures that read `scores` expect rows that sum to 1.
+        """Return whether a measure reads a statistic that is undefined for an installed variant. Measures that read
+        `scores` expect rows that sum to 1.
         """
         holds = frame.holds or frozenset()
         lost = {name for name in measure.reads if name in STATISTICS and name not in holds}
@@ -162,7 +161,7 @@ class Observer:
         statistics = attention_statistics(
             frame.scores, wanted, query_mask=query_mask, key_mask=key_mask, accumulate=dtype
         )
-        # A statistic that cannot be computed (logits of a given pattern) is None, and counts as lacking.
+        # A statistic that cannot be computed (the logits of a precomputed pattern) is None, and counts as missing.
         return {**vars(frame), "causal": frame.scores.causal, **dict.fromkeys(wanted), **statistics}
 
 
@@ -177,7 +176,7 @@ def _one_per_place(observations: list[_Observation]) -> Iterator[_Observation]:
 
 
 def _one_per_sequence(whole: _Observation, sequences: int) -> _Observation:
-    """Average the rows of a sequence that is several rows (windows, frames, channels).
+    """Average over the rows of each sequence, if a sequence has several (windows, frames, channels).
 
     Rows of one sequence are adjacent (`hf.anatomy.expected`). If a model packs all images of a batch into fewer rows
     than there are sequences, each row counts once.
@@ -224,10 +223,10 @@ def _numbers(values: Tensor) -> np.ndarray:
 def bos_loss(loaded: Loaded, prepared: Batches) -> dict[str, Any]:
     """Return the mean next-token loss in nats without and with BOS, for the provenance.
 
-    Return nothing if sequences begin with BOS or the tokenizer has no BOS. The same tokens are predicted both times
-    (all but the first of a window, which has no context without BOS), so the difference is the effect of BOS alone. A
-    model that was trained with BOS loses much without it: its heads have nowhere to sink. Windows run one at a time,
-    because the logits of a wide vocabulary are large.
+    Return an empty mapping if sequences begin with BOS or the tokenizer has no BOS. The same tokens are predicted both
+    times (all but the first of a window, which has no context without BOS), so the difference is the effect of BOS
+    alone. A model that was trained with BOS has a much higher loss without it, because its heads lose their sink.
+    Windows run one at a time, because the logits of a wide vocabulary are large.
     """
     begins = prepared.beginning
     if begins is None or begins.begins or begins.token is None or loaded.kind != "causal":

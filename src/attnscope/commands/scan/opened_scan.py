@@ -1,4 +1,4 @@
-"""Run the shards of a scan: a request, the scan once it is opened, and the runner of its shards."""
+"""A scan request, the scan that is opened from it, and the runner of its shards."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class OpenedScan:
     plan: ScanPlan
     subject: Subject
     origin: dict[str, Any]
-    stream_weights: bool = False  # run all sequences through one block after the other
+    stream_weights: bool = False  # run block by block, each on all sequences
 
 
 @dataclass(frozen=True)
 class ShardRunner:
-    """Runs shards. If it is interrupted, the finished batches of the current shard go to the checkpoint."""
+    """Runs shards. If interrupted, it saves the finished batches of the current shard to the checkpoint."""
 
     scan: OpenedScan
     checkpoint: Checkpoint
@@ -70,7 +70,7 @@ class ShardRunner:
 
     def run_into(self, store: Store, numbers: Sequence[int], before: Survey | None = None) -> tuple[int, int]:
         """Run the shards that the store lacks. Return how many sequences and tokens are done."""
-        # A worker runs one shard at a time: with many shards, listing them would cost more than the work.
+        # A worker runs one shard at a time. Listing a store of many shards would cost more than the shard itself.
         done = store.done() if len(numbers) > 1 else {number for number in numbers if store.has(number)}
         sizes = self.scan.cut.sizes
         sequences, tokens = sum(sizes[number] for number in numbers if number in done), 0
@@ -80,7 +80,7 @@ class ShardRunner:
             if number in done:
                 continue
             earlier = before if interrupted == number else None
-            # Every shard would read the same weights: the first one does.
+            # Measures of weights are equal for all shards: only the first shard takes them.
             shard = Shard(self.scan.plan, self.scan.subject, self.scan.origin, earlier, self.each, weights=number == 0)
 
             def report(shard: Shard = shard, sequences: int = sequences, tokens: int = tokens) -> None:
@@ -99,7 +99,7 @@ class ShardRunner:
         try:
             report()
             remaining = _after(batches, shard.sequences)
-            with quiet():  # once for all batches: entering it costs as much as a small batch
+            with quiet():  # entered once for all batches: entering costs as much as a small batch
                 for group in rounds(shard.subject, remaining) if by_block else ((batch,) for batch in remaining):
                     if by_block:
                         shard.observe_by_block(group, lambda done, of: self.tell(f"block {done} of {of}", 0, 0, 0))

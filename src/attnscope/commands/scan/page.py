@@ -1,8 +1,9 @@
 """The page of a survey: one HTML file that loads nothing.
 
-Charts are drawn when the page is written. Vega inside the page would cost 0.9 MB of script and need `unsafe-eval`. So
-every profile is an Altair specification turned into SVG by vl-convert, with its specification beside it to be saved;
-maps of blocks and heads are plain HTML with a short script. A page of 30 blocks x 9 heads is well under a megabyte.
+Charts are drawn when the page is written, because Vega inside the page would cost 0.9 MB of script and need
+`unsafe-eval`. Every profile is an Altair specification that vl-convert turns into SVG; the page also holds the
+specification for download. Maps of blocks and heads are plain HTML with a short script. A page of 30 blocks x 9 heads
+is well under a megabyte.
 
 No model name or corpus text can run code: Jinja escapes text, JSON escapes angle brackets, and the
 Content-Security-Policy allows only the page's own script and style sheet, by their SHA-256.
@@ -23,8 +24,8 @@ from attnscope.commands.scan.survey.provenance import Evidence, evidence, view_n
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.finding import Finding
 
-TEXTS_SHOWN = "This page holds the texts of {} behind its findings, and so does the survey: --no-text leaves them out."
-NO_TEXTS = "No text of the corpus is in this page."
+TEXTS_SHOWN = "This page and the survey contain the texts of {} behind the findings: --no-text leaves them out."
+NO_TEXTS = "This page contains no text of the corpus."
 
 
 def render(
@@ -106,7 +107,7 @@ def _plain(finding: Finding) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Item:
-    """A finding as the page draws it."""
+    """The parts of one finding that the page shows."""
 
     finding: Finding
     measure: str | None
@@ -115,7 +116,7 @@ class _Item:
     gauge: tuple[float, float] | None
     evidence: Evidence | None
     view: str | None  # page of that sequence
-    command: str | None  # which writes such a page
+    command: str | None  # the command that writes such a page
 
 
 def _item(finding: Finding, survey: Survey, behind: Evidence | None, kept_in: str, views: Collection[int]) -> _Item:
@@ -123,8 +124,8 @@ def _item(finding: Finding, survey: Survey, behind: Evidence | None, kept_in: st
 
     view = None
     if behind is not None and behind.sample in views:
-        place = f"#layer={finding.heads[0][0]}&head={finding.heads[0][1]}" if finding.heads else ""
-        view = f"{view_name(behind.sample)}{place}"
+        anchor = f"#layer={finding.heads[0][0]}&head={finding.heads[0][1]}" if finding.heads else ""
+        view = f"{view_name(behind.sample)}{anchor}"
     return _Item(
         finding,
         str(finding.details.get("measure") or "") or None,
@@ -150,7 +151,8 @@ def _view_command(survey: Survey, sample: int, kept_in: str) -> str | None:
 
 
 def gauge(value: float, threshold: float) -> tuple[float, float] | None:
-    """Return number and threshold on a bar from 0 to 100, which is logarithmic if they are far apart."""
+    """Return the positions of number and threshold on a bar from 0 to 100; the bar is logarithmic if they are far
+    apart."""
     if not (math.isfinite(value) and math.isfinite(threshold)) or value < 0 or threshold <= 0:
         return None
     far = value > 0 and not 1 / 12 <= value / threshold <= 12

@@ -1,7 +1,7 @@
 """The plan of a scan, the model under observation, its verification, and the provenance of a survey.
 
-A plan holds everything that decides the numbers: two scans of one plan give the same survey, bit for bit. It is plain
-data, stored in checkpoints and sent to workers. A scan is resumed only if the plans are equal.
+A plan holds every setting that affects the numbers: two scans of one plan give the same survey, bit for bit. It is
+plain data, stored in checkpoints and sent to workers. A scan is resumed only if the plans are equal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from attnscope.core.decoding import decode, encode
 from attnscope.core.errors import RefusalError
 from attnscope.core.measure import Measure
 from attnscope.core.registry import measures as known_measures
-from attnscope.core.stamp import Stamp
+from attnscope.core.stamp import stamped
 from attnscope.data.batches import Batch, Batches
 from attnscope.data.shards import SHARD_TOKENS, Cut
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
@@ -46,7 +46,7 @@ class ScanPlan:
     seed: int
     dtype: str
     device: str
-    accumulate: str  # precision of statistics; "None" if it follows the logits
+    accumulate: str  # precision of statistics; "None" if it depends on the logits
     version: str
     shards: int = 1  # the number of shards of the corpus
     shard_tokens: int = SHARD_TOKENS
@@ -108,7 +108,7 @@ class ScanPlan:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model under observation, its anatomy, and the options of its forward beside the batch. Needs no loader."""
+    """A model under observation, its anatomy, and extra arguments of its forward. Needs no loader."""
 
     model: nn.Module
     anatomy: Anatomy
@@ -145,57 +145,61 @@ class Subject:
 
 
 _VERIFIED_SEQUENCES = 2
-_VERIFIED_TOKENS = 512  # verification is dense: its cost grows with the square of the length
+_VERIFIED_TOKENS = 512  # verification computes dense maps: its cost grows with the square of the length
 
 
 def provenance(
-    loaded: Loaded, prepared: Batches, found: Anatomy, verified: dict[str, Any], plan: ScanPlan
+    loaded: Loaded, prepared: Batches, anatomy: Anatomy, verified: dict[str, Any], plan: ScanPlan
 ) -> dict[str, Any]:
     """Return what is needed to reproduce a survey and to judge how far to trust it."""
     stacks = [
         {
             "name": stack.name,
-            "layers": len(stack.blocks) + len(found.without_stream(stack.name)),
-            "heads": max((s.heads for s in found.sites if s.stack == stack.name), default=0),
-            "causal": all(s.causal for s in found.sites if s.stack == stack.name and s.site == "self"),
+            "layers": len(stack.blocks) + len(anatomy.without_stream(stack.name)),
+            "heads": max((s.heads for s in anatomy.sites if s.stack == stack.name), default=0),
+            "causal": all(s.causal for s in anatomy.sites if s.stack == stack.name and s.site == "self"),
             **({"kinds": kinds} if (kinds := {str(b.layer): b.kind for b in stack.blocks if not b.attends}) else {}),
         }
-        for stack in found.stacks
+        for stack in anatomy.stacks
     ]
-    notes = [*prepared.notes, *found.notes, *notes_on_placeholders(loaded.model, (batch.inputs for batch in prepared))]
-    return {
-        "model": {
-            **{key: value for key, value in loaded.provenance.items() if key not in ("model", "sha256")},
-            "name": loaded.name,
-            "class": loaded.class_name,
-            "hash": loaded.sha256,
-            "parameters": loaded.parameters,
-            "stacks": stacks,
-            **({"broken_weights": list(broken)} if (broken := broken_weights(loaded.model)) else {}),
-        },
-        "corpus": {"name": prepared.name, "hash": prepared.sha256, "window": plan.max_tokens},
-        **({} if prepared.beginning is None else {"bos": prepared.beginning.to_json() | bos_loss(loaded, prepared)}),
-        "measures": list(plan.measures),
-        "dtype": plan.dtype,
-        "device": plan.device,
-        "seed": plan.seed,
-        "batch_size": plan.batch_size,
-        "routes": list(found.routes),
-        "verify": verified,
-        **({"notes": notes} if notes else {}),
-        **Stamp.now().to_json(),
+    notes = [
+        *prepared.notes,
+        *anatomy.notes,
+        *notes_on_placeholders(loaded.model, (batch.inputs for batch in prepared)),
+    ]
+    model = {
+        **{key: value for key, value in loaded.provenance.items() if key not in ("model", "sha256")},
+        "name": loaded.name,
+        "class": loaded.class_name,
+        "hash": loaded.sha256,
+        "parameters": loaded.parameters,
+        "stacks": stacks,
+        **({"broken_weights": list(broken)} if (broken := broken_weights(loaded.model)) else {}),
     }
+    return stamped(
+        model,
+        corpus={"name": prepared.name, "hash": prepared.sha256, "window": plan.max_tokens},
+        **({} if prepared.beginning is None else {"bos": prepared.beginning.to_json() | bos_loss(loaded, prepared)}),
+        measures=list(plan.measures),
+        dtype=plan.dtype,
+        device=plan.device,
+        seed=plan.seed,
+        batch_size=plan.batch_size,
+        routes=list(anatomy.routes),
+        verify=verified,
+        **({"notes": notes} if notes else {}),
+    )
 
 
 def verified(subject: Subject, prepared: Batches) -> dict[str, Any]:
-    """Verify the first batch and the first one with padding, or refuse the model."""
+    """Verify the model on the first batch and on the first batch with padding; refuse it if it fails."""
     padded = [batch for batch in prepared.batches[1:] if batch.mask is not None and not bool(batch.mask.all())]
     largest: dict[str, float] = {}
     notes: list[str] = []
     for batch in (prepared.batches[0], *padded[:1]):
         check = _checked(subject, batch)
         if not check.passed:
-            raise RefusalError(f"{type(subject.model).__name__} cannot be scanned honestly: {check.sentence}")
+            raise RefusalError(f"{type(subject.model).__name__} cannot be scanned reliably: {check.sentence}")
         for name, result in check.checks.items():
             largest[name] = max(result.largest, largest.get(name, 0.0))
         notes += [note for note in check.notes if note not in notes]
@@ -203,9 +207,8 @@ def verified(subject: Subject, prepared: Batches) -> dict[str, Any]:
 
 
 def _checked(subject: Subject, batch: Batch) -> Verification:
-    """Verify the last rows, since padded sequences come last, and their first tokens.
-
-    Whole sequences are verified if the model uses other modules for short ones (BigBird).
+    """Verify the first tokens of the last rows, where padded sequences are. Verify whole sequences if the model uses
+    other modules for short ones (BigBird).
     """
     while len(batch) > _VERIFIED_SEQUENCES and not batch.undivided:
         _, batch = batch.halves()

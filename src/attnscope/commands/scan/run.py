@@ -1,7 +1,7 @@
 """`attnscope.scan`: measure every block and head of a model over a corpus.
 
-A tap hands out frames as blocks finish, measures turn frames into numbers, and nothing larger than one block of one
-batch is kept.
+A tap yields a frame when a block finishes, measures turn frames into numbers, and nothing larger than one block of one
+batch is kept in memory.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ def scan(
     each : callable, optional
         Called as `each(key, values, samples)` with the numbers of every sequence, except those before a resume.
     team : Workers
-        Who does the work; its fields `workers`, `engine`, `address` and `gpus_per_worker` are keywords too.
+        The workers. Its fields `workers`, `engine`, `address` and `gpus_per_worker` are keywords too.
     store : str or Path, optional
-        A folder for finished shards. A scan of the same plan finds them again.
+        A folder for finished shards. A later scan of the same plan continues from them.
     shard : str, optional
         One part of a job array: "3/64" scans the third of 64 parts into `store`. `attnscope.merge` joins the parts.
     progress : callable, optional
@@ -138,13 +138,13 @@ def scan(
         from attnscope.commands.scan.workers import spread
 
         if shard is not None:
-            raise RefusalError("One part of a job array is done by one process: give `shard=` or `workers=`, not both.")
+            raise RefusalError("One part of a job array runs in one process: give `shard=` or `workers=`, not both.")
         if each is not None:
-            raise RefusalError("Workers do not hand out the numbers of every sequence: leave workers= or each= out.")
+            raise RefusalError("`each=` does not work with several workers: leave workers= or each= out.")
         return spread(request, team, store, path, resume=resume, keep_text=keep_text, tell=tell)
     mine = None if shard is None else part(shard)
     if mine is not None and store is None:
-        raise RefusalError("The parts of a job array meet in a store: name its folder with `store=`.")
+        raise RefusalError("The parts of a job array are collected in a store: name its folder with `store=`.")
     with drafted(request, tell) as draft:
         plan = draft.plan
         keeper = Checkpoint(path if store is None else None, plan)
@@ -152,7 +152,7 @@ def scan(
         if before is None and not (resume and keeper.shards is not None and keeper.shards.exists()):
             keeper.clear()
         where = keeper.shards if store is None else store
-        # Streamed weights are read once for as many sequences as fit, not once a shard.
+        # Streamed weights are read once for as many sequences as fit into memory, not once per shard.
         apart = plan.shards > 1 and not loading.stream_weights
         shards = None
         if where is not None and (store is not None or apart):
@@ -166,20 +166,20 @@ def scan(
             files = [(shards.folder, shard_name(shards.digest, number)) for number in numbers]
             if files:
                 survey = merge_shards(files, partial=mine is not None)
-            else:  # more parts than shards is not a failure: torchrun would stop all parts for it
+            else:  # more parts than shards is no error: torchrun would stop all parts
                 cards = {measure.card.name: measure.card for measure in plan.chosen}
                 survey = Survey.empty(counted(runner.scan.origin, 0, 0, {}), cards)
         with uninterrupted():
             if keep_text and mine is None:
                 survey = with_excerpts(survey, draft.cut, draft.loaded.tokenizer)
             if shards is None:
-                keeper.save(survey)  # until the caller has saved the survey
+                keeper.save(survey)  # removed after the caller has saved the survey
         return survey
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A scan that is planned, before the model has run."""
+    """A planned scan whose model has not run yet."""
 
     request: ScanRequest
     loaded: Loaded
@@ -202,7 +202,7 @@ def drafted(request: ScanRequest, tell: AdvanceReading = silent) -> Iterator[Dra
 
 
 def probed(draft: Draft, tell: AdvanceReading = silent) -> OpenedScan:
-    """Run the model on the first batch: find where things are in it, and verify what will be measured."""
+    """Run the model on the first batch to find its anatomy and to verify what will be measured."""
     loaded, plan, prepared = draft.loaded, draft.plan, draft.cut.head
     streamed = draft.request.loading.stream_weights
     tell("probing", 0, plan.samples, 0)
@@ -224,7 +224,7 @@ def opened(request: ScanRequest) -> Iterator[OpenedScan]:
 
 
 def _with_what_is_looked_for(chosen: tuple[Measure, ...], loaded: Loaded, text: object) -> tuple[Measure, ...]:
-    """Add the measures that random weights and repeated tokens call for."""
+    """Add measures that suit random weights or a corpus of repeated tokens, if the scan has these."""
     wanted = {measure.card.name for measure in chosen}
     if isinstance(text, Corpus) and text.drawn:
         wanted.add("induction")

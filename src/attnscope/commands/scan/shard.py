@@ -1,8 +1,8 @@
 """Observe one shard of a corpus, keep a checkpoint of it, and add the texts behind findings.
 
-Surveys merge exactly, so the shards of a corpus make the survey of the whole, in any order and by any process. Because
-sequences are always drawn in the same order, a scan that is resumed from a checkpoint gives the same survey, bit for
-bit, as one that was never interrupted.
+Surveys merge exactly, so the shards of a corpus make the survey of the whole, in any order and by any process.
+Sequences are always drawn in the same order, so a resumed scan gives the same survey, bit for bit, as one that was
+never interrupted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _EVERY_SECONDS = 30.0
 
 @dataclass
 class Checkpoint:
-    """A file with the survey of an unfinished shard; `path=None` keeps nothing."""
+    """A file with the survey of an unfinished shard; with `path=None` nothing is saved."""
 
     path: Path | None
     plan: ScanPlan
@@ -71,10 +71,12 @@ class Checkpoint:
                 "`resume=True`."
             ) from error
         if not whole or any("tokens" not in stack for stack in stacks):
-            raise RefusalError(f"'{self.path}' does not say what was read: remove it, or scan without `resume=`.")
+            raise RefusalError(
+                f"'{self.path}' does not say which sequences were read: remove it, or scan without `resume=`."
+            )
         changed = self.plan.differences(plan)
         if changed:
-            # These follow from other settings: name them only if nothing else differs.
+            # These depend on other settings: name them only if nothing else differs.
             follows = ("tokens", "shards", "shard_tokens")
             changed = tuple(name for name in changed if name not in follows) or ("choice of sequences",)
             raise RefusalError(
@@ -86,11 +88,13 @@ class Checkpoint:
     @staticmethod
     def _refuse_folder(path: Path) -> None:
         if path.is_dir():
-            raise RefusalError(f"'{path}' is a folder, and the checkpoint is a file of that name: remove or rename it.")
+            raise RefusalError(
+                f"'{path}' is a folder, but the checkpoint needs a file of that name: remove or rename the folder."
+            )
 
     @property
     def due(self) -> bool:
-        """Return whether half a minute has passed, which is the most that a killed process loses."""
+        """Return whether half a minute has passed since the last save. A killed process loses no more than that."""
         return self.path is not None and time.monotonic() - self._saved_at > _EVERY_SECONDS
 
     def save(self, survey: Survey, shard: int = 0) -> None:
@@ -103,7 +107,7 @@ class Checkpoint:
         self._saved_at = time.monotonic()
 
     def finished(self) -> None:
-        """Remove the file: its shard is in the store now."""
+        """Remove the file, because its shard is in the store."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
@@ -116,7 +120,7 @@ def shards_beside(path: Path) -> Path:
 def wanted_samples(survey: Survey) -> frozenset[int]:
     """Return the sequences that findings (at the default thresholds) point at.
 
-    Tokens are counted along the input of the first stack: a decoder behind an encoder reads others.
+    Only the first stack counts: a decoder after an encoder reads other tokens.
     """
     first = survey.stacks[0] if survey.stacks else ""
     return frozenset(samples_behind(finding for finding in diagnose(survey) if finding.stack == first))
@@ -144,16 +148,16 @@ def with_excerpts(survey: Survey, cut: Cut, tokenizer: Tokenizer | None) -> Surv
 
 
 def _token_ids(batch: Batch, row: int) -> dict[str, tuple[int, ...]]:
-    """Return one sequence without padding, by argument: `view` gives it to a model again."""
+    """Return one sequence without padding, as model arguments that `view` can run again."""
     masks = {"input_ids": batch.mask, "decoder_input_ids": batch.decoder_mask}
     rows = {name: (batch.inputs[name][row], mask) for name, mask in masks.items() if name in batch.inputs}
     return {name: tuple((ids if mask is None else ids[mask[row]]).tolist()) for name, (ids, mask) in rows.items()}
 
 
 class Shard:
-    """Observations of one plan on one subject. Holds whole batches only, so `survey` can be called at any time.
+    """Collects the observations of one shard. Holds whole batches only, so `survey` can be called at any time.
 
-    `before` is the survey of an interrupted run. One of several shards reads the `weights`.
+    `before` is the survey of an interrupted run. Measures of weights are taken only with `weights`.
     """
 
     def __init__(
@@ -172,10 +176,10 @@ class Shard:
         self._builder = SurveyBuilder(cards, each) if before is None else SurveyBuilder.from_survey(before)
         self._observer = Observer(plan.chosen, self._builder, plan.accumulation)
         self.sequences, self.tokens = 0, 0
-        self.whole = True  # whether the builder holds whole batches only
+        self.whole = True  # False while a batch is added to the builder
         self._earlier_reasons: dict[str, str] = {} if before is None else before.provenance.get("not_measured", {})
         if weights:
-            # A resumed scan holds the numbers, but must learn again what is missing.
+            # A resumed scan has the numbers, but must find out again which measures are missing.
             for frame in weights_in_turn(subject.model, subject.anatomy):
                 self._observer.receive(frame)
             if before is None:
@@ -189,7 +193,7 @@ class Shard:
             self._observer.tokens.update({s["name"]: s["tokens"] for s in before.provenance["model"]["stacks"]})
 
     def observe_by_block(self, batches: Sequence[Batch], after_block: AfterBlock) -> None:
-        """Run batches together, block by block. They count when they have left the last block."""
+        """Run batches together, block by block. They are added after the last block."""
         self.whole = False
         with evaluating(self.subject.model), without_gradients(), quiet():
             observe_by_block(self.subject, self._observer, batches, after_block)
@@ -199,7 +203,7 @@ class Shard:
             self.whole = True
 
     def observe(self, batch: Batch) -> None:
-        """Add a whole batch or nothing: Ctrl-C waits while it is added."""
+        """Run a batch and add it as a whole. Ctrl-C is deferred while it is added."""
         with evaluating(self.subject.model), without_gradients(), quiet():
             self.subject.observe(self._observer, batch)
         with uninterrupted():
@@ -214,7 +218,7 @@ class Shard:
             return self._builder.survey(counted(self._origin, self.sequences, self.tokens, self._observer.tokens))
 
     def finished(self) -> Survey:
-        """Return the survey, with the measures that this model does not allow."""
+        """Return the survey, with the reasons for missing measures in its provenance."""
         return self.not_measured().added_to(self.survey())
 
     def not_measured(self) -> NotMeasured:

@@ -23,8 +23,8 @@ from attnscope.reports.terminal import BLOCKS, opening, section
 COLUMNS = ("measure", "place", "lowest", "mean", "highest")
 STYLE: dict[str, str] = {"critical": "bold red", "warning": "yellow", "note": "blue"}
 SPARK_WIDTH = 30
-MOST_LINES = 24  # of the screen without --verbose, before the lines that end every screen
-FEW_REASONS = 2  # why measures are missing; more are only mentioned
+MOST_LINES = 24  # length of the screen without --verbose, without the closing lines
+FEW_REASONS = 2  # reasons for missing measures that are shown in full
 
 
 def html(survey: Survey) -> str:
@@ -80,7 +80,7 @@ def show(
 
 @dataclass(frozen=True)
 class _Brief:
-    """As many findings, worst first, as fit into MOST_LINES, and how many were skipped."""
+    """The most severe findings that fit into MOST_LINES, and the number of skipped ones."""
 
     first: RenderableType
     findings: Sequence[Finding]
@@ -90,7 +90,7 @@ class _Brief:
         def height(thing: RenderableType) -> int:
             return len(console.render_lines(thing, options, pad=False))
 
-        room = MOST_LINES - height(self.first) - height(self.last) - 2  # one blank, one that says how many more
+        room = MOST_LINES - height(self.first) - height(self.last) - 2  # a blank line and "N more"
         fitting = 0
         while fitting < len(self.findings) and (room := room - height(finding_table([self.findings[fitting]]))) >= 0:
             fitting += 1

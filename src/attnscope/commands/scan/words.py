@@ -1,4 +1,4 @@
-"""The words of a survey: verdict, headline numbers, and what was read and could not be measured."""
+"""The sentences of a survey: verdict, headline numbers, what was read, and what could not be measured."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def sentences(survey: Survey) -> tuple[str, ...]:
-    """Return the findings of the default thresholds, worst first."""
+    """Return the findings at the default thresholds, worst first."""
     return tuple(finding.sentence for finding in diagnose(survey))
 
 
 def site_title(stack: str, site: str, *, alone: bool = False) -> str:
     """Return `decoder, cross-attention`, without the stack if it is the model's only one (`alone`)."""
-    what = "self-attention with unequally many queries and keys" if site == "uneven" else f"{site}-attention"
+    what = "self-attention with different numbers of queries and keys" if site == "uneven" else f"{site}-attention"
     if alone:
         return "residual stream" if site in ("stream", "middle") else what
     return stack if site in ("stream", "middle") else f"{stack}, {what}"
@@ -50,7 +50,7 @@ def model_name(survey: Survey) -> str:
 
 
 def corpus_words(survey: Survey) -> tuple[str, ...]:
-    """Return what was read: `wikitext`, `64 sequences`, `16,384 tokens`, and whether BOS came first."""
+    """Describe what was read: `wikitext`, `64 sequences`, `16,384 tokens`, and whether BOS came first."""
     corpus = _section(survey, "corpus")
     words = [str(corpus["name"])] if corpus.get("name") else []
     if isinstance(corpus.get("files_read"), int):
@@ -77,7 +77,7 @@ def missing_words(survey: Survey) -> tuple[str, ...]:
 
 
 def notes(survey: Survey) -> tuple[str, ...]:
-    """Return warnings of the census, the verifier and the loader."""
+    """Return the notes of the anatomy, the verifier and the loader."""
     found = survey.provenance.get("notes")
     return tuple(str(note) for note in found) if isinstance(found, list) else ()
 
@@ -88,7 +88,7 @@ def _section(survey: Survey, name: str) -> dict[str, Any]:
 
 
 def verdict(survey: Survey, findings: Sequence[Finding] | None = None, thresholds: Thresholds | None = None) -> Verdict:
-    """Return the worst finding, or that there is no problem, with the number of findings of each severity."""
+    """State the worst finding, or that there is no problem, and count the findings of each severity."""
     if not survey.cells:
         return Verdict("note", "Nothing was measured.")
     found = diagnose(survey, thresholds) if findings is None else findings
@@ -104,7 +104,7 @@ def count_words(findings: Sequence[Finding | Alarm], *, zero: bool = True) -> st
 
 
 def severity_counts(items: Sequence[Finding | Alarm]) -> dict[Severity, tuple[int, str]]:
-    """Return how many there are of each severity, most severe first, with the singular or plural of its name."""
+    """Return the number of items of each severity, most severe first, with the singular or plural of its name."""
     counts = {severity: sum(item.severity == severity for item in items) for severity in reversed(SEVERITIES)}
     return {s: (n, s if n == 1 or s == "critical" else f"{s}s") for s, n in counts.items()}
 
@@ -130,7 +130,7 @@ def headlines(survey: Survey, table: pandas.DataFrame, thresholds: Thresholds | 
         lines += _spike(rows, which)
     broken = int(table["nonfinite"].sum())
     if broken:
-        lines.append(Headline("NaN or infinite", f"{broken:,}", "observations left out of every number"))
+        lines.append(Headline("NaN or infinite", f"{broken:,}", "observations excluded from every number"))
     return tuple(lines)
 
 

@@ -1,7 +1,7 @@
 """Scan with several workers: each opens the same request, runs shards, and puts them into the store.
 
-The driver loads no model and reads no corpus. It receives the plan from the first worker, deals out the numbers of
-missing shards, and merges the store when all are there.
+The driver loads no model and reads no corpus. It receives the plan from the first worker, distributes the missing
+shards, and merges the store when all are finished.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _WorkerScan:
 
     @cached_property
     def store(self) -> Store:
-        """Opened with the first shard: by then the driver has removed what an earlier scan left there."""
+        """The store, opened with the first shard: by then the driver has removed the shards of an earlier scan."""
         plan = self.scan.plan
         return Store.open(self.folder, plan.to_json(), plan.digest, plan.shards)
 
@@ -93,7 +93,7 @@ def spread(
     tell("starting workers", 0, 0, 0)
     with _folder(store, checkpoint) as where, workers.crew(ScanJob(request, str(where))) as crew:
         plan, sizes = crew.hello
-        if store is None and not resume:  # only after a worker has model and corpus: a typo must cost nothing
+        if store is None and not resume:  # after a worker has loaded the model, so that a typo deletes nothing
             Checkpoint(checkpoint, plan).clear()
         kept = Store.open(where, plan.to_json(), plan.digest, plan.shards)
         done = kept.done()
@@ -116,7 +116,7 @@ def _with_texts(survey: Survey, crew: Any) -> Survey:
 
 
 def _folder(store: str | Path | None, checkpoint: Path | None) -> AbstractContextManager[str | Path]:
-    """Return the store that was named, a folder beside the checkpoint, or a temporary one."""
+    """Return the named store, a folder beside the checkpoint, or a temporary folder."""
     if store is not None:
         return nullcontext(store)
     if checkpoint is not None:
@@ -125,20 +125,18 @@ def _folder(store: str | Path | None, checkpoint: Path | None) -> AbstractContex
 
 
 def _portable(request: ScanRequest, here: bool) -> ScanRequest:
-    """Return the request as plain data for a worker, or refuse what lives in this process only.
+    """Return the request as plain data for a worker; refuse a model or corpus that exists in this process only.
 
-    Workers `here` run in the same folder, so relative names, and the corpus name in the survey, stay as they are.
+    Workers on this machine (`here`) run in the same folder, so relative paths are kept.
     """
     if isinstance(request.model, nn.Module | Loaded) or request.tokenizer is not None:
         raise RefusalError(
-            "Workers load the model themselves, so one in memory cannot be handed to them: save it with "
-            "save_pretrained and give its folder, or scan without workers."
+            "Workers load the model themselves and cannot use one in memory: save it with save_pretrained and give "
+            "its folder, or scan without workers."
         )
     corpus = request.corpus
     if corpus == "-":
-        raise RefusalError(
-            "Standard input can be read by one process only: write it to a file, or leave `workers=` out."
-        )
+        raise RefusalError("Only one process can read standard input: write it to a file, or leave `workers=` out.")
     if repeated(corpus) is not None:
         pass  # a keyword, not a path
     elif isinstance(corpus, Path) or (isinstance(corpus, str) and "://" not in corpus):

@@ -1,1 +1,1 @@
-"""Which heads carry a task, over many prompts, with error bars."""
+"""Find which heads carry a task, over many prompts, with error bars."""

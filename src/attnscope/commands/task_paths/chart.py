@@ -1,4 +1,4 @@
-"""Heads over a task: values with error bars, all heads as a map, and values beside real removal."""
+"""Charts of heads over a task: values with error bars, a map of all heads, and values against removal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 from attnscope.commands.paths.vocabulary import head_name, signed
 from attnscope.commands.task_paths.record import TaskPaths
-from attnscope.commands.task_paths.words import SHOWN, interval, target_words
+from attnscope.commands.task_paths.words import SHOWN, effect, interval, target_words
 from attnscope.reports.survey_charts import grid_axes
 from attnscope.reports.theme import fit
 
@@ -18,7 +18,7 @@ SURE, UNSURE = "known", "may be zero"
 
 
 def chart(task: TaskPaths) -> Any:
-    """Draw bars of heads. If heads were removed, add a scatter of both numbers."""
+    """Draw the values of heads and, if heads were removed, a scatter plot of values and removals."""
     bars = head_bars(task)
     if task.removal is None:
         return bars
@@ -27,18 +27,18 @@ def chart(task: TaskPaths) -> Any:
 
 
 def head_bars(task: TaskPaths, *, width: int | None = None) -> Any:
-    """Draw the largest heads, a point for the mean and a line for its interval; faint where zero cannot be excluded."""
+    """Draw the mean and the interval of the largest heads; heads whose sign is not known are faint."""
     rows = pd.DataFrame(
         [
             {
-                "head": head_name(one.block, one.head),
-                "value": one.value,
-                "low": one.low if math.isfinite(one.low) else one.value,
-                "high": one.high if math.isfinite(one.high) else one.value,
-                "sign": SURE if one.sure else UNSURE,
-                "label": f"{head_name(one.block, one.head)}: {signed(one.value)}, {interval(one)}",
+                "head": head_name(head.block, head.head),
+                "value": head.value,
+                "low": head.low if math.isfinite(head.low) else head.value,
+                "high": head.high if math.isfinite(head.high) else head.value,
+                "sign": SURE if head.sure else UNSURE,
+                "label": f"{head_name(head.block, head.head)}: {signed(head.value)}, {interval(head)}",
             }
-            for one in task.heads[:SHOWN]
+            for head in task.heads[:SHOWN]
         ]
     )
     y = alt.Y("head:N", sort=list(rows["head"]), title=None, axis=alt.Axis(labelLimit=200, grid=False))
@@ -57,7 +57,7 @@ def head_bars(task: TaskPaths, *, width: int | None = None) -> Any:
 
 
 def head_map(task: TaskPaths, *, width: int) -> Any:
-    """Draw the mean value of every head: orange adds to the target, blue takes away."""
+    """Draw a map of the mean value of every head: orange adds to the target, blue subtracts."""
     rows = pd.DataFrame(
         [
             {
@@ -80,16 +80,16 @@ def head_map(task: TaskPaths, *, width: int) -> Any:
 
 
 def removal_scatter(task: TaskPaths, *, width: int | None = None) -> Any:
-    """Draw every head: its value along x, the loss of the target without it along y. On the line both are equal."""
+    """Draw every head as a point: its value, and the change of the target without it. On the line both are equal."""
     rows = pd.DataFrame(
         [
             {
-                "value": one.value,
-                "removed": one.removed,
-                "label": f"{head_name(one.block, one.head)}: worth {signed(one.value)}, "
-                f"without it the target loses {signed(one.removed or 0.0)}",
+                "value": head.value,
+                "removed": head.removed,
+                "label": f"{head_name(head.block, head.head)}: its value is {signed(head.value)}, and "
+                f"removing it {effect(head.removed or 0.0)}",
             }
-            for one in task.heads
+            for head in task.heads
         ]
     )
     low = min(0.0, float(rows["value"].min()), float(rows["removed"].min()))

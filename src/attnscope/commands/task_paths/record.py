@@ -1,16 +1,15 @@
-"""Which heads carry a task: what `paths` found over many prompts, as plain data.
+"""The record of `task_paths`: the values of heads over many prompts.
 
-    task.heads[0].value, .error, .low, .high      the head worth most: mean over prompts, its error, its interval
-    task.heads[0].sure                            zero is outside, for this head and all others together
-    task.agreement                                Shapley values beside what really happens when a head is removed
+    task.heads[0].value, .error, .low, .high      the largest head: mean over prompts, standard error, interval
+    task.heads[0].sure                            whether its sign is known, at 95% for all heads together
+    task.agreement                                correlation of Shapley values with the effect of removing heads
     task.table(), task.chart(), task.sentences(), task.save("task_paths.json")
 
-Values of single prompts are kept: error bars are computed from them, the same in every place where the file is read.
+The values of single prompts are stored. Error bars are computed from them when they are needed.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,37 +18,38 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from attnscope.core.decoding import FieldError
+from attnscope.core.ranges import Finite, Provenance, Several, Size, adds_up
 from attnscope.reports.record import Record
 from attnscope.stats.spread import Correlation, Spread, correlations, spread
 
 if TYPE_CHECKING:
     import pandas
 
-Values = tuple[tuple[float, ...], ...]  # by block and head
+Values = tuple[tuple[Finite, ...], ...]  # by block and head
 
 
 @dataclass(frozen=True)
 class Removal:
-    """The change when a head is really removed and everything after it is recomputed, by block and head."""
+    """The change when a head is removed and everything after it is recomputed, by block and head."""
 
-    target: Values  # the target less what it is without the head: positive where the head adds to it
-    loss: Values  # by how much -log p(target token) grows
+    target: Values  # the target minus the target without the head: positive if the head adds to it
+    loss: Values  # the growth of -log p(target token)
 
 
 @dataclass(frozen=True)
 class PromptRow:
-    """One prompt. `alone` and all `values` add up to `value`."""
+    """The values of one prompt. `alone` and all `values` add up to `value`."""
 
-    place: str  # where it stands: a file and line
+    place: str  # file and line of the prompt
     text: str
     target: str
     against: str | None
-    tokens: int
-    value: float
-    loss: float | None  # -log p(target), in nats; None where the output has no probabilities
-    alone: float  # over paths that pass no head
+    tokens: Several
+    value: Finite
+    loss: Size | None  # -log p(target), in nats; None if the output has no probabilities
+    alone: Finite  # contribution of paths through no head
     values: Values  # Shapley values
-    paths: Values  # all paths through a head: what the frozen network loses with it
+    paths: Values  # sum over all paths through a head: what the frozen network loses without it
     removal: Removal | None = None
 
 
@@ -60,23 +60,23 @@ class TaskHead:
     block: int
     head: int
     value: float  # mean Shapley value
-    paths: float  # mean over all paths through it: what the frozen network loses without it
-    error: float  # its standard error
-    low: float  # the bootstrap interval of this head alone
+    paths: float  # mean of the sum over all paths through it: what the frozen network loses without it
+    error: float  # standard error of `value`
+    low: float  # bootstrap interval of this head alone
     high: float
-    band: float  # half the width of the interval that holds all heads together
-    removed: float | None  # what the target loses, on average, when it is really removed
+    band: float  # half the width of the simultaneous interval of all heads
+    removed: float | None  # mean of the target before minus after its removal
     removed_error: float | None
 
     @property
     def sure(self) -> bool:
-        """Return whether its sign is known, with all heads considered."""
+        """Return whether the sign is known, by an interval that is simultaneous over all heads."""
         return abs(self.value) > self.band
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Two numbers of every head, correlated over heads; intervals over prompts. None where one does not vary."""
+    """Correlation of two numbers over heads, with intervals over prompts; None if one number does not vary."""
 
     of: Literal["values", "paths"]
     against: Literal["target", "loss"]
@@ -97,12 +97,12 @@ class TaskPaths(Record):
     class_name: str
     stack: str
     dtype: str
-    task: str  # what the prompts are called
+    task: str  # name of the prompts
     kind: Literal["logit", "difference"]
-    removal: Literal["zero", "mean"] | None  # what stands in the place of a removed head's output
+    removal: Literal["zero", "mean"] | None  # what replaces the output of a removed head
     prompts: tuple[PromptRow, ...]
     notes: tuple[str, ...] = ()
-    provenance: dict[str, Any] = field(default_factory=dict)
+    provenance: Provenance = field(default_factory=dict)
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
@@ -115,13 +115,13 @@ class TaskPaths(Record):
 
     @cached_property
     def heads(self) -> tuple[TaskHead, ...]:
-        """Return all heads, the largest mean value of either sign first."""
+        """Return all heads, the largest absolute mean value first."""
         own = self.spread
         whole = self._matrix("paths").mean(0)
         gone = None if self.removal is None else spread(self._matrix("removal.target"))
         made = [
             TaskHead(
-                *place,
+                *location,
                 value=float(own.mean[i]),
                 paths=float(whole[i]),
                 error=float(own.error[i]),
@@ -131,9 +131,9 @@ class TaskPaths(Record):
                 removed=None if gone is None else float(gone.mean[i]),
                 removed_error=None if gone is None else float(gone.error[i]),
             )
-            for i, place in enumerate(self.places)
+            for i, location in enumerate(self.places)
         ]
-        return tuple(sorted(made, key=lambda one: (-abs(one.value), one.block, one.head)))
+        return tuple(sorted(made, key=lambda head: (-abs(head.value), head.block, head.head)))
 
     @cached_property
     def agreement(self) -> tuple[Agreement, ...]:
@@ -149,10 +149,10 @@ class TaskPaths(Record):
         return tuple(found)
 
     def _matrix(self, name: str) -> np.ndarray:
-        """[prompt, head]"""
+        """Return a field of all prompts as an array [prompt, head]."""
         rows = []
-        for one in self.prompts:
-            values: Any = one
+        for prompt in self.prompts:
+            values: Any = prompt
             for part in name.split("."):
                 values = getattr(values, part)
             rows.append([value for block in values for value in block])
@@ -160,27 +160,30 @@ class TaskPaths(Record):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TaskPaths:
-        found = super().from_json(data)
-        if not found.prompts:
+        record = super().from_json(data)
+        if not record.prompts:
             raise FieldError("prompts: one prompt or more is needed")
-        shape = [len(row) for row in found.prompts[0].values]
-        for number, one in enumerate(found.prompts):
-            every = [one.values, one.paths, *((one.removal.target, one.removal.loss) if one.removal else ())]
+        shape = [len(row) for row in record.prompts[0].values]
+        for number, prompt in enumerate(record.prompts):
+            every = [
+                prompt.values,
+                prompt.paths,
+                *((prompt.removal.target, prompt.removal.loss) if prompt.removal else ()),
+            ]
             if any([len(row) for row in values] != shape for values in every) or not sum(shape):
-                raise FieldError(f"prompts[{number}]: as many heads in every block as in the first prompt are needed")
-            if (one.removal is None) != (found.removal is None):
+                raise FieldError(f"prompts[{number}]: every block needs as many heads as in the first prompt")
+            if (prompt.removal is None) != (record.removal is None):
                 raise FieldError(f"prompts[{number}].removal: either every prompt has it or none")
-            numbers = [one.value, one.alone, *(value for values in every for row in values for value in row)]
-            if not all(map(math.isfinite, numbers)):
-                raise FieldError(f"prompts[{number}]: one of its numbers is not finite")
-        return found
+            if not adds_up((prompt.alone, *(value for row in prompt.values for value in row)), prompt.value):
+                raise FieldError(f"prompts[{number}].value: the sum of alone and values is needed")
+        return record
 
     def table(self) -> pandas.DataFrame:
         """Return one row for each head, the largest first."""
         import pandas
 
         fields = ("block", "head", "value", "error", "low", "high", "band", "sure", "paths", "removed", "removed_error")
-        return pandas.DataFrame([{name: getattr(one, name) for name in fields} for one in self.heads])
+        return pandas.DataFrame([{name: getattr(head, name) for name in fields} for head in self.heads])
 
     def __repr__(self) -> str:
         return f"<TaskPaths of {self.model} on {self.task}: {len(self.prompts)} prompts, {len(self.places)} heads>"

@@ -3,10 +3,9 @@
     task = attnscope.task_paths("pocket", [{"text": "The cat saw the", "target": " dog"}, ...])
     task.sentences(), task.heads[:5], task.agreement, task.chart()
 
-Every prompt is decomposed by itself (`pathways.heads`, exact), so prompts are what is drawn again for error bars.
-Beside the values stands what happens when a head is really removed and everything behind it recomputes (`removals`): a
-value is what a head carries in the network as this text froze it, and where the two part, the network is not linear in
-that head.
+Every prompt is decomposed exactly, on its own (`pathways.heads`), and error bars come from resampling prompts. Values
+are compared with the effect of removing a head and recomputing everything after it (`removals`). A value describes the
+network frozen on this text: if the two differ, the network is not linear in that head.
 """
 
 from __future__ import annotations
@@ -122,28 +121,29 @@ def task_paths(
     with looking_at(loaded.model), quiet():
         work.look(progress)
         ledger.open(resume)
-        for number in range(len(ledger.rows), len(task)):
-            progress("prompts", number, len(task))
-            ledger.add(work.row(task.every[number]))
+        for number, prompt in enumerate(task.every):
+            if number not in ledger.rows:
+                progress("prompts", len(ledger.rows), len(task))
+                ledger.add(number, work.row(prompt))
         progress("prompts", len(task), len(task))
     return TaskPaths(
         model=loaded.name,
         class_name=loaded.class_name,
-        stack=stack or work.found.stacks[-1].name,
+        stack=stack or work.structure.stacks[-1].name,
         dtype=str(precision_and_place(loaded.model)[0]).removeprefix("torch."),
         task=task.name,
         kind="logit" if task.every[0].against is None else "difference",
         removal=None if not work.sites else "zero" if removal == "zero" else "mean",
-        prompts=tuple(ledger.rows),
+        prompts=tuple(ledger.rows[number] for number in range(len(task))),
         notes=tuple(work.notes),
         provenance=loaded.stamped(prompts={"name": task.name, "count": len(task), "sha256": task.sha256}, **drawn),
     )
 
 
 class _Work:
-    """One model and one task; what is found on the first prompt is used for all."""
+    """One model and one task. The anatomy of the first prompt is used for all."""
 
-    found: Anatomy
+    structure: Anatomy
     sites: dict[int, Site]
 
     def __init__(self, loaded: Loaded, task: Prompts, removal: str, stack: str | None, bos: str) -> None:
@@ -151,8 +151,7 @@ class _Work:
         self.notes: dict[str, None] = {}
 
     def look(self, progress: Advance) -> None:
-        """Where heads are; and every prompt is read before the first is worked on, so that a line that cannot be asked
-        is refused at once and not after hours."""
+        """Find the heads, and read all prompts, so that an unusable prompt is refused at once and not after hours."""
         answers: Entries | None = None
         for number, prompt in enumerate(self.task.every):
             progress("reading prompts", number, len(self.task))
@@ -160,30 +159,32 @@ class _Work:
                 read = reading(self.loaded, prompt.text, self.bos)
                 if answers is None:
                     with refusing_what_does_not_run(self.loaded), torch.no_grad():
-                        self.found = anatomy(self.loaded.model, read.batch)
+                        self.structure = anatomy(self.loaded.model, read.batch)
                         output = self.loaded.model(**read.batch)
                     self._refuse_stack()
                     answers = entries(self.loaded, next(t for t in every_tensor(output) if t.is_floating_point()))
                     if answers.output == "states":
                         raise RefusalError(
-                            f"{self.loaded.class_name} gives states and no logits, so a prompt has no target: choose a "
-                            "model with a head."
+                            f"{self.loaded.class_name} returns states and no logits, so a prompt has no target: choose "
+                            "a model with a head."
                         )
-                asked = [answers.number(one) for one in (prompt.target, prompt.against) if one is not None]
-                if len(set(asked)) < len(asked):
-                    raise RefusalError("its target and 'against' are one token: choose two that differ.")
+                numbers = [answers.number(word) for word in (prompt.target, prompt.against) if word is not None]
+                if len(set(numbers)) < len(numbers):
+                    raise RefusalError("Its target and 'against' are the same token: choose two that differ.")
         self.sites = {} if self.removal == "none" else self._removable()
 
     def _refuse_stack(self) -> None:
-        names = [one.name for one in self.found.stacks]
+        names = [one.name for one in self.structure.stacks]
         if not names:
-            raise RefusalError(f"{self.loaded.class_name} has no blocks that pass one stream of tokens on.")
+            raise RefusalError(
+                f"{self.loaded.class_name} has no blocks that pass a stream of tokens on: choose another model."
+            )
         if self.stack is not None and self.stack not in names:
             raise RefusalError(f"There is no stack called '{self.stack}'.{nearest(self.stack, names)}")
 
     def _removable(self) -> dict[int, Site]:
         try:
-            return prunable(self.loaded.model, self.found, self.stack)
+            return prunable(self.loaded.model, self.structure, self.stack)
         except RefusalError as refusal:
             self.notes[f"Values are not checked by removing heads: {refusal}"] = None
             return {}
@@ -197,7 +198,7 @@ class _Work:
     def _valued(self, prompt: Prompt, read: Reading) -> PromptRow:
         loaded = self.loaded
         with refusing_what_is_not_followed(loaded):
-            network = freeze(loaded.model, read.batch, self.found, self.stack)
+            network = freeze(loaded.model, read.batch, self.structure, self.stack)
         goal = aim(loaded, network, read, prompt.target, prompt.against, None)
         assert goal.entry is not None
         table = head_table(network, goal.target)

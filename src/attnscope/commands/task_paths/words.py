@@ -1,4 +1,4 @@
-"""Which heads carry a task, in sentences: what is sure, what is not, and how far values agree with real removal."""
+"""The sentences and the document of a task: which heads carry it, and whether values agree with removal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attnscope.stats.spread import Correlation
 
 HEADING = ("head", "value", "error", "95% interval", "sure", "lost when removed")
 FEW_PROMPTS = 10
-FEWEST_FOR_SIGNS = 6  # of five, all speak for one sign in more than 5 of 100 draws
+FEWEST_FOR_SIGNS = 6  # prompts: with five, all have the same sign by chance in more than 5 of 100 cases
 NAMED = 4  # heads that a sentence can name
 SHOWN, BRIEF = 24, 10  # heads in charts, and in a terminal without --verbose
 OF = {"values": "Shapley values", "paths": "all paths through a head"}
@@ -27,20 +27,19 @@ def document(task: TaskPaths) -> Document:
         "heads",
         "The heads that are worth most",
         drawn_by(f"{CHARTS}:head_bars", task),
-        caption="Points: mean Shapley value over prompts. Lines: 95% interval of each head over prompts drawn again. "
-        "Faint: zero cannot be excluded once all heads are looked at.",
+        caption="Points: mean Shapley value over prompts. Lines: 95% bootstrap interval of each head. Faint: the sign "
+        "is not known, once all heads are taken into account.",
         summary="Mean value of the largest heads with their intervals.",
     )
     values = Figure(
         "values",
         "All heads",
         drawn_by(f"{CHARTS}:head_map", task),
-        caption="Mean value of every head; orange adds, blue takes away.",
+        caption="Mean value of every head; orange adds, blue subtracts.",
     )
     background = (
-        "On every prompt a path through k heads is shared equally among them: that is a head's Shapley value, exactly. "
-        "Values of single prompts are averaged, and prompts are drawn again and again to learn how far the average can "
-        "be trusted."
+        "On every prompt a path through k heads is shared equally among them, and the shares of a head add up to its "
+        "exact Shapley value. Values are averaged over prompts, and resampled prompts give the intervals."
     )
     columns = len(HEADING) - (task.removal is None)
     prompts = (
@@ -78,37 +77,36 @@ def _removal(task: TaskPaths) -> tuple[Section, ...]:
     replaced = REPLACED[task.removal]
     scatter = Figure(
         "removal",
-        "Values beside real removal",
+        "Values and removal",
         drawn_by(f"{CHARTS}:removal_scatter", task),
-        caption=f"Every head; removed means {replaced}, and everything behind it recomputes. On the dashed line both "
-        "numbers are the same.",
-        summary="Mean value of every head and what the target loses without it.",
+        caption=f"Every head; removed means {replaced}, and everything after it is recomputed. On the dashed line both "
+        "numbers are equal.",
+        summary="Mean value of every head and the change of the target without it.",
     )
     agreement = Table(("of every head", "with", "Spearman", "Pearson"), agreement_rows(task), align="llrr", brief=0)
     background = (
-        "A value says what a head carries while everything else stays where this text put it. When the head is really "
-        f"removed ({replaced}), patterns, norms and gates behind it move: where that matters, the two numbers part. "
-        "Intervals are 95% over prompts."
+        "A value is the contribution of a head while patterns, norms and gates are frozen. When the head is removed "
+        f"({replaced}), those after it change: if that matters, the two numbers differ. Intervals are 95% over prompts."
     )
     return (Section("Removal", background=(background,), figures=(scatter,), tables=(agreement,)),)
 
 
 def verdict(task: TaskPaths) -> Verdict:
-    sure = [one for one in task.heads if one.sure]
+    sure = [head for head in task.heads if head.sure]
     what = f"{target_words(task)} of {count(len(task.prompts), 'prompt')}"
     if len(task.prompts) < 2:
         return Verdict("warning", "One prompt has no error bar: give two or more to learn which heads carry a task.")
     if len(task.prompts) < FEWEST_FOR_SIGNS:
         few = count(len(task.prompts), "prompt")
-        return Verdict("warning", f"From {few} no sign of a head can be told from chance: give six or more.")
+        return Verdict("warning", f"{few.capitalize()} are too few to know the sign of any head: give six or more.")
     if not sure:
-        return Verdict("warning", f"No head of {len(task.places)} can be told from zero in {what}.")
-    adds, takes = ([one for one in sure if side * one.value > 0] for side in (1, -1))
+        return Verdict("warning", f"The sign of no head of {len(task.places)} is known for {what}.")
+    adds, takes = ([head for head in sure if side * head.value > 0] for side in (1, -1))
     if not adds:
         return Verdict("note", f"No head surely adds to {what}; {_named(takes)} {_speak(takes)} against it.")
-    said = f"{_named(adds)} {'carries' if len(adds) == 1 else 'carry'} {what}"
+    sentence = f"{_named(adds)} {'carries' if len(adds) == 1 else 'carry'} {what}"
     against = f"; {_named(takes)} {_speak(takes)} against it" if takes else ""
-    return Verdict("note", f"{said[0].upper()}{said[1:]}{against}.")
+    return Verdict("note", f"{sentence[0].upper()}{sentence[1:]}{against}.")
 
 
 def _speak(heads: list[TaskHead]) -> str:
@@ -117,47 +115,53 @@ def _speak(heads: list[TaskHead]) -> str:
 
 def _named(heads: list[TaskHead]) -> str:
     rest = len(heads) - NAMED
-    words = [f"{head_name(one.block, one.head)} ({signed(one.value)} ± {numeral(one.error, 2)})" for one in heads]
+    words = [f"{head_name(head.block, head.head)} ({signed(head.value)} ± {numeral(head.error, 2)})" for head in heads]
     return listed([*words[:NAMED], *([f"{count(rest, 'other')}"] if rest > 0 else [])])
 
 
 def target_words(task: TaskPaths) -> str:
-    return "the logit of the right token" if task.kind == "logit" else "the right token's logit less the wrong one's"
+    return "the logit of the right token" if task.kind == "logit" else "the right token's logit minus the wrong one's"
 
 
 def _sentences(task: TaskPaths) -> tuple[str, ...]:
-    said = []
-    value, alone = (sum(getattr(one, name) for one in task.prompts) / len(task.prompts) for name in ("value", "alone"))
-    said.append(
+    sentences = []
+    value, alone = (
+        sum(getattr(prompt, name) for prompt in task.prompts) / len(task.prompts) for name in ("value", "alone")
+    )
+    sentences.append(
         f"On average over prompts the target is {numeral(value)}; paths through no head give {signed(alone)}, and the "
         f"{len(task.places)} heads together {signed(value - alone)}."
     )
     if len(task.prompts) >= FEWEST_FOR_SIGNS:
-        sure = sum(one.sure for one in task.heads)
-        said.append(
+        sure = sum(head.sure for head in task.heads)
+        sentences.append(
             f"The sign of {count(sure, 'head')} of {len(task.places)} is known, with 95% confidence for all heads "
             "together; bars and intervals are of each head alone."
         )
-    said += [agreement_words(one) for one in task.agreement[:2]]
+    sentences += [agreement_words(agreement) for agreement in task.agreement[:2]]
     if parted := parting(task):
-        said.append(parted)
+        sentences.append(parted)
     if 1 < len(task.prompts) < FEW_PROMPTS:
         few = count(len(task.prompts), "prompt")
-        said.append(f"{few.capitalize()} are few: error bars are too narrow below {FEW_PROMPTS}.")
-    return tuple(said)
+        sentences.append(f"{few.capitalize()} are few: error bars are too narrow below {FEW_PROMPTS}.")
+    return tuple(sentences)
 
 
-def agreement_words(one: Agreement) -> str:
-    what = f"{OF[one.of][0].upper()}{OF[one.of][1:]} and {AGAINST[one.against]} when a head is really removed"
-    if one.pearson is None or one.spearman is None:
-        return f"{what} cannot be correlated: one of them is the same for all heads."
-    said = f"{what} correlate over heads with {_near(one.spearman)} (Spearman) and {_near(one.pearson)} (Pearson)."
-    if one.spearman.reliable is None:
-        return said
-    first, second = (f"{side:.2f}" for side in one.spearman.reliable)
+def agreement_words(agreement: Agreement) -> str:
+    pearson, spearman = agreement.pearson, agreement.spearman
+    what = f"{OF[agreement.of][0].upper()}{OF[agreement.of][1:]} and {AGAINST[agreement.against]}"
+    if pearson is None or spearman is None:
+        return f"{what} when a head is removed cannot be correlated: one of them is the same for all heads."
+    sentence = (
+        f"{what} when a head is removed correlate over heads with {_near(spearman)} (Spearman) and {_near(pearson)} "
+        "(Pearson)."
+    )
+    if spearman.reliable is None:
+        return sentence
+    first, second = (f"{side:.2f}" for side in spearman.reliable)
     return (
-        f"{said} The reliabilities of the two over prompts are {first} and {second}: noise makes a "
-        "correlation smaller, or larger where both share it."
+        f"{sentence} The reliabilities of the two over prompts are {first} and {second}: noise lowers a "
+        "correlation, or raises it if both share the noise."
     )
 
 
@@ -166,24 +170,29 @@ def _near(found: Correlation) -> str:
 
 
 def parting(task: TaskPaths) -> str:
-    """Return the head whose value differs most from the effect of its removal."""
-    known = [one for one in task.heads if one.removed is not None]
+    """Return a sentence on the head whose value differs most from the effect of its removal."""
+    known = [head for head in task.heads if head.removed is not None]
     if not known:
         return ""
-    worst = max(known, key=lambda one: abs(one.value - (one.removed or 0.0)))
+    worst = max(known, key=lambda head: abs(head.value - (head.removed or 0.0)))
     assert worst.removed is not None
     return (
-        f"They part most at {head_name(worst.block, worst.head)}: its value is {signed(worst.value)}, all paths "
-        f"through it carry {signed(worst.paths)}, and without it the target loses {signed(worst.removed)}. "
-        "Between the first two, paths are shared with other heads; between the last two, what stands behind the head "
-        "recomputes."
+        f"They differ most for {head_name(worst.block, worst.head)}: its value is {signed(worst.value)}, all paths "
+        f"through it carry {signed(worst.paths)}, and removing it {effect(worst.removed)}. "
+        "The first two differ because paths are shared with other heads, the last two because everything after the "
+        "head is recomputed."
     )
 
 
-def interval(one: TaskHead) -> str:
-    if one.error == float("inf"):
+def effect(removed: float) -> str:
+    """Return what removing a head does to the target, from the target before minus the target after."""
+    return f"{'raises' if removed < 0 else 'lowers'} the target by {numeral(abs(removed))}"
+
+
+def interval(head: TaskHead) -> str:
+    if head.error == float("inf"):
         return "unknown"
-    return f"{signed(one.low)} to {signed(one.high)}"
+    return f"{signed(head.low)} to {signed(head.high)}"
 
 
 def head_rows(task: TaskPaths) -> tuple[tuple[str, ...], ...]:
@@ -203,6 +212,10 @@ def head_rows(task: TaskPaths) -> tuple[tuple[str, ...], ...]:
 
 def agreement_rows(task: TaskPaths) -> tuple[tuple[str, ...], ...]:
     return tuple(
-        (OF[one.of], AGAINST[one.against], *("" if c is None else _near(c) for c in (one.spearman, one.pearson)))
-        for one in task.agreement
+        (
+            OF[agreement.of],
+            AGAINST[agreement.against],
+            *("" if c is None else _near(c) for c in (agreement.spearman, agreement.pearson)),
+        )
+        for agreement in task.agreement
     )

@@ -26,7 +26,7 @@ def chart(
 ) -> Any:
     """Draw the loss and `measure`; with `layer`, also the heads of that block as lines.
 
-    `measure` defaults to that of the first alarm, or entropy.
+    `measure` defaults to the measure of the first alarm, or to entropy.
     """
     key = timeline.key(measure, part, stack, site) if measure is not None else telling(timeline)
     if key is None:
@@ -39,7 +39,7 @@ def chart(
 
 
 def telling(timeline: Timeline) -> Key | None:
-    """Return the measure to show first: the one of the first alarm, else entropy, else any."""
+    """Return the measure to show first: the measure of the first alarm, else entropy, else any."""
     keys = [key for key in timeline.keys if np.isfinite(timeline.numbers(key)).any()]
     for spell in timeline.alarms:
         rule = spell.alarm.rule

@@ -1,4 +1,4 @@
-"""Maps of blocks and steps for the page: numbers packed for the script, and a drawing that needs no script.
+"""Maps of blocks and steps for the page: packed numbers for the script, and an SVG for readers without script.
 
 Every number is stored in one byte, in steps of 1/250 of the (possibly logarithmic) colour scale, and deflated. Looks
 are thinned (`commands/timeline/read.py`) until a page of all measures stays below two megabytes.
@@ -22,12 +22,12 @@ from attnscope.core.card import Card
 from attnscope.core.words import numeral
 from attnscope.reports.colours import BROKEN, MISSING, STEPS, Scale, scale, strokes
 
-BUDGET = 900_000  # bytes of codes on a page, before deflating; at worst 1.2 MB in base64
+BUDGET = 900_000  # bytes of codes on a page before compression; at worst 1.2 MB in base64
 MOST = 400  # columns that a screen can tell apart
 FEWEST = 40
 SMALL = 120  # columns of a small map
-AWAY = 10  # times the alarm of its card: such numbers get a logarithmic scale
-LEVELS, NO_NUMBER, ABSENT = 250, 254, 255  # codes 0 to 250 are numbers; then not finite, and not measured
+AWAY = 10  # factor above the card's alarm from which the colour scale is logarithmic
+LEVELS, NO_NUMBER, ABSENT = 250, 254, 255  # codes 0 to 250 are numbers, then "not finite", "not measured"
 
 
 @dataclass(frozen=True)
@@ -142,26 +142,26 @@ def step_maps(timeline: Timeline) -> tuple[StepMap, ...]:
 
 
 def _spanned(seen: np.ndarray, card: Card) -> Scale:
-    """Return a logarithmic scale if numbers go far past the alarm: on a linear one, all others would look alike."""
+    """Return the ends of the colour scale; it is logarithmic if numbers go far past the alarm."""
     top = float(seen[np.isfinite(seen)].max())
     if card.log or card.alarm is None or card.alarm.relation != ">" or top <= AWAY * card.alarm.threshold:
         return scale(seen, card)
     low = card.alarm.threshold / 100
-    why = (
-        f"logarithmically, because numbers go far past the alarm at {numeral(card.alarm.threshold)}; smaller ones than"
-    )
+    why = f"logarithmically, because numbers go far past the alarm at {numeral(card.alarm.threshold)}; numbers below"
     return Scale(low, top, f"{why} {numeral(low)} are drawn as {numeral(low)}", log=True)
 
 
 def thinning(maps: tuple[StepMap, ...]) -> tuple[str, ...]:
-    """Say how looks were thinned, and how exact a number under the pointer is."""
+    """Return sentences on how looks were thinned and on the precision of the numbers under the pointer."""
     if not maps:
         return ()
     words = [each.words(len(run.looks)) for run, each in zip(maps[0].runs, maps[0].columns, strict=True)]
-    exact = f"Numbers under the pointer are rounded to {LEVELS} steps of the colour scale; the run has six figures."
+    exact = (
+        f"Numbers under the pointer are rounded to {LEVELS} steps of the colour scale; the run folder has six figures."
+    )
     return (*dict.fromkeys(filter(None, words)), exact)
 
 
 def _by_place(codes: np.ndarray) -> bytes:
-    """Return codes place by place, along the steps: neighbours in time are alike, which deflates well."""
+    """Return the codes ordered by place, then by step, which compresses well."""
     return np.ascontiguousarray(np.moveaxis(codes, 0, -1)).tobytes()

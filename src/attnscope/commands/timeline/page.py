@@ -1,4 +1,4 @@
-"""The page of a timeline. Its script unpacks the numbers of a measure when it is chosen; small maps need no script."""
+"""The page of a timeline. Its script unpacks the numbers of a measure when the reader chooses it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from attnscope.reports.export import Drawn, drawn_to_fit
 from attnscope.reports.page import page
 from attnscope.reports.words import card_range
 
-POINTS = 100  # of the loss
+POINTS = 100  # most points of the loss curve
 MOST_ALARMS = 60
 
 
 class Item(NamedTuple):
-    """An alarm as the page shows it."""
+    """The parts of one alarm that the page shows."""
 
     alarm: Alarm
     run: str
@@ -57,10 +57,10 @@ def render(timeline: Timeline) -> str:
         hidden=max(0, len(alarms) - MOST_ALARMS),
         loss=loss,
         loss_words=_each(timeline, names, loss_sentences),
-        trends=_each(timeline, names, lambda run: tuple(trend_words(run, one) for one in trends(run))),
+        trends=_each(timeline, names, lambda run: tuple(trend_words(run, trend) for trend in trends(run))),
         headlines=[line for run, name in runs for line in _headlines(run, name)],
         maps=maps,
-        small=[(one, list(zip(names, one.drawings(), strict=True))) for one in maps],
+        small=[(step_map, list(zip(names, step_map.drawings(), strict=True))) for step_map in maps],
         thinned=thinning(maps),
         notes=[note for run in timeline.runs for note in run.notes],
         data=_data(timeline, names, maps, opened),
@@ -73,7 +73,7 @@ def _data(timeline: Timeline, names: Sequence[str], maps: tuple[StepMap, ...], o
     """Return the data of the page's script."""
     columns = maps[0].columns if maps else ()
     return {
-        "opened": next((n for n, one in enumerate(maps) if one.key == opened), 0),
+        "opened": next((n for n, step_map in enumerate(maps) if step_map.key == opened), 0),
         "runs": [
             {
                 "name": name,
@@ -87,15 +87,17 @@ def _data(timeline: Timeline, names: Sequence[str], maps: tuple[StepMap, ...], o
                         "sentence": spell.alarm.sentence,
                         "stack": spell.alarm.stack,
                         "site": spell.alarm.site,
-                        "layers": sorted({layer for one in spell.told for layer in one.layers}),
-                        "heads": [list(pair) for pair in sorted({pair for one in spell.told for pair in one.heads})],
+                        "layers": sorted({layer for alarm in spell.told for layer in alarm.layers}),
+                        "heads": [
+                            list(pair) for pair in sorted({pair for alarm in spell.told for pair in alarm.heads})
+                        ],
                     }
                     for spell in run.alarms[:MOST_ALARMS]
                 ],
             }
             for run, name, each in zip(timeline.runs, names, columns, strict=bool(columns))
         ],
-        "maps": [one.to_json() for one in maps],
+        "maps": [step_map.to_json() for step_map in maps],
     }
 
 
@@ -141,7 +143,7 @@ def _headlines(run: Timeline, name: str) -> list[dict[str, str]]:
     lines = [("Looks", f"{len(run.looks):,}", f"up to step {last.step:,}")]
     speed = run.tokens_a_second
     if np.isfinite(speed).any() and last.tokens:
-        note = f"median between looks; {last.tokens:,} tokens in all"
+        note = f"median between looks; {last.tokens:,} tokens in total"
         lines.append(("Tokens a second", numeral(float(np.nanmedian(speed)), 3), note))
     cost = sum(look.cost for look in run.looks)
     if cost > 0 and last.seconds > 0:
@@ -160,6 +162,6 @@ def _provenance(run: Timeline, name: str) -> list[tuple[str, str]]:
         "attnscope": header.attnscope,
         "created": header.created,
         "resumed after step": list(header.resumed),
-        "trouble of the loss": f"{TROUBLE:.0%} above its lowest value before",
+        "loss trouble": f"{TROUBLE:.0%} above its lowest value before",
     }
     return [(f"{name} {label}", value) for label, value in rows(data)]

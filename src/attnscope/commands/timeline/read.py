@@ -3,13 +3,16 @@
     read_run("run/")                                the whole run as a Timeline
     reader = RunReader("run/"); reader.more()       the looks since the last call
 
-Damaged lines, and lines whose step does not rise, are skipped and named in the notes: one damaged line must not lose a
-week of training.
+A line that does not match its checksum, or is damaged in another way, is skipped and named in the notes; no other line
+is lost. Lines from before there were checksums may have damaged steps: the longest sequence of lines with rising steps
+is read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,45 +20,80 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from attnscope.commands.timeline.record import Key, Timeline
-from attnscope.commands.watch.look import HEADER, Look, read_header
+from attnscope.commands.timeline.record import Key, Timeline, check_look
+from attnscope.commands.watch.look import HEADER, Look, RunHeader, read_header
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import named_path, neighbour_meant
+from attnscope.core.hashes import unchecked
 from attnscope.core.words import count, parsed, ranges
 
 if TYPE_CHECKING:
     import pandas
 
 LOOKS = "looks.jsonl"
+DAMAGED, DROPPED = f"{LOOKS}.damaged", f"{LOOKS}.dropped"  # what `RunLog.resume` cut off
 
 
 @dataclass
 class Parsed:
-    """Looks in order, the byte at which the line of each ends, bytes in whole lines, and damaged line numbers."""
+    """Looks in order, the byte at which each look's line ends, the number of whole lines and bytes, damaged lines."""
 
     looks: list[Look] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
+    lines: int = 0
     used: int = 0
-    damaged: list[int] = field(default_factory=list)
+    damaged: list[int] = field(default_factory=list)  # line numbers, from 1
+    damaged_spans: list[tuple[int, int]] = field(default_factory=list)  # first byte, byte after the last
 
 
-def parse_looks(content: bytes, after: int = -1) -> Parsed:
-    """Parse whole lines of looks.jsonl whose steps rise from `after` on."""
-    found = Parsed()
-    for number, line in enumerate(content.split(b"\n")[:-1], start=1):  # the last piece is unfinished or empty
-        found.used += len(line) + 1
-        try:
-            look = Look.from_json(parsed(line.decode("utf-8")))
-        except (UnicodeDecodeError, ValueError, RecursionError):  # a FieldError is a ValueError
-            found.damaged.append(number)
-            continue
-        if look.step <= after:
-            found.damaged.append(number)
-            continue
-        after = look.step
-        found.looks.append(look)
-        found.ends.append(found.used)
+def parse_looks(content: bytes, after: int = -1, header: RunHeader | None = None) -> Parsed:
+    """Parse whole lines of looks.jsonl whose steps rise from `after` on. `header` says which numbers are possible."""
+    pieces = content.split(b"\n")[:-1]  # the last piece is unfinished or empty
+    looks = [_look(line, header) for line in pieces]
+    readable = [number for number, look in enumerate(looks) if look is not None and look.step > after]
+    rising = _longest_rising([look.step for number in readable if (look := looks[number]) is not None])
+    kept = {readable[position] for position in rising}
+    found = Parsed(lines=len(pieces))
+    for number, (line, look) in enumerate(zip(pieces, looks, strict=True)):
+        start, found.used = found.used, found.used + len(line) + 1
+        if look is not None and number in kept:
+            found.looks.append(look)
+            found.ends.append(found.used)
+        else:
+            found.damaged.append(number + 1)
+            found.damaged_spans.append((start, found.used))
     return found
+
+
+def _look(line: bytes, header: RunHeader | None) -> Look | None:
+    try:
+        look = Look.from_json(parsed(unchecked(line).decode("utf-8")))
+        if header is not None:
+            check_look(header, look)
+    except (UnicodeDecodeError, ValueError, RecursionError):  # a FieldError is a ValueError
+        return None
+    return look
+
+
+def _longest_rising(steps: list[int]) -> list[int]:
+    """Return the positions of a longest strictly rising subsequence; of equal steps, the first."""
+    ends: list[int] = []  # the smallest last step of a rising subsequence of each length
+    last: list[int] = []  # its position
+    before: list[int] = []  # the position that precedes each position in its subsequence
+    for position, step in enumerate(steps):
+        length = bisect_left(ends, step)
+        before.append(last[length - 1] if length else -1)
+        if length == len(ends):
+            ends.append(step)
+            last.append(position)
+        elif step < ends[length]:
+            ends[length], last[length] = step, position
+    positions = []
+    position = last[-1] if last else -1
+    while position >= 0:
+        positions.append(position)
+        position = before[position]
+    return positions[::-1]
 
 
 def is_run(path: Path | str) -> bool:
@@ -69,24 +107,27 @@ def read_run(folder: Path | str) -> Timeline:
 
 
 class RunReader:
-    """Follow a run: `more` reads new looks into `timeline`. A run with a new header is read from the start."""
+    """Follows a run: `more` reads new looks into `timeline`. If the header changed, the run is read from the start."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = named_path(folder, "run folder")
         self._header = self._stamp()
-        self.timeline, self._offset = _read(self.folder)
+        self.timeline, self._parsed = _read(self.folder)
 
     def more(self) -> tuple[Look, ...]:
         """Return new looks, and add them to `timeline`; after a resumption, return all looks."""
-        content = _content(self.folder, self._offset)
+        before = self._parsed
+        content = _content(self.folder, before.used)
         if content is None or self._stamp() != self._header:
             self._header = self._stamp()
-            self.timeline, self._offset = _read(self.folder)
+            self.timeline, self._parsed = _read(self.folder)
             return self.timeline.looks
         last = self.timeline.looks[-1].step if self.timeline.looks else -1
-        found = parse_looks(content, last)
-        self._offset += found.used
-        self.timeline = replace(self.timeline, looks=(*self.timeline.looks, *found.looks))
+        found = parse_looks(content, last, self.timeline.header)
+        before.damaged += [before.lines + number for number in found.damaged]
+        before.used, before.lines = before.used + found.used, before.lines + found.lines
+        notes = _notes(self.folder, before.damaged)
+        self.timeline = replace(self.timeline, looks=(*self.timeline.looks, *found.looks), notes=notes)
         return tuple(found.looks)
 
     def _stamp(self) -> tuple[int, int]:
@@ -97,19 +138,29 @@ class RunReader:
         return (found.st_ino, found.st_mtime_ns)
 
 
-def _read(path: Path) -> tuple[Timeline, int]:
-    """Return the run, and how many bytes of its looks are whole lines."""
+def _read(path: Path) -> tuple[Timeline, Parsed]:
+    """Return the run and its parsed lines."""
     if not path.is_dir():
         raise RefusalError(
             f"There is no run folder {path}: give one that `attnscope.watch` wrote.{neighbour_meant(path)}"
         )
     header = read_header(path)
-    found = parse_looks(_content(path) or b"")
-    notes: tuple[str, ...] = ()
-    if found.damaged:
-        lines = count(len(found.damaged), "line")
-        notes = (f"{lines} of {LOOKS} could not be read and are skipped: {ranges(found.damaged)}.",)
-    return Timeline(path.resolve().name, header, tuple(found.looks), notes), found.used
+    found = parse_looks(_content(path) or b"", header=header)
+    return Timeline(path.resolve().name, header, tuple(found.looks), _notes(path, found.damaged)), found
+
+
+def _notes(path: Path, damaged: list[int]) -> tuple[str, ...]:
+    """Return a sentence on lines that could not be read, and one on those that `resume` moved away."""
+    notes = []
+    if damaged:
+        are = "is" if len(damaged) == 1 else "are"
+        notes.append(
+            f"{count(len(damaged), 'line')} of {LOOKS} could not be read and {are} skipped: {ranges(damaged)}."
+        )
+    with contextlib.suppress(OSError):
+        moved = (path / DAMAGED).read_bytes().count(b"\n")
+        notes.append(f"{count(moved, 'damaged line')} of {LOOKS} {'is' if moved == 1 else 'are'} kept in {DAMAGED}.")
+    return tuple(notes)
 
 
 def _content(path: Path, offset: int = 0) -> bytes | None:
@@ -128,10 +179,9 @@ def _content(path: Path, offset: int = 0) -> bytes | None:
 
 @dataclass(frozen=True)
 class Columns:
-    """Thousands of looks in a few hundred columns. Looks `begins[c]` to `ends[c]` (excluded) share column c.
-
-    A mean would hide a spike of one look. So each column shows the number farthest from the median over the run. Such a
-    line shows every excursion and looks more restless than a mean; `words` says so.
+    """Thins thousands of looks to a few hundred columns. Looks `begins[c]` to `ends[c]` (excluded) share column c. Each
+    column shows the number farthest from the median over the run, because a mean would hide a spike of one look. Such a
+    line looks noisier than a mean; `words` explains it.
     """
 
     begins: NDArray[np.int64]
@@ -166,12 +216,12 @@ class Columns:
         return made
 
     def words(self, looks: int) -> str:
-        """Explain the thinning, or return "" if every look has a column."""
+        """Return a sentence on the thinning, or "" if every look has its own column."""
         if self.each == 1:
             return ""
         return (
-            f"{count(looks, 'look')} are drawn as {len(self):,}: of {self.each} neighbours each place shows the "
-            "number farthest from its median over the run, so that no spike is hidden."
+            f"{count(looks, 'look')} are drawn in {len(self):,} columns: of {self.each} neighbouring looks, each "
+            "column shows the value farthest from the median of the run, so that no spike is hidden."
         )
 
 

@@ -5,7 +5,7 @@
     timeline.alarms                     every alarm, with the step at which it ended
     timeline.chart("entropy"); timeline.table(); timeline.save("timeline.json"); attnscope.report(timeline, "page.html")
 
-Runs beside it (`attnscope.timeline("a/", "b/")`) are in `beside`, and drawn with it.
+Further runs (`attnscope.timeline("a/", "b/")`) are in `beside`, and are drawn with the first.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from attnscope.commands.watch.look import Alarm, Look, RunHeader
 from attnscope.core.decoding import FieldError, decode
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.ranges import HUGE
 from attnscope.core.words import clean, count
 from attnscope.reports.record import BESIDE, Record
 
@@ -31,9 +32,29 @@ Key = tuple[str, str, str, str]
 """Measure, part, stack, site."""
 
 
+def check_look(header: RunHeader, look: Look) -> None:
+    """Raise `FieldError` for numbers outside the range on the card, or of blocks and heads that the model lacks."""
+    stacks = {stack.name: stack for stack in header.stacks}
+    for values in look.values:
+        name, stack = f"values['{values.measure}']", stacks.get(values.stack)
+        blocks, *heads = values.numbers.shape
+        if stack is not None and (blocks > stack.layers + 1 or (heads and heads[0] > max(stack.heads, 1))):
+            raise FieldError(f"{name}: at most {stack.layers} blocks of {stack.heads} heads are needed")
+        card = header.measures.get(values.measure)
+        if card is not None:
+            low, high = np.clip(card.limits(look.tokens), -HUGE, HUGE)
+            if not (np.isnan(values.numbers) | ((values.numbers >= low) & (values.numbers <= high))).all():
+                raise FieldError(f"{name}: numbers from {card.low:g} to {card.high:g} are needed")
+    for number, alarm in enumerate(look.alarms):
+        stack = stacks.get(alarm.stack)
+        pairs = [*alarm.heads, *((layer, 0) for layer in alarm.layers)]
+        if stack is not None and any(b > stack.layers or h > stack.heads for b, h in pairs):
+            raise FieldError(f"alarms[{number}]: blocks and heads of the model are needed")
+
+
 @dataclass(frozen=True)
 class Spell:
-    """One alarm from its beginning to its end (None while it holds), with its renewals."""
+    """One alarm, its renewals, and the step at which it ended (None while it is active)."""
 
     alarm: Alarm
     ended: int | None
@@ -45,7 +66,7 @@ class Spell:
 
     @property
     def sentence(self) -> str:
-        """The sentence of its beginning and that of its last renewal."""
+        """The sentence of the alarm, followed by the sentence of its last renewal."""
         return " ".join(one.sentence for one in (self.alarm, *self.renewals[-1:]))
 
 
@@ -109,7 +130,7 @@ class Timeline(Record):
         return self.numbers(self.key(measure, part, stack, site))
 
     def key(self, measure: str, part: str = "value", stack: str | None = None, site: str | None = None) -> Key:
-        """Return the key of these words; refuse unknown ones."""
+        """Return the key of a measure, part, stack and site; refuse an unknown one."""
         known = [key for key in self.keys if key[0] == measure]
         if not known:
             raise RefusalError(f"This run has no measure '{measure}'.{nearest(measure, [key[0] for key in self.keys])}")
@@ -122,7 +143,7 @@ class Timeline(Record):
         return fits[0]
 
     def numbers(self, key: Key) -> NDArray[np.float64]:
-        """Return all looks of one key, filled up with NaN; looks with fewer axes are NaN."""
+        """Return the numbers of one key at all looks, padded with NaN."""
         found = self._found.get(key, [None] * len(self.looks))
         axes = max((one.ndim for one in found if one is not None), default=1)
         shapes = [one.shape for one in found if one is not None and one.ndim == axes]
@@ -135,7 +156,7 @@ class Timeline(Record):
 
     @cached_property
     def _found(self) -> dict[Key, list[NDArray[np.float64] | None]]:
-        """The numbers of every look by key. All are collected in one pass."""
+        """The numbers of every look by key, collected in one pass."""
         found: dict[Key, list[NDArray[np.float64] | None]] = {}
         for number, look in enumerate(self.looks):
             for one in look.values:
@@ -156,7 +177,7 @@ class Timeline(Record):
 
     @property
     def tokens_a_second(self) -> NDArray[np.float64]:
-        """Tokens a second since the look before, NaN if no time passed."""
+        """Tokens per second since the previous look, NaN if no time passed."""
         seconds = np.array([0.0, *(look.seconds for look in self.looks)])
         tokens = np.array([0.0, *(float(look.tokens) for look in self.looks)])
         passed, seen = np.diff(seconds), np.diff(tokens)
@@ -175,17 +196,19 @@ class Timeline(Record):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Timeline:
-        """Read what `to_json` returned; raise a `FieldError` for wrong fields."""
+        """Invert `to_json`; raise `FieldError` with the name of a bad field."""
         unknown = [name for name in data if name not in (*BESIDE, "name", "header", "looks", "notes", "beside")]
         if unknown:
             raise FieldError(f"unknown fields in Timeline: {', '.join(unknown)}")
         for name in ("looks", "beside"):
             if not isinstance(data.get(name), list):
                 raise FieldError(f"{name}: a list is needed")
+        header = RunHeader.from_json(data.get("header"))
         looks: list[Look] = []
-        for number, one in enumerate(data["looks"]):
+        for number, item in enumerate(data["looks"]):
             try:
-                look = Look.from_json(one)
+                look = Look.from_json(item)
+                check_look(header, look)
             except FieldError as error:
                 raise FieldError(f"looks[{number}].{error}") from error
             if looks and look.step <= looks[-1].step:
@@ -193,23 +216,23 @@ class Timeline(Record):
             looks.append(look)
         return cls(
             decode(str, data.get("name")),
-            RunHeader.from_json(data.get("header")),
+            header,
             tuple(looks),
             decode(tuple[str, ...], data.get("notes")),
-            tuple(cls._beside(one, number) for number, one in enumerate(data["beside"])),
+            tuple(cls._beside(item, number) for number, item in enumerate(data["beside"])),
         )
 
     @classmethod
     def _beside(cls, data: Any, number: int) -> Timeline:
         if not isinstance(data, Mapping) or data.get("beside"):
-            raise FieldError(f"beside[{number}]: a run without runs beside it is needed")
+            raise FieldError(f"beside[{number}]: the run must not have runs beside it")
         try:
             return cls.from_json(data)
         except FieldError as error:
             raise FieldError(f"beside[{number}].{error}") from error
 
     def table(self) -> pandas.DataFrame:
-        """Return a row for each look, measure, place and head; `head` is <NA> for one number a block."""
+        """Return a row for each look, measure, place and head; `head` is <NA> if there is one number per block."""
         from attnscope.commands.timeline.read import table
 
         return table(self)

@@ -1,4 +1,4 @@
-"""timeline(*runs): what training did to attention, from run folders or from checkpoints.
+"""`attnscope.timeline`: the course of attention over training, from run folders or from checkpoints.
 
     attnscope.timeline("run/")                       a run that `attnscope.watch` wrote, finished or not
     attnscope.timeline("run-a/", "run-b/")           the second beside the first
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from attnscope.core.files import named_path, neighbour_meant
 
 # Checkpoints are scanned on the same text, in the order of steps. The step comes from `trainer_state.json`, which
 # transformers' Trainer writes beside the weights, else from the last number in the folder's name. The loss is the last
-# one in that file up to the step, if any. Time and tokens are unknown. Rules judge these looks like those of a watch.
+# one in that file up to the step, if any. Time and tokens are unknown. Alarm rules are applied as in a watch.
 
 STATE = "trainer_state.json"
 
@@ -39,7 +40,7 @@ STATE = "trainer_state.json"
 def from_checkpoints(
     folders: Sequence[Path], progress: Callable[[str, int, int], None] | None = None, **scan: Any
 ) -> Timeline:
-    """Return one timeline of all folders; refuse unknown steps, and two folders of one step."""
+    """Return one timeline of all folders; refuse a folder whose step is unknown or equal to another's."""
     ordered = _in_order(folders)
     from attnscope.commands.scan.run import scan as run_scan
 
@@ -53,8 +54,8 @@ def from_checkpoints(
         survey = run_scan(str(folder), corpus, **scan)
         if first is not None and _shape(survey) != _shape(first):
             raise RefusalError(
-                f"{folder} is another model than {ordered[0][1]} (other layers or heads): name checkpoints of one"
-                " training."
+                f"{folder} is another model than {ordered[0][1]} (other blocks or heads): name checkpoints of one "
+                "training."
             )
         first = first or survey
         bare = Look(step, _loss(folder, step), 0.0, 0, 0.0, tuple(_values(survey)))
@@ -71,7 +72,9 @@ def from_checkpoints(
         created=str(first.provenance.get("created", "")),
     )
     name = ordered[0][1].resolve().parent.name or "checkpoints"
-    notes = (f"Made of {len(ordered)} checkpoints, each scanned on the same text: what happened between is not known.",)
+    notes = (
+        f"Made of {len(ordered)} checkpoints, each scanned on the same text: what happened between them is unknown.",
+    )
     return Timeline(name, header, tuple(looks), notes)
 
 
@@ -85,23 +88,23 @@ def step_of(folder: Path) -> int | None:
 
 
 def _in_order(folders: Sequence[Path]) -> list[tuple[int, Path]]:
-    found: dict[int, Path] = {}
+    by_step: dict[int, Path] = {}
     for folder in dict.fromkeys(folders):
         step = step_of(folder)
         if step is None:
             raise RefusalError(
-                f"Nothing says which step {folder} is of: give it a name that ends in its step, run-1000."
+                f"The step of {folder} is unknown: give it a name that ends in its step, such as run-1000."
             )
-        if step in found:
-            raise RefusalError(f"{found[step]} and {folder} are both of step {step}: name one of them.")
-        found[step] = folder
-    return sorted(found.items())
+        if step in by_step:
+            raise RefusalError(f"{by_step[step]} and {folder} are both at step {step}: name one of them.")
+        by_step[step] = folder
+    return sorted(by_step.items())
 
 
 def _state(folder: Path) -> dict[str, Any]:
     try:
         state = json.loads((folder / STATE).read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return state if isinstance(state, dict) else {}
 
@@ -113,6 +116,7 @@ def _loss(folder: Path, step: int) -> float | None:
         for entry in (logged if isinstance(logged, list) else [])
         if isinstance(entry, dict)
         and isinstance(entry.get("loss"), int | float)
+        and abs(entry["loss"]) <= sys.float_info.max
         and isinstance(entry.get("step"), int)
         and entry["step"] <= step
     ]
@@ -122,8 +126,8 @@ def _loss(folder: Path, step: int) -> float | None:
 def _shape(survey: Survey) -> tuple[RunStack, ...]:
     stacks = survey.provenance.get("model", {}).get("stacks", [])
     return tuple(
-        RunStack(str(one["name"]), int(one.get("layers") or 0), int(one.get("heads") or 0), one.get("causal"))
-        for one in stacks
+        RunStack(str(stack["name"]), int(stack.get("layers") or 0), int(stack.get("heads") or 0), stack.get("causal"))
+        for stack in stacks
     )
 
 
@@ -145,7 +149,7 @@ def timeline(
     progress: Told | None = None,
     **scan: Any,
 ) -> Timeline:
-    """Return what training did to attention, from run folders or from checkpoints.
+    """Return the course of attention over training, from run folders or from checkpoints.
 
     Parameters
     ----------
@@ -177,30 +181,30 @@ def timeline(
     words = {"measures": measures, "samples": samples, "max_tokens": max_tokens, "corpus": corpus}
     scan |= {name: value for name, value in words.items() if value is not None}
     if not runs:
-        raise RefusalError("A timeline is of a run: name a run folder, or checkpoints.")
-    found: list[Timeline] = []
+        raise RefusalError("A timeline needs a run: name a run folder, or checkpoints.")
+    timelines: list[Timeline] = []
     checkpoints: list[Path] = []
-    for one in runs:
-        if isinstance(one, Timeline):
-            found.append(one)
+    for source in runs:
+        if isinstance(source, Timeline):
+            timelines.append(source)
             continue
-        path = named_path(one, "run")
+        path = named_path(source, "run")
         if is_run(path):
-            found.append(read_run(path))
+            timelines.append(read_run(path))
         elif is_saved(path):
-            found.append(Timeline.load(path))
+            timelines.append(Timeline.load(path))
         else:
             checkpoints += _checkpoints(path)
-    if checkpoints and found:
+    if checkpoints and timelines:
         raise RefusalError(
-            "Runs and checkpoints do not go into one timeline: name runs, or checkpoints of one training."
+            "Runs and checkpoints cannot be mixed in one timeline: name runs, or checkpoints of one training."
         )
     if checkpoints:
         refuse_without_torch()
         return from_checkpoints(checkpoints, progress, **{"samples": SAMPLES, **scan})
     if scan:
-        raise RefusalError(f"{', '.join(scan)}: words of a scan, and a run is read and not scanned: leave them out.")
-    first, *others = (run for one in found for run in one.runs)
+        raise RefusalError(f"{', '.join(scan)}: options of a scan, but a run is read and not scanned: leave them out.")
+    first, *others = (run for read in timelines for run in read.runs)
     return replace(first, beside=tuple(replace(run, beside=()) for run in others))
 
 

@@ -5,7 +5,7 @@
     chart = head_lines(timeline, ("entropy", "value", "model", "self"), layer=3, width=720)
 
 Many looks are thinned (`commands/timeline/read.py`), and the subtitle says so. Looks need not be evenly spaced: a cell
-of a map reaches from its look to the next.
+of a map extends from its look to the next.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from attnscope.reports.theme import tick_labels
 
 MOST = 160  # columns of a chart
 TALLEST = 320  # pixels of a map
-RELATIVE = ("inactive_heads",)  # relative to the mean of the block, which is 1: the smallest head matters
+RELATIVE = ("inactive_heads",)  # relative to the block's mean, which is always 1, so the smallest head matters
 
 
 def loss_chart(timeline: Timeline, width: int, *, height: int = 190, most: int = MOST) -> alt.LayerChart:
-    """Draw the loss of every run, with alarms (not notes) as triangles where they began."""
+    """Draw the loss of every run, with a triangle where an alarm (not a note) began."""
     names = distinct([run.name for run in timeline.runs])
     rows = pd.DataFrame(
         [row for run, name in zip(timeline.runs, names, strict=True) for row in _losses(run, name, most)]
@@ -46,12 +46,12 @@ def loss_chart(timeline: Timeline, width: int, *, height: int = 190, most: int =
     y = alt.Y(
         "loss:Q", title="loss", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5, **tick_labels(rows["loss"]))
     )
-    told = _told_apart(names)
+    colours = _told_apart(names)
     base = alt.Chart(rows)
     layers: list[Any] = [
-        base.mark_line(style="line").encode(x=x, y=y, **told),
+        base.mark_line(style="line").encode(x=x, y=y, **colours),
         base.mark_circle(style="reading", size=14 if len(rows) <= 80 else 5).encode(
-            x=x, y=y, description="label:N", tooltip=["step:Q", alt.Tooltip("loss:Q", format=".4~g")], **told
+            x=x, y=y, description="label:N", tooltip=["step:Q", alt.Tooltip("loss:Q", format=".4~g")], **colours
         ),
     ]
     marks = pd.DataFrame([row for run, name in zip(timeline.runs, names, strict=True) for row in _marks(run, name)])
@@ -90,7 +90,7 @@ def step_map(
         row = max(4, min(18, TALLEST // max(layers, 1)))
         every = max(1, -(-12 // row))
         axis = alt.Axis(labelExpr=f"datum.value % {every} == 0 ? datum.label : ''", ticks=False, domain=False)
-        one = (
+        grid_chart = (
             alt.Chart(cells)
             .mark_rect()
             .encode(
@@ -103,14 +103,14 @@ def step_map(
             )
             .properties(width=_inner(width), height=row * layers)
         )
-        made.append(one.properties(title=_title(name if timeline.beside else "", columns.words(len(run.looks)))))
+        made.append(grid_chart.properties(title=_title(name if timeline.beside else "", columns.words(len(run.looks)))))
     return alt.vconcat(*made).resolve_scale(color="shared") if len(made) > 1 else made[0]
 
 
 def head_lines(
     timeline: Timeline, key: Key, layer: int, width: int, *, height: int = 190, most: int = MOST
 ) -> alt.LayerChart:
-    """Draw a line for each head of one block of the first run; heads named by an alarm stand out."""
+    """Draw a line for each head of one block of the first run; heads named by an alarm are highlighted."""
     card = card_of(timeline, key)
     numbers = timeline.numbers(key)
     if numbers.ndim < 3:
@@ -120,7 +120,7 @@ def head_lines(
     columns = Columns.of(len(timeline.looks), most)
     thin = columns.thin(numbers[:, layer])
     steps = timeline.steps[columns.begins]
-    loud = {head for spell in timeline.alarms for one in spell.told for at, head in one.heads if at == layer}
+    loud = {head for spell in timeline.alarms for row in spell.told for at, head in row.heads if at == layer}
     rows = pd.DataFrame(
         [
             {
@@ -159,7 +159,7 @@ def head_lines(
 
 
 def card_of(timeline: Timeline, key: Key) -> Card:
-    """Return the card of a measure from any run, or a bare card."""
+    """Return the card of a measure from any run, or an empty card."""
     for run in timeline.runs:
         if key[0] in run.header.measures:
             return run.header.measures[key[0]]
@@ -171,7 +171,7 @@ def card_of(timeline: Timeline, key: Key) -> Card:
 
 
 def worry(card: Card) -> str:
-    """Return which head of a block to show: the one nearest to the card's alarm, or the mean of all."""
+    """Return how to reduce the heads of a block: "largest" or "smallest", whichever the alarm watches, else "mean"."""
     if card.name in RELATIVE:
         return "smallest"
     return "mean" if card.alarm is None else "largest" if card.alarm.relation == ">" else "smallest"
@@ -199,7 +199,7 @@ def layer_title(card: Card, key: Key) -> str:
 
 
 def reach(steps: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first step of each column and that of the next. The last column is as wide as the median one."""
+    """Return the steps at which columns start, and at which they end. The last column gets the median width."""
     starts = steps[begins]
     if not len(starts):
         return starts, starts
@@ -226,7 +226,7 @@ def _cells(run: Timeline, columns: Columns, grid: np.ndarray, place: str) -> pd.
 
 
 def _title(name: str, thinned: str) -> alt.TitleParams:
-    """Return the name of the run, and how it is thinned in lines below."""
+    """Return the name of the run as title, and a subtitle on how it was thinned."""
     lines = textwrap.wrap(thinned, 100)
     return alt.TitleParams(name or lines[:1] or "", subtitle=lines if name else lines[1:], fontSize=11, offset=4)
 
@@ -269,7 +269,7 @@ def _steps(timeline: Timeline, width: int) -> alt.X:
 
 
 def _told_apart(names: Sequence[str]) -> dict[str, Any]:
-    """Return a colour for each of several runs."""
+    """Return a colour encoding for several runs."""
     if len(names) < 2:
         return {}
     legend = alt.Legend(orient="top", symbolType="stroke", symbolSize=400, symbolStrokeWidth=2, columns=1)

@@ -1,4 +1,4 @@
-"""Screens of a timeline, and of a run while it is written (`attnscope timeline RUN --live`)."""
+"""Screens of a timeline, and of a run in progress (`attnscope timeline RUN --live`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attnscope.reports.terminal import BLOCKS, LEVELS, lines_under, opening, sec
 
 MOST_ALARMS = 8
 SPARK = 32  # columns
-ALARMS = 5  # on the screen of a run that is written
+ALARMS = 5  # most alarms on the screen of a run in progress
 
 
 def show(timeline: Timeline, *, verbose: bool = False) -> RenderableType:
@@ -63,7 +63,8 @@ def now_of(numbers: np.ndarray) -> str:
 
 
 def one_line(run: Timeline, key: tuple[str, str, str, str]) -> np.ndarray:
-    """Return one number for each look: the largest, smallest or mean of all blocks, whichever is nearest the alarm."""
+    """Return one number for each look: the maximum or minimum over all blocks if the measure has an alarm, else the
+    mean."""
     of = worry(card_of(run, key))
     return of_heads(of_heads(run.numbers(key), of)[:, None, :], of)[:, 0]
 
@@ -81,16 +82,15 @@ def _lines(run: Timeline) -> list[tuple[str, ...]]:
 
 
 def frame(run: Timeline, *, width: int, height: int, silent: float | None = None, live: bool = True) -> RenderableType:
-    """Return one picture of a run: alarms, loss, every measure, tokens a second.
-
-    `silent` is how many seconds ago the last look was written; `live` mentions the key that leaves.
+    """Return the live screen of a run: alarms, loss, every measure, tokens a second. `silent` is the age of the last
+    look in seconds; with `live`, the screen names the key that quits.
     """
     name = f"{run.name} · {run.header.model}"
     title = Text(clean(name[: max(width - 2, 10)]), style="bold", no_wrap=True)
     alarms = _alarms(run)
     taken = sum(-(-len(line.plain) // max(width, 1)) + 1 for line in alarms)  # one more: words wrap early
     measures = _measures(run, width, max(4, height - taken - 7))
-    leave = [Text("q leaves; the training is not touched", style="dim")] if live else []
+    leave = [Text("q quits; the training goes on", style="dim")] if live else []
     return Group(title, _status(run, silent), Text(""), *alarms, Text(""), measures, *leave)
 
 
@@ -119,7 +119,7 @@ def _ago(seconds: float) -> str:
 
 
 def _alarms(run: Timeline) -> list[Text]:
-    """Return alarms that hold, most severe and newest first, then alarms that ended."""
+    """Return active alarms, most severe and newest first, then alarms that ended."""
     rank = SEVERITIES.index
     spells = sorted(run.alarms, key=lambda s: (s.ended is not None, -rank(s.alarm.severity), -s.alarm.step))
     if not spells:
@@ -127,7 +127,7 @@ def _alarms(run: Timeline) -> list[Text]:
     lines = [
         Text.assemble((f"step {spell.alarm.step:,} ", LEVELS[spell.alarm.severity]), clean(spell.sentence))
         if spell.ended is None
-        else Text(f"over since step {spell.ended:,}: {clean(spell.sentence)}", style="dim")
+        else Text(f"ended at step {spell.ended:,}: {clean(spell.sentence)}", style="dim")
         for spell in spells[:ALARMS]
     ]
     if len(spells) > ALARMS:
@@ -136,7 +136,7 @@ def _alarms(run: Timeline) -> list[Text]:
 
 
 def _measures(run: Timeline, width: int, room: int) -> RenderableType:
-    """Return the loss and as many measures as fit, measures of heads first."""
+    """Return the loss and as many measures as fit on the screen, measures of heads first."""
     table = Table.grid(padding=(0, 1), expand=False)
     for justify in ("left", "right", "left"):
         table.add_column(justify=justify, no_wrap=True, overflow="ellipsis")

@@ -1,4 +1,4 @@
-"""The words of a run: its alarms, when the loss showed trouble, and which numbers moved most."""
+"""The sentences of a timeline: alarms, loss trouble, and the numbers that moved most."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from attnscope.core.finding import SEVERITIES
 from attnscope.core.words import count, numeral
 from attnscope.reports.words import Verdict
 
-TROUBLE = 0.2  # the loss shows trouble when it is this share above its lowest value before
+TROUBLE = 0.2  # the loss is in trouble when it exceeds its lowest earlier value by this share
 
 
 @dataclass(frozen=True)
 class Trend:
-    """One place from its first number to its last; `head` is None for one number a block."""
+    """The first and last number at one place; `head` is None for measures with one number per block."""
 
     key: Key
     layer: int
@@ -58,7 +58,7 @@ def _largest(run: Timeline) -> Iterator[Trend]:
         if not np.isfinite(change).any():
             continue
         size = float(np.nanmax(np.abs(first)))
-        apart = float(np.nanstd(first)) + 0.05 * size  # or a share of its size, if all places are equal
+        apart = float(np.nanstd(first)) + 0.05 * size  # plus a share of the value, in case all places are equal
         place = np.unravel_index(int(np.nanargmax(change)), change.shape)
         moved = float(change[place]) / apart if apart > 0 else 0.0
         if moved > 0:
@@ -79,7 +79,7 @@ def _ends(numbers: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np
 
 
 def verdict(timeline: Timeline) -> Verdict:
-    """Return the worst alarm of any run, or that there was no alarm."""
+    """State the worst alarm of any run, or that there was no alarm."""
     if not any(run.looks for run in timeline.runs):
         return Verdict("note", "There are no looks yet.")
     loud = [(run, spell) for run in timeline.runs for spell in run.alarms if spell.alarm.severity != "note"]
@@ -126,7 +126,7 @@ def when(spell: Spell) -> str:
 
 
 def loss_sentences(run: Timeline) -> tuple[str, ...]:
-    """Say how the loss went, when it showed trouble, and how long after the first alarm that was."""
+    """Return sentences on the loss, its trouble, and how long after the first alarm the trouble began."""
     known = np.isfinite(run.losses)
     if not known.any():
         return ("The loss is unknown.",) if run.looks else ()

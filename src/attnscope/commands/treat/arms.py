@@ -1,7 +1,7 @@
-"""The arms of a treatment: train one, and measure it on held-out text.
+"""Train an arm of a treatment, and measure it on held-out text.
 
 All arms train on the same batches in the same order, with the same random numbers and the same recipe. Parameters are
-restored afterwards, so that the next arm starts from the same weights:
+restored afterwards, so that every arm starts from the same weights:
 
     with restored(model, parameters): curve, seconds = fine_tuned(...)
 """
@@ -49,7 +49,7 @@ class MeasuredArm:
 
 @dataclass(frozen=True)
 class Trial:
-    """A measured model, the text for it, and the remedy to try."""
+    """The inputs of a treatment: the untreated model as measured, its text, and the remedy to try."""
 
     loss: SequenceLoss
     text: Halves
@@ -58,16 +58,16 @@ class Trial:
     before: MeasuredArm
     thresholds: Thresholds
     progress: Advance
-    save: Path | None = None  # where the treated model goes
+    save: Path | None = None  # folder for the treated model
 
     def measured(self, name: str, title: str = "", **training: Any) -> MeasuredArm:
-        """Measure the model as it is now on held-out text."""
+        """Measure the model in its current state on held-out text."""
         return measured_arm(self.loss, self.text.held_out, name, self.progress, title=title, **training)
 
 
 @dataclass(frozen=True)
 class TrialResult:
-    """`before` is set if the untreated model had to be measured again, on other sequences."""
+    """The measured arms. `before` is only set if the untreated model was measured again on other sequences."""
 
     chosen: Chosen
     treated: MeasuredArm
@@ -80,7 +80,7 @@ class TrialResult:
 
 
 def sequence_losses(loss: SequenceLoss, batches: Batches) -> tuple[float, ...]:
-    """Return the loss of every sequence, in their order."""
+    """Return the loss of every sequence, in the order of their numbers."""
     model = loss.loaded.model
     device = precision_and_place(model)[1]
     losses: dict[int, float] = {}
@@ -102,13 +102,15 @@ def measured_arm(
     title: str = "",
     **options: Any,
 ) -> MeasuredArm:
-    """Measure losses and survey of the model as it is now; `curve` and `seconds` come from its training."""
+    """Measure the losses and the survey of the model in its current state.
+
+    `curve` and `seconds` come from its training.
+    """
     progress(f"held-out loss of {name}", 0, 0)
     losses = sequence_losses(loss, held_out)
     if not all(map(math.isfinite, losses)):
         raise RefusalError(
-            f"{name[0].upper()}{name[1:]} has a loss on held-out text that is not finite, so its findings mean "
-            "nothing: choose other settings."
+            f"{name[0].upper()}{name[1:]} has a loss on held-out text that is not finite: choose other settings."
         )
 
     def scanning(_: str, done: int, total: int, __: int | None = None) -> None:
@@ -127,9 +129,9 @@ def measured_arm(
 
 
 def batch_of_step(batches: Batches, seed: int, step: int) -> Batch:
-    """Return the batch of a step: all batches once in a random order, then again in another order.
+    """Return the batch of a step: all batches once in a random order, then all again in another order.
 
-    It depends on the seed and the step alone, so all arms read the same.
+    It only depends on the seed and the step, so all arms read the same batches.
     """
     turn, index = divmod(step, len(batches.batches))
     order = torch.randperm(len(batches.batches), generator=torch.Generator().manual_seed((seed << 20) + turn))
@@ -137,7 +139,7 @@ def batch_of_step(batches: Batches, seed: int, step: int) -> Batch:
 
 
 def first_nonfinite_module(model: nn.Module, loss: SequenceLoss, batch: Batch) -> str:
-    """Return ` (first in model.layers.3)`: the first module to finish with an output that is not finite."""
+    """Return the first module with an output that is not finite, as ` (first in model.layers.3)`, or ""."""
     broken: list[str] = []
 
     def hook(path: str) -> Any:
@@ -160,7 +162,7 @@ def first_nonfinite_module(model: nn.Module, loss: SequenceLoss, batch: Batch) -
 
 @contextmanager
 def restored(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
-    """Restore parameters, buffers (running means) and modes on exit, to the bit, also after an exception."""
+    """Restore parameters, buffers (running means) and modes exactly on exit, also after an exception."""
     values = {name: parameter.detach().clone() for name, parameter in parameters.items()}
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     modes = [(module, module.training) for module in model.modules()]
@@ -192,7 +194,7 @@ def fine_tuned(
     kept: Path | None = None,
     plan: Mapping[str, Any] | None = None,
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Train in place. Return the loss and the seconds of every step, also of steps before a resumption."""
+    """Train in place. Return the loss and the seconds of every step, including steps before a resumption."""
     model = loss.loaded.model
     device = precision_and_place(model)[1]
     last_loss, start = math.nan, time.monotonic()
@@ -201,12 +203,12 @@ def fine_tuned(
     others = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def drawn(rng: torch.Generator) -> Batch:
-        step = rng.initial_seed() & ((1 << 31) - 1)  # `train` puts the step into the last 31 bits of its seed
+        step = rng.initial_seed() & ((1 << 31) - 1)  # `train` stores the step in the last 31 bits of the seed
         return batch_of_step(batches, seed, step).to(device)
 
     def step_loss(_: nn.Module, rng: torch.Generator) -> Tensor:
         nonlocal last_loss, start
-        start = time.monotonic()  # of the step alone, without saving a checkpoint
+        start = time.monotonic()  # time the step without the checkpoint before it
         torch.manual_seed(rng.initial_seed())  # equal dropout in every arm
         value = loss(drawn(rng)).mean()
         last_loss = float(value.detach())

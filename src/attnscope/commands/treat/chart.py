@@ -16,30 +16,30 @@ from attnscope.core.experiment import Figure, Point
 SMOOTHED = 20  # steps in one point of a training curve, at most a tenth of all
 
 
-def figures(found: Treatment) -> tuple[Figure, ...]:
-    """Return the charts that a treatment has, the main one first."""
-    made = [_pruning(found), _heads(found), _training(found), _losses(found)]
+def figures(record: Treatment) -> tuple[Figure, ...]:
+    """Return the charts of a treatment, the main one first."""
+    made = [_pruning(record), _heads(record), _training(record), _losses(record)]
     return tuple(figure for figure in made if figure is not None)
 
 
-def _heads(found: Treatment) -> Figure | None:
-    """Return the measure behind the first finding that the remedy answers: heads in order, a line for each arm."""
-    answered = [outcome.any for outcome in found.outcomes if outcome.answered]
-    finding = next((one for one in answered if one.details.get("measure") and one.heads), None)
+def _heads(record: Treatment) -> Figure | None:
+    """Chart the measure behind the first finding that the remedy is meant for: sorted heads, a line per arm."""
+    answered = [outcome.any for outcome in record.outcomes if outcome.answered]
+    finding = next((f for f in answered if f.details.get("measure") and f.heads), None)
     if finding is None:
         return None
     measure, stack, site = str(finding.details["measure"]), finding.stack, str(finding.details.get("site", "self"))
     rows: list[Point] = []
-    for arm, survey in found.surveys.items():
+    for arm, survey in record.surveys.items():
         ordered = _sorted(survey, measure, stack, site)
         rows += [Point(number + 1, value, arm) for number, value in enumerate(ordered)]
-    card = next((survey.cards[measure] for survey in found.surveys.values() if measure in survey.cards), None)
+    card = next((survey.cards[measure] for survey in record.surveys.values() if measure in survey.cards), None)
     if not rows or card is None:
         return None
     return Figure(
         name="heads",
         title=f"{card.title} of every head, largest first",
-        caption="Each line is one arm, with its heads in order of their own value.",
+        caption="Each line is one arm, with its heads sorted by value.",
         x="heads",
         y=card.unit or card.title,
         rows=tuple(rows),
@@ -53,8 +53,8 @@ def _sorted(survey: Survey, measure: str, stack: str, site: str) -> list[float]:
     return sorted((float(value) for value in values if math.isfinite(value)), reverse=True)
 
 
-def _training(found: Treatment) -> Figure | None:
-    rows = [Point(step, value, name) for name, arm in found.arms.items() for step, value in _smooth(arm.curve)]
+def _training(record: Treatment) -> Figure | None:
+    rows = [Point(step, value, name) for name, arm in record.arms.items() for step, value in _smooth(arm.curve)]
     if not rows:
         return None
     return Figure(
@@ -68,7 +68,7 @@ def _training(found: Treatment) -> Figure | None:
 
 
 def _smooth(curve: Sequence[float]) -> list[tuple[int, float]]:
-    """Return means over groups of steps, at the last step of each."""
+    """Return means over groups of steps, each with the last step of its group."""
     size = max(1, min(SMOOTHED, len(curve) // 10))
     return [
         (start + len(part), sum(part) / len(part))
@@ -77,13 +77,13 @@ def _smooth(curve: Sequence[float]) -> list[tuple[int, float]]:
     ]
 
 
-def _losses(found: Treatment) -> Figure | None:
-    """Return differences of held-out loss with their intervals; without a control, a table is enough."""
-    if found.baseline != "control":
+def _losses(record: Treatment) -> Figure | None:
+    """Return a chart of the differences of held-out loss, or None without a control."""
+    if record.baseline != "control":
         return None
     rows = []
     for first, second in (("before", "control"), ("control", "treated"), ("before", "treated")):
-        apart = found.loss_between(first, second)
+        apart = record.loss_between(first, second)
         if math.isfinite(apart.low):
             rows.append(Point(f"{second} less {first}", apart.mean, "difference", low=apart.low, high=apart.high))
     if not rows:
@@ -99,39 +99,39 @@ def _losses(found: Treatment) -> Figure | None:
     )
 
 
-def _pruning(found: Treatment) -> Figure | None:
-    if found.pruning is None:
+def _pruning(record: Treatment) -> Figure | None:
+    if record.pruning is None:
         return None
     rows = [
         Point(
             removed,
-            order.losses[place],
+            order.losses[number],
             order.title,
-            low=order.low[place] if order.low else math.nan,
-            high=order.high[place] if order.high else math.nan,
+            low=order.low[number] if order.low else math.nan,
+            high=order.high[number] if order.high else math.nan,
         )
-        for order in found.pruning.orders
-        for place, removed in enumerate(found.pruning.counts)
-        if math.isfinite(order.losses[place])
+        for order in record.pruning.orders
+        for number, removed in enumerate(record.pruning.counts)
+        if math.isfinite(order.losses[number])
     ]
     if not rows:
         return None
     return Figure(
         name="pruning",
-        title="Loss against heads taken out",
-        caption="Held-out loss when heads are taken out, the least valuable first. The band runs from the best to the "
+        title="Loss against removed heads",
+        caption="Held-out loss when heads are removed, the least valuable first. The band is from the best to the "
         "worst of several random orders.",
-        x="heads taken out",
+        x="removed heads",
         y="nats per token",
         rows=tuple(rows),
     )
 
 
-def chart(found: Treatment, name: str | None = None, *, width: int = 1000) -> Any:
-    """Draw heads, training, loss or pruning, by default the first that the treatment has."""
-    known = {figure.name: figure for figure in figures(found)}
+def chart(record: Treatment, name: str | None = None, *, width: int = 1000) -> Any:
+    """Draw the chart called `name` ("heads", "training", "loss" or "pruning"), by default the main one."""
+    known = {figure.name: figure for figure in figures(record)}
     if not known:
-        raise RefusalError("This treatment has nothing to draw: read its sentences.")
+        raise RefusalError("This treatment has no chart: read its sentences.")
     if name is not None and name not in known:
         raise RefusalError(f"This treatment has no chart '{name}'.{nearest(name, known)}")
     return draw(known[name or next(iter(known))], width=width, title=True)

@@ -40,7 +40,7 @@ class Halves:
 
 
 def halves(loaded: Loaded, corpus: Text | Ready | None, sampling: Sampling, training: int) -> Halves:
-    """Return at most `training` sequences to train on, and the held-out sequences of `sampling`."""
+    """Return at most `training` sequences to train on, and as many held-out sequences as `sampling` says."""
     source = corpus if isinstance(corpus, str | Path | Corpus | Batches | Mapping) or corpus is None else list(corpus)
     if isinstance(source, Batches | Mapping) or (
         isinstance(source, list) and source and isinstance(source[0], Mapping)
@@ -48,8 +48,8 @@ def halves(loaded: Loaded, corpus: Text | Ready | None, sampling: Sampling, trai
         return _ready(loaded, source, sampling)
     if loaded.tokenizer is None and loaded.reads_text:
         raise RefusalError(
-            f"{loaded.name} has no tokenizer, and a loss on random tokens means nothing: add tokenizer.json to it, or "
-            "in Python pass tokenizer= or ready batches."
+            f"{loaded.name} has no tokenizer, and a loss needs real text: add tokenizer.json to it, or in Python pass "
+            "tokenizer= or ready batches."
         )
     text = source if isinstance(source, Corpus) else read(cast(Text | None, source), field=sampling.field)
     cut = split(text)
@@ -57,7 +57,7 @@ def halves(loaded: Loaded, corpus: Text | Ready | None, sampling: Sampling, trai
     held_out = feed(loaded, cut.held_out, sampling)
     _refuse_few(held_out.samples, text.name)
     repeats = (
-        f"The corpus has {count(train.samples, 'sequence')} to train on, and training reads {training}: each is "
+        f"The corpus has only {count(train.samples, 'sequence')} to train on, and training reads {training}: each is "
         f"read about {training / train.samples:.1f} times.",
     )
     notes = (*held_out.notes, *([cut.note] if cut.note else []))
@@ -66,12 +66,12 @@ def halves(loaded: Loaded, corpus: Text | Ready | None, sampling: Sampling, trai
 
 
 def _ready(loaded: Loaded, batches: Any, sampling: Sampling) -> Halves:
-    """Hold out every fifth of ready batches, or whole documents if the batches name them."""
+    """Hold out every fifth batch, or every fifth document if the batches name documents."""
     prepared = batches_for(loaded, batches, sampling)
     documents = prepared.documents
     if documents and len(set(documents)) > 1 and not any(batch.undivided for batch in prepared):
         names = sorted(set(documents))
-        out = {names[place] for place in held_out_places(len(names))}
+        out = {names[index] for index in held_out_places(len(names))}
         train, held_out = _by_document(prepared, lambda number: documents[number] not in out)
     elif len(prepared.batches) < 2:
         raise RefusalError("One batch cannot be split: give several, some to train on and some to measure on.")
@@ -86,7 +86,7 @@ def _ready(loaded: Loaded, batches: Any, sampling: Sampling) -> Halves:
 
 
 def _by_document(prepared: Batches, trained_on: Callable[[int], bool]) -> tuple[list[Batch], list[Batch]]:
-    """Split the sequences of every batch by their numbers."""
+    """Split the sequences of every batch into training and held-out ones by their numbers."""
     train: list[Batch] = []
     held_out: list[Batch] = []
     for batch in prepared:
@@ -107,18 +107,18 @@ def _renumbered(batches: Iterable[Batch]) -> Iterable[Batch]:
 def _refuse_few(held_out: int, name: str) -> None:
     if held_out < FEWEST:
         raise RefusalError(
-            f"The corpus {name} is too small: {count(held_out, 'sequence')} can be held out of training, and {FEWEST} "
-            "are needed to tell a difference from chance. Give more text, or a smaller `max_tokens=`."
+            f"The corpus {name} is too small to hold out {FEWEST} sequences (it has {held_out}), which intervals need: "
+            "give more text, or a smaller `max_tokens=`."
         )
 
 
 @dataclass(frozen=True)
 class SequenceLoss:
-    """Call it with a batch: returns the mean loss of every sequence in nats per token.
+    """Callable that returns the mean loss of every sequence of a batch, in nats per token.
 
-    A causal model predicts every token from those before it. A masked model predicts a share of hidden tokens
-    (arXiv:1810.04805; all of them behind the mask token). Which ones depends on the sequence and the seed alone, so all
-    arms of a treatment predict the same tokens. A decoder behind an encoder predicts its own next token.
+    A causal model predicts every token from those before it, and so does the decoder of an encoder-decoder. A masked
+    model predicts a share of tokens, all replaced by the mask token (arXiv:1810.04805). The choice of tokens depends
+    only on the sequence and the seed, so all arms of a treatment predict the same tokens.
     """
 
     loaded: Loaded
@@ -173,8 +173,8 @@ class SequenceLoss:
         token = mask_token_of(self.loaded.tokenizer)
         if token is None:
             raise RefusalError(
-                f"{self.loaded.name} ({self.loaded.class_name}) reads both ways and its tokenizer has no mask token, so"
-                " it has no tokens to predict: in Python, give loss=."
+                f"{self.loaded.name} ({self.loaded.class_name}) is a masked model and its tokenizer has no mask token, "
+                "so there are no tokens to predict: in Python, pass loss=."
             )
         return token
 
@@ -182,11 +182,12 @@ class SequenceLoss:
         if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[-1] <= int(targets.max()):
             raise RefusalError(
                 f"{self.loaded.name} ({self.loaded.class_name}) predicts no tokens, so it has no loss on a text: give "
-                "a language model, or in Python a loss=(model, inputs) -> one number for each sequence."
+                "a language model, or in Python pass loss=, a function of model and inputs that returns one number for "
+                "each sequence."
             )
 
     def _checked(self, losses: object, sequences: int) -> Float[Tensor, " batch"]:
         if not isinstance(losses, Tensor) or losses.shape != (sequences,):
             shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-            raise RefusalError(f"loss= gave {shape} for {sequences} sequences: give one number for each of them.")
+            raise RefusalError(f"loss= returned {shape} for {sequences} sequences: return one number for each of them.")
         return losses

@@ -1,10 +1,10 @@
-"""Judge what a remedy did to every finding, against the same training without it.
+"""Judge what a remedy did to every finding, compared with the baseline arm.
 
-A finding is matched between arms by `paired_findings.identity`. The remedy helped if, compared with the baseline, the
-finding is gone or less severe; or as severe with noticeably fewer heads or places (a tenth, and at least one); or as
-severe and as wide with its number noticeably closer to its threshold. It harmed if the opposite is true. The order of
-these is that of `paired_findings.status`. A difference that other text might have made (`compare/chance.py`) is no
-effect. With too few texts to tell, the judgement is unknown.
+A finding is matched between arms by `paired_findings.identity`. Three criteria are compared, in the order of
+`paired_findings.status`: whether the finding is there and how severe it is; how many heads or places it concerns (a
+change of a tenth, and at least one, counts); how far its number is from its threshold. The first that differs decides
+whether the remedy helped or harmed. A difference that could be due to the choice of text (`compare/chance.py`) is no
+effect. With too few texts the judgement is unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ JUDGEMENTS: tuple[Judgement, ...] = get_args(Judgement)
 
 @dataclass(frozen=True)
 class Outcome:
-    """One finding in every arm, or None. `changed` is neither good nor bad; `unknown` may be chance."""
+    """One finding in every arm (None if the arm does not have it), and the judgement."""
 
     kind: str
     stack: str
@@ -42,7 +42,7 @@ class Outcome:
     before: Finding | None
     control: Finding | None
     treated: Finding | None
-    chance: float = 0.0  # heads, places or units by which chance may move the difference
+    chance: float = 0.0  # how much of the difference may be chance, in heads, places or units
 
     @property
     def any(self) -> Finding:
@@ -52,18 +52,21 @@ class Outcome:
 
 
 def outcomes_of(
-    found: Mapping[str, Sequence[Finding]],
+    by_arm: Mapping[str, Sequence[Finding]],
     baseline: str,
     answers: Sequence[str] = (),
     readings: Mapping[str, Reading] | None = None,
 ) -> tuple[Outcome, ...]:
-    """Return every finding of any arm: first those the remedy answers, then those that changed, most severe first."""
+    """Return the outcome of every finding of any arm.
+
+    Findings that the remedy is meant for come first, then those that changed; each group starts with the most severe.
+    """
     read = dict(readings or {})
     outcomes = []
-    for pair in paired_findings(found[baseline], found["treated"]):
+    for pair in paired_findings(by_arm[baseline], by_arm["treated"]):
         about = identity(pair.either)
         judgement, chance = judged(pair, read.get(baseline), read.get("treated"))
-        earlier = _nearest(pair.either, [finding for finding in found["before"] if identity(finding) == about])
+        earlier = _nearest(pair.either, [finding for finding in by_arm["before"] if identity(finding) == about])
         outcomes.append(
             Outcome(
                 kind=pair.kind,
@@ -77,19 +80,17 @@ def outcomes_of(
             )
         )
     if baseline == "control":  # findings that training alone removed
-        seen = {id(one.before) for one in outcomes if one.before is not None}
+        seen = {id(outcome.before) for outcome in outcomes if outcome.before is not None}
         outcomes += [
-            Outcome(one.kind, one.stack, one.kind in answers, "no effect", one, None, None)
-            for one in found["before"]
-            if id(one) not in seen
+            Outcome(finding.kind, finding.stack, finding.kind in answers, "no effect", finding, None, None)
+            for finding in by_arm["before"]
+            if id(finding) not in seen
         ]
     return tuple(sorted(outcomes, key=_told_first))
 
 
 def judged(pair: FindingChange, base: Reading | None = None, treated: Reading | None = None) -> tuple[Judgement, float]:
-    """Return the judgement of one pair, and how much of the deciding difference may be chance (None without
-    readings).
-    """
+    """Return the judgement of one pair, and how much of the deciding difference may be chance (0 without readings)."""
     became = status(pair.before, pair.after)
     if became in ("changed", "same"):
         return ("no effect" if became == "same" else "changed"), 0.0
@@ -100,7 +101,7 @@ def judged(pair: FindingChange, base: Reading | None = None, treated: Reading | 
     kind = findings().get(pair.kind)
     read = kind is None or kind.reads or "measure" in pair.either.details
     if base is None or treated is None or not read:
-        return verdict, 0.0  # rules that read no text, such as broken weights, do not depend on chance
+        return verdict, 0.0  # rules that do not read text (broken weights, for example) do not depend on chance
     apart = decided(pair.either, base, treated)
     if not math.isfinite(apart.chance):
         return "unknown", math.inf
@@ -108,13 +109,13 @@ def judged(pair: FindingChange, base: Reading | None = None, treated: Reading | 
 
 
 def _moved(pair: FindingChange) -> tuple[int, Callable[[Finding, Reading, Reading], Difference]]:
-    """Return 1 for noticeably worse, -1 for better, else 0; and what decided: number of heads, presence, or value."""
+    """Return 1 for noticeably worse, -1 for better, else 0, and the function that estimates chance for what differs."""
     if pair.before is None or pair.after is None:
         return (1 if pair.before is None else -1), (of_counts if pair.either.heads else of_findings)
     was, now = concerned(pair.before), concerned(pair.after)
     grew = _sign(now - was) if abs(now - was) >= max(1.0, NOTICEABLE * was) else 0
     steps = _sign(SEVERITIES.index(pair.after.severity) - SEVERITIES.index(pair.before.severity))
-    if steps:  # many rules are more severe for more heads: then the number of heads decided
+    if steps:  # for many rules severity grows with the number of heads: then that number decided
         return steps, (of_counts if grew == steps else of_numbers)
     return (grew, of_counts) if grew else (moved_beyond(pair.before, pair.after), of_numbers)
 
@@ -124,7 +125,7 @@ def _sign(number: int) -> int:
 
 
 def _nearest(finding: Finding, among: Sequence[Finding]) -> Finding | None:
-    """Return the finding with the nearest blocks."""
+    """Return the finding among these whose first block is nearest."""
 
     def apart(other: Finding) -> float:
         if not finding.layers or not other.layers:

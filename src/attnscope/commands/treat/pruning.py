@@ -1,17 +1,15 @@
-"""Remove heads in the order of their worth, and compare the cost with other orders.
-
-Four orders, least first:
+"""Remove heads, the least valuable first, and compare the loss in four orders of removal.
 
     value          the exact Shapley value of a head (`head_values`), summed over prompts from the training half: what
-                   it adds to the log-probability of the tokens that come next
-    size           the absolute value in each prompt, summed: here positive and negative prompts do not cancel
-    contribution   its share of what its block writes (the measure head_contribution), on the same prompts
-    random         several random orders, as the floor
+                   it adds to the log-probability of the next tokens
+    size           the absolute value in each prompt, summed, so that positive and negative prompts do not cancel
+    contribution   the share of what its block writes (the measure head_contribution), on the same prompts
+    random         several random orders, for comparison
 
-By value, a head that lowers the probability of the next token goes first; but in another text it may raise it. Values
-and shares come from the same tokens of the training half, so no order knows more than the others. Losses are held-out,
-at a few numbers of heads. The number of heads that `keep_loss` allows is read from losses on the training half, so
-nothing is chosen on the text that is reported.
+By value, a head that lowers the probability of the next token is removed first, although it may raise it on other text.
+Values and shares come from the same tokens of the training half, so all orders use the same information. Losses are
+measured on held-out text, for a few numbers of removed heads. The number of heads that `keep_loss` allows is chosen on
+the training half, never on the text that is reported.
 """
 
 from __future__ import annotations
@@ -45,23 +43,23 @@ POINTS = 10  # numbers of heads at which the loss is measured
 RANDOM_ORDERS = 3
 SETTINGS = ("by", "prompts")
 ORDERS = ("size", "value", "contribution", "random")  # the first is the default
-SHARE = 0.1  # of the heads, by default
+SHARE = 0.1  # share of heads that is removed by default
 
 Place = tuple[int, int]
 
 
 def pruned(trial: Trial, heads: int | None, keep_loss: float | None) -> TrialResult:
-    """Measure the curves of all orders, and the model without `heads` heads or as many as `keep_loss` allows."""
+    """Measure the losses of all orders, and the model without `heads` heads (or as many as `keep_loss` allows)."""
     loaded = trial.loss.loaded
-    asked_for = str(trial.chosen.settings.get("by", ORDERS[0]))
+    order_name = str(trial.chosen.settings.get("by", ORDERS[0]))
     few = replace(trial.text.training, batches=trial.text.training.batches[: len(trial.text.held_out)])
     refuse_what_has_no_next_token(loaded, trial.loss.given)
     first = trial.text.held_out.batches[0].to(precision_and_place(loaded.model)[1])
-    found = anatomy(loaded.model, first.inputs)
-    sites = prunable(loaded.model, found)
+    structure = anatomy(loaded.model, first.inputs)
+    sites = prunable(loaded.model, structure)
     places = [(block, head) for block, site in sorted(sites.items()) for head in range(site.heads)]
     prompts = _prompts(trial)
-    by_value, by_size = _by_value(trial, found, places, prompts)
+    by_value, by_size = _by_value(trial, structure, places, prompts)
     orders = {
         "value": ("Shapley value", [by_value]),
         "size": ("size of Shapley value", [by_size]),
@@ -76,11 +74,11 @@ def pruned(trial: Trial, heads: int | None, keep_loss: float | None) -> TrialRes
         ends = (tuple(map(min, zip(*losses, strict=True))), tuple(map(max, zip(*losses, strict=True))))
         low, high = ends if len(several) > 1 else ((), ())
         drawn.append(Order(name, title, tuple(several[0]), mean, low, high))
-    by = next(order for order in drawn if order.name == asked_for)
+    by = next(order for order in drawn if order.name == order_name)
     removed = heads or 0
     if keep_loss is not None:
         removed = _allowed(counts, _losses(trial, sites, by.heads, counts, "on training text", few), keep_loss)
-    asked = (
+    request = (
         count(heads, "head") if heads else f"loss within {keep_loss:g}" if keep_loss is not None else "a tenth of them"
     )
     if heads is None and keep_loss is None:
@@ -92,20 +90,20 @@ def pruned(trial: Trial, heads: int | None, keep_loss: float | None) -> TrialRes
             # A model that was treated before must keep its installed variant in the folder.
             saved = save_plain if recipe_of(loaded.model) is None else save_treated
             saved(loaded.model, trial.save, tokenizer=loaded.tokenizer)
-    pruning = Pruning(counts, tuple(drawn), removed, by.name, len(places), len(prompts), asked)
+    pruning = Pruning(counts, tuple(drawn), removed, by.name, len(places), len(prompts), request)
     return TrialResult(chosen, treated, pruning=pruning)
 
 
 def refuse_what_has_no_next_token(loaded: Loaded, given: GivenLoss | None) -> None:
     if given is not None or loaded.kind != "causal":
         raise RefusalError(
-            f"Heads are valued by the token that comes next, and {loaded.name} ({loaded.class_name}) does not read one "
-            "way: choose a causal language model."
+            f"Heads are valued by the next token, which {loaded.name} ({loaded.class_name}) does not predict: choose a "
+            "causal language model."
         )
 
 
 def refuse_odd_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse unknown settings; `by` names the order of removal, `prompts` the number of texts that value heads."""
+    """Refuse unusable settings. `by` is the order of removal, `prompts` the number of texts used to value heads."""
     if unknown := [name for name in settings if name not in SETTINGS]:
         raise RefusalError(f"prune has no setting '{unknown[0]}'.{nearest(unknown[0], SETTINGS)}")
     asked = settings.get("by", ORDERS[0])
@@ -113,17 +111,19 @@ def refuse_odd_settings(settings: Mapping[str, Any]) -> None:
         raise RefusalError(f"Heads cannot be ordered by '{asked}'.{nearest(str(asked), ORDERS)}")
     wanted = settings.get("prompts", PROMPTS)
     if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
-        raise RefusalError(f"Heads cannot be valued on {wanted} prompts: give `settings=` prompts=8, or another count.")
+        raise RefusalError(
+            f"Heads cannot be valued on {wanted} prompts: give the setting `prompts` a whole number above 0."
+        )
 
 
 def _by_value(
-    trial: Trial, found: Anatomy, places: Sequence[Place], prompts: Sequence[Tensor]
+    trial: Trial, structure: Anatomy, places: Sequence[Place], prompts: Sequence[Tensor]
 ) -> tuple[list[Place], list[Place]]:
-    """Order heads by the Shapley value, summed over prompts, and by its size."""
+    """Return the heads ordered by Shapley value, summed over prompts, and ordered by its size."""
     worth, size = dict.fromkeys(places, 0.0), dict.fromkeys(places, 0.0)
     for number, ids in enumerate(prompts):
         trial.progress("values of heads", number, len(prompts))
-        values = head_values(trial.loss.loaded, ids, found)
+        values = head_values(trial.loss.loaded, ids, structure)
         for place in places:
             worth[place] += float(values[place])
             size[place] += abs(float(values[place]))
@@ -132,7 +132,7 @@ def _by_value(
 
 
 def _prompts(trial: Trial) -> list[Int[Tensor, " token"]]:
-    """Return the beginnings of training sequences; the setting `prompts` says how many."""
+    """Return the beginnings of training sequences, as many as the setting `prompts` says."""
     wanted = int(trial.chosen.settings.get("prompts", PROMPTS))
     device = precision_and_place(trial.loss.loaded.model)[1]
     prompts: list[Tensor] = []
@@ -142,12 +142,14 @@ def _prompts(trial: Trial) -> list[Int[Tensor, " token"]]:
             if len(real) > 2 and len(prompts) < wanted:
                 prompts.append(real[:PROMPT_TOKENS].to(device))
     if not prompts:
-        raise RefusalError("The training half has no sequence of three tokens to value heads on: give more text.")
+        raise RefusalError(
+            "The training half has no sequence of three tokens or more to value heads on: give more text."
+        )
     return prompts
 
 
 def _by_contribution(trial: Trial, places: Sequence[Place], prompts: Sequence[Tensor]) -> list[Place]:
-    """Order heads by their mean share of the block's write, on the same prompts."""
+    """Return the heads ordered by their mean share of what the block writes, on the same prompts."""
     ready = Batches.of([{"input_ids": ids[None]} for ids in prompts])
     survey = scan(trial.loss.loaded, ready, measures=["head_contribution"], keep_text=False)
     shares = survey.values("head_contribution", stack=survey.stacks[-1])
@@ -164,7 +166,7 @@ def _at_random(places: Sequence[Place], seed: int) -> list[list[Place]]:
 
 
 def _counts(total: int, heads: int | None) -> tuple[int, ...]:
-    """Return evenly spread numbers of heads, with the requested one and the default; never all heads."""
+    """Return evenly spaced numbers of heads to remove, plus the requested number and the default; never all heads."""
     spread = {round(total * share / POINTS) for share in range(POINTS)}
     return tuple(sorted(spread | ({heads} if heads else set()) | {max(1, round(SHARE * total))}))
 
@@ -182,7 +184,7 @@ def _losses(
 
 
 def _allowed(counts: Sequence[int], losses: Sequence[float], keep_loss: float) -> int:
-    """Return the largest number of heads up to which no removal costs more than `keep_loss`."""
+    """Return the largest number of heads whose removal costs at most `keep_loss`, as all smaller numbers do."""
     allowed = 0
     for removed, loss in zip(counts, losses, strict=True):
         if loss > losses[0] + keep_loss:
@@ -190,7 +192,7 @@ def _allowed(counts: Sequence[int], losses: Sequence[float], keep_loss: float) -
         allowed = removed
     if not allowed:
         raise RefusalError(
-            f"Taking out the {count(counts[1], 'head')} of least value already costs "
-            f"{losses[1] - losses[0]:.3g} nats a token: allow more with `keep_loss=`, or name a number of heads."
+            f"Removing the {count(counts[1], 'head')} of least value already costs {losses[1] - losses[0]:.3g} nats "
+            "per token: allow more with `keep_loss=`, or give a number of heads with `heads=`."
         )
     return allowed

@@ -1,8 +1,8 @@
 """The record of `treat`: a model before, after training (control), and after the same training with a remedy.
 
     found = attnscope.treat("pocket", remedy="gated_output")
-    found.loss                          treated against control: mean difference of held-out loss, with its interval
-    found.outcomes                      every finding in the three arms, and what became of it
+    found.loss                          mean difference of held-out loss, treated minus control, with its interval
+    found.outcomes                      every finding in the three arms, and whether the remedy helped
     found.arms["treated"].losses        held-out loss of every sequence
 
 Remedies without training have no control: the treated model is compared with the model before. The file holds the
@@ -15,13 +15,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from attnscope.commands.compare.chance import ByText, Reading, without_heads
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
+from attnscope.commands.scan.survey.possible import check_means
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.commands.treat.outcomes import Outcome, outcomes_of
 from attnscope.core.decoding import FieldError, decode, encode
+from attnscope.core.ranges import AtLeast, AtMost, Count, Index, Positive, Provenance, Several, Size, SizeOrNan
 from attnscope.reports.record import Record
 from attnscope.stats.intervals import Interval, paired_interval
 
@@ -33,43 +35,43 @@ ARMS = ("before", "control", "treated")
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which remedy, and why. `alternatives` are other remedies for the same finding."""
+    """The remedy and the reason for it. `alternatives` are other remedies for the same finding."""
 
     name: str
     title: str
     summary: str
     citation: str
     why: str
-    asked: bool  # by name; else from the table of remedies
+    asked: bool  # whether the caller named it; else it is from the table of remedies
     answers: tuple[str, ...] = ()  # kinds of findings that it is meant for
     alternatives: tuple[str, ...] = ()
-    keeps: bool = True  # whether it starts from the same function
+    keeps: bool = True  # whether it does not change the model before training
     settings: dict[str, Any] = field(default_factory=dict)
-    layers: tuple[int, ...] = ()  # blocks that were changed
-    heads: tuple[int, ...] = ()  # of each block; empty: all
+    layers: tuple[Index, ...] = ()  # blocks that were changed
+    heads: tuple[Index, ...] = ()  # heads of each block that were changed; empty: all
 
 
 @dataclass(frozen=True)
 class Training:
-    """How the control and the treated model were trained."""
+    """The training of the control and of the treated model."""
 
-    steps: int
-    rate: float
-    batch_size: int
-    max_tokens: int
+    steps: Several
+    rate: Positive
+    batch_size: Several
+    max_tokens: Several
     seed: int
-    parameters: str  # "all", or "added": new ones and the projections of treated blocks
-    trained: int  # numbers trained in the control
-    added: int  # numbers that the remedy adds
-    tokens: int  # read in training, by each arm
+    parameters: str  # "all", or "added": those of the remedy and the projections of treated blocks
+    trained: Count  # number of parameters trained in the control
+    added: Count  # number of parameters that the remedy adds
+    tokens: Count  # tokens that each arm reads in training
 
 
 @dataclass(frozen=True)
 class Arm:
-    losses: tuple[float, ...]  # held-out loss of every sequence, nats per token
-    curve: tuple[float, ...] = ()  # training loss of every step
-    seconds: float = math.nan  # median time of a training step; NaN without training
-    quartiles: tuple[float, ...] = ()  # of the time of a step; empty: too few steps
+    losses: tuple[Size, ...]  # held-out loss of every sequence, nats per token
+    curve: tuple[SizeOrNan, ...] = ()  # training loss of every step
+    seconds: SizeOrNan = math.nan  # median time of a training step; NaN without training
+    quartiles: tuple[Size, ...] = ()  # of the time of a step; empty: too few steps
 
     @property
     def loss(self) -> float:
@@ -78,27 +80,27 @@ class Arm:
 
 @dataclass(frozen=True)
 class Order:
-    """One order of taking heads out: `heads` as (block, head), `losses` at the counts of its `Pruning`."""
+    """One order of removing heads: `heads` as (block, head), and `losses` at `Pruning.counts`."""
 
     name: str  # "value", "contribution" or "random"
     title: str
-    heads: tuple[tuple[int, int], ...]
-    losses: tuple[float, ...]
-    low: tuple[float, ...] = ()  # lowest and highest over several random orders
-    high: tuple[float, ...] = ()
+    heads: tuple[tuple[Index, Index], ...]
+    losses: tuple[Size, ...]
+    low: tuple[Size, ...] = ()  # lowest and highest over several random orders
+    high: Annotated[tuple[Size, ...], AtLeast("low")] = ()
 
 
 @dataclass(frozen=True)
 class Pruning:
-    """Held-out loss against the number of heads taken out, in several orders."""
+    """Held-out loss against the number of removed heads, in several orders."""
 
-    counts: tuple[int, ...]
+    counts: Annotated[tuple[Count, ...], AtMost("total")]
     orders: tuple[Order, ...]
-    removed: int  # heads that the treated model lacks
-    by: str  # the order they were taken out in
-    total: int
-    prompts: int  # texts behind the values
-    asked: str  # "12 heads", "loss within 0.05"
+    removed: Annotated[Count, AtMost("total")]  # heads that the treated model lacks
+    by: str  # the order of their removal
+    total: Several
+    prompts: Count  # number of texts that the values come from
+    asked: str  # what the caller requested: "12 heads", "loss within 0.05"
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,7 +118,7 @@ class Treatment(Record):
     surveys: dict[str, Survey]
     thresholds: Thresholds
     start: float  # held-out loss of the treated model before its training; NaN without training
-    texts: tuple[int, ...] = ()  # text of each held-out sequence; empty: all different
+    texts: tuple[int, ...] = ()  # index of the text of each held-out sequence; empty: all different
     pruning: Pruning | None = None
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -129,16 +131,16 @@ class Treatment(Record):
 
     @property
     def loss(self) -> Interval:
-        """Held-out loss of treated minus baseline, paired by sequence, with a 95% interval over texts."""
+        """Held-out loss of the treated arm minus the baseline's, paired by sequence, with a 95% interval over texts."""
         return self.loss_between(self.baseline, "treated")
 
     def loss_between(self, one: str, other: str) -> Interval:
-        """Return the held-out loss of arm `other` minus that of arm `one`."""
+        """Return the held-out loss of arm `other` minus the loss of arm `one`."""
         return paired_interval(self.arms[one].losses, self.arms[other].losses, self.texts)
 
     @property
     def slowdown(self) -> float:
-        """Time of a training step, divided by the control's; NaN if too few steps were timed."""
+        """The time of a training step divided by its time in the control; NaN if too few steps were timed."""
         control, treated = self.arms.get("control"), self.arms["treated"]
         if control is None or not control.quartiles or not treated.quartiles:
             return math.nan
@@ -146,7 +148,7 @@ class Treatment(Record):
 
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """Every finding of any arm. Findings that the remedy answers come first."""
+        """Every finding of any arm. Findings that the remedy is meant for come first."""
         found = {name: diagnose(survey, self.thresholds) for name, survey in self.surveys.items()}
         if self.pruning is not None:
             # Ignore removed heads in both arms: their removal is not a success.
@@ -195,7 +197,7 @@ class Treatment(Record):
         surveys = _surveys(data.get("surveys"))
         read = decode(_Fields, {name: value for name, value in data.items() if name not in _BESIDE})
         fields = {name: getattr(read, name) for name in _Fields.__dataclass_fields__}
-        found = cls(**fields, surveys=surveys, by_text=_by_text(data.get("by_text", {})))
+        found = cls(**fields, surveys=surveys, by_text=_by_text(data.get("by_text", {}), surveys))
         _refuse_what_does_not_fit_together(found)
         return found
 
@@ -220,16 +222,16 @@ class _Fields:
     training: Training | None
     arms: dict[str, Arm]
     thresholds: Thresholds
-    start: float
-    texts: tuple[int, ...] = ()
+    start: SizeOrNan
+    texts: tuple[Count, ...] = ()
     pruning: Pruning | None = None
     notes: tuple[str, ...] = ()
-    provenance: dict[str, Any] = field(default_factory=dict)
+    provenance: Provenance = field(default_factory=dict)
 
 
 def _surveys(given: object) -> dict[str, Survey]:
     if not isinstance(given, Mapping) or not given:
-        raise FieldError("surveys: there is none")
+        raise FieldError("surveys: at least one is needed")
     read = {}
     for name, held in given.items():
         if not isinstance(held, Mapping) or held.get("version") != Survey.VERSION:
@@ -241,45 +243,51 @@ def _surveys(given: object) -> dict[str, Survey]:
     return read
 
 
-def _by_text(given: object) -> dict[str, ByText]:
+def _by_text(given: object, surveys: Mapping[str, Survey]) -> dict[str, ByText]:
     if not isinstance(given, Mapping):
         raise FieldError("by_text: not a mapping from arms")
     try:
-        return {str(name): ByText.from_json(held) for name, held in given.items()}
+        read = {str(name): ByText.from_json(held) for name, held in given.items()}
+        for name, texts in read.items():
+            for key, means in texts.means.items() if name in surveys else ():
+                if key not in surveys[name].cells:
+                    raise FieldError(f"{key.measure} at block {key.layer} is not in the survey of {name}")
+                check_means(key, surveys[name].cards[key.measure], means)
     except (TypeError, ValueError, KeyError) as error:
         raise FieldError(f"by_text: {error}") from error
+    return read
 
 
-def _refuse_what_does_not_fit_together(found: Treatment) -> None:
+def _refuse_what_does_not_fit_together(record: Treatment) -> None:
     """Raise a `FieldError` for fields that contradict each other."""
-    names = tuple(found.arms)
+    names = tuple(record.arms)
     if names not in (ARMS, ("before", "treated")):
         raise FieldError(f"arms: {', '.join(names) or 'none'} are not before, control and treated")
-    if tuple(found.surveys) != names:
-        raise FieldError("surveys: not one for every arm")
-    if found.by_text and tuple(found.by_text) != names:
-        raise FieldError("by_text: not one for every arm")
-    lengths = {len(arm.losses) for arm in found.arms.values()}
+    if tuple(record.surveys) != names:
+        raise FieldError("surveys: one for every arm is needed")
+    if record.by_text and tuple(record.by_text) != names:
+        raise FieldError("by_text: one for every arm is needed")
+    lengths = {len(arm.losses) for arm in record.arms.values()}
     if lengths == {0} or len(lengths) > 1:
-        raise FieldError("arms: not every arm was asked about the same sequences")
-    if found.texts and {len(found.texts)} != lengths:
-        raise FieldError("texts: not one for every held-out sequence")
-    if ("control" in names) != (found.training is not None):
-        raise FieldError("training: a control is there where there was training, and only there")
-    for arm in found.arms.values():
+        raise FieldError("arms: all need losses of the same sequences")
+    if record.texts and {len(record.texts)} != lengths:
+        raise FieldError("texts: one for every held-out sequence is needed")
+    if ("control" in names) != (record.training is not None):
+        raise FieldError("training: it is needed with a control, and only then")
+    for arm in record.arms.values():
         if not all(math.isfinite(loss) for loss in arm.losses):
             raise FieldError("arms: a held-out loss is not a number")
-    if found.pruning is not None:
-        _refuse_odd_pruning(found.pruning)
+    if record.pruning is not None:
+        _refuse_odd_pruning(record.pruning)
 
 
 def _refuse_odd_pruning(pruning: Pruning) -> None:
     if not pruning.counts or not pruning.orders:
-        raise FieldError("pruning: it has no curve")
+        raise FieldError("pruning: counts and orders are needed")
     for number, order in enumerate(pruning.orders):
         if any(len(one) not in (0, len(pruning.counts)) for one in (order.low, order.high)) or len(order.losses) != len(
             pruning.counts
         ):
-            raise FieldError(f"pruning.orders[{number}]: not a loss at every count")
+            raise FieldError(f"pruning.orders[{number}]: a loss at every count is needed")
         if len(order.low) != len(order.high):
-            raise FieldError(f"pruning.orders[{number}]: low and high are not of one length")
+            raise FieldError(f"pruning.orders[{number}]: low and high differ in length")

@@ -4,10 +4,10 @@
     found = attnscope.treat("pocket", remedy="gated_output", steps=300)
     found.loss, found.outcomes, found.sentences()
 
-The corpus is cut in two: what is measured is never what was trained on. A remedy that needs training is put into the
-model in the form that changes nothing at first, and trained; the control is the same model, trained alike without it
-(the same parameters, batches, order, rate and chance), so that what differs between the two is the remedy. The model
-is left as it was given.
+The corpus is split into training text and held-out text. A remedy that needs training is installed in a form that
+does not change the model at first, and trained. The control is the same model, trained in the same way without the
+remedy (the same parameters, batches, order, rate and random numbers), so the two only differ by the remedy. The model
+is restored afterwards.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from attnscope.hf.loading.quiet import quiet
 TOKENS = 128
 STEPS = 200
 RATE = 1e-4
-SEQUENCES = 64  # of training text, for remedies that train nothing and have something to choose
+SEQUENCES = 64  # sequences of training text, to choose settings of remedies without training
 
 
 @with_options(SeededCorpusOptions)
@@ -82,7 +82,7 @@ def treat(
     Parameters
     ----------
     model : str, Path, torch.nn.Module or Loaded
-        The model. It is left as it was given.
+        The model. It is not changed.
     corpus : str, Path, iterable of texts, or ready batches, optional
         Text to train on and to hold out. Default: the embedded corpus.
     remedy : str
@@ -90,7 +90,7 @@ def treat(
     steps, rate : int, float, optional
         Training steps (default 200) and learning rate (default 1e-4).
     training : bool
-        False chooses a remedy that needs no training, or measures the named one as it begins.
+        False: choose a remedy that needs no training, or measure the named one untrained.
     train : str, optional
         The trained parameters: "added" (default: those of the remedy and the projections of its blocks) or "all".
     blocks : sequence of int, optional

@@ -1,6 +1,6 @@
-"""Apply a remedy: trained beside a control, or at once (no training, or BOS in front).
+"""Apply a remedy, either trained beside a control or without training (including BOS in front).
 
-The control trains first, then the same training runs with the remedy installed.
+The control is trained first, then the model with the remedy, in the same way.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from attnscope.hf.installed import installed, largest_logits, save_treated
 from attnscope.hf.loading.load import precision_and_place
 
 ARMS = ("control", "treated")
-BATCHES = 8  # of training text, to measure what a remedy without training needs
+BATCHES = 8  # batches of training text, to set up remedies without training
 TEMPERATURES = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
 Prepared = tuple[dict[str, Any], Sequence[int] | None, tuple[str, ...]]  # settings, blocks, notes
 
@@ -50,24 +50,30 @@ class Kept:
         return self.folder / arm
 
     def clear(self) -> None:
-        """Remove earlier training, and no other files."""
+        """Remove the files of earlier training, and no others."""
         for arm in ARMS:
             for path in self.folder.glob(f"{arm}.*"):
                 path.unlink()
 
 
 def trained(trial: Trial, recipe: Recipe, everything: bool, kept: Kept | None) -> TrialResult:
-    """Train both arms from the same weights; `everything` trains all parameters, not only those near the remedy.
+    """Train both arms from the same weights.
 
-    The control trains the same parameters of the model as the treated arm, which has its own in addition.
+    `everything` trains all parameters, else only the projections of treated blocks. The treated arm also trains the
+    parameters that the remedy adds.
     """
     chosen, model = trial.chosen, trial.loss.loaded.model
-    options = {"layers": chosen.layers or None, "seed": trial.sampling.seed, **chosen.settings}
+    options = {"blocks": chosen.layers or None, "seed": trial.sampling.seed, **chosen.settings}
     with installed(model, chosen.name, **options) as variant:
         near = {id(parameter) for parameter in variant.projections().values()}
         chosen = replace(chosen, layers=tuple(variant.layers))
         added = sum(parameter.numel() for parameter in variant.parameters().values())
     own = {name: parameter for name, parameter in model.named_parameters() if everything or id(parameter) in near}
+    if not own:
+        raise RefusalError(
+            f"No projections of {trial.loss.loaded.name} were found to train, because its weights are zero or do not "
+            "affect its attention: load other weights, or pass `train='all'`."
+        )
     if kept is not None and not kept.resume:
         kept.clear()
     plan = _plan(trial, everything)
@@ -103,7 +109,7 @@ def trained(trial: Trial, recipe: Recipe, everything: bool, kept: Kept | None) -
 
 
 def _plan(trial: Trial, everything: bool) -> dict[str, Any]:
-    """Return what decides the numbers of both arms, beside recipe and seed."""
+    """Return what determines the numbers of both arms, in addition to recipe and seed."""
     return {
         "model": trial.loss.loaded.sha256,
         "text": trial.text.training.fingerprint(),
@@ -117,15 +123,15 @@ def _tokens(trial: Trial, steps: int) -> int:
 
 
 def without_training(trial: Trial) -> TrialResult:
-    """Install a remedy that needs no training.
+    """Install a remedy without training, and measure it.
 
-    What it needs (largest logits, the best temperature) is measured on training text, never on held-out text.
+    Its settings (largest logits, the best temperature) come from training text, never from held-out text.
     """
     prepare = {"qk_clip": _for_qk_clip, "temperature": _for_temperature}.get(trial.chosen.name, _as_asked)
     settings, layers, notes = prepare(trial)
     model = trial.loss.loaded.model
     temperature = settings.pop("temperature", None)
-    with installed(model, trial.chosen.name, layers=layers, **settings) as treated:
+    with installed(model, trial.chosen.name, blocks=layers, **settings) as treated:
         used = {**trial.chosen.settings, **({} if temperature is None else {"temperature": temperature})}
         chosen = replace(trial.chosen, layers=tuple(treated.layers), settings=used)
         if temperature is not None:
@@ -137,14 +143,14 @@ def without_training(trial: Trial) -> TrialResult:
 
 
 def bos_first(trial: Trial) -> TrialResult:
-    """Measure the same held-out tokens with BOS in front, in windows of at most the same length.
+    """Measure the same held-out tokens with BOS in front, in windows that do not get longer.
 
-    The loss counts the tokens that both arms predict.
+    The loss is taken over the tokens that both arms predict.
     """
     loaded = trial.loss.loaded
     beginning = trial.text.held_out.beginning
     if trial.text.text is None or beginning is None or beginning.token is None:
-        raise RefusalError(f"{loaded.name} has no BOS token that could be put before a text: choose another remedy.")
+        raise RefusalError(f"{loaded.name} has no BOS token to put in front of a text: choose another remedy.")
     if beginning.begins:
         raise RefusalError(
             f"Sequences of {loaded.name} begin with BOS already: choose another remedy, or pass `bos='no'`."
@@ -162,7 +168,7 @@ def bos_first(trial: Trial) -> TrialResult:
 
 
 def _put_first(batches: Batches, token: int) -> Batches:
-    """Put the token in front of every sequence."""
+    """Return the batches with a token in front of every sequence."""
     changed = []
     for batch in batches:
         ids = batch.inputs["input_ids"]
@@ -200,17 +206,17 @@ def _for_qk_clip(trial: Trial) -> Prepared:
 
 
 def _for_temperature(trial: Trial) -> Prepared:
-    """Find one temperature for the blocks with almost uniform heads, on training text alone."""
+    """Find one temperature for all blocks with almost uniform heads, on training text."""
     settings, layers, _ = _as_asked(trial)
     few = replace(trial.text.training, batches=trial.text.training.batches[:BATCHES])
     if layers is None:
         survey = scan(trial.loss.loaded, few, measures=["entropy"], keep_text=False)
-        found = diagnose(survey, trial.thresholds)
-        layers = sorted({layer for f in found if f.kind == "uniform_heads" for layer, _ in f.heads}) or None
+        findings = diagnose(survey, trial.thresholds)
+        layers = sorted({layer for f in findings if f.kind == "uniform_heads" for layer, _ in f.heads}) or None
     if "temperature" in settings:
         return settings, layers, ()
     losses = {}
-    with installed(trial.loss.loaded.model, "temperature", layers=layers, **settings) as treated:
+    with installed(trial.loss.loaded.model, "temperature", blocks=layers, **settings) as treated:
         for number, temperature in enumerate(TEMPERATURES):
             trial.progress("trying temperatures", number, len(TEMPERATURES))
             _fill(treated.parameters().values(), temperature)

@@ -1,1 +1,1 @@
-"""The attention of one text, every head, in eight bits a weight."""
+"""The attention maps of every head on one text, with eight bits per weight."""

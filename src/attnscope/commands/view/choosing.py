@@ -1,4 +1,4 @@
-"""Read `--block` and `--head`: one number opens the page there, several restrict what is written.
+"""Read `--block` and `--head`: one number says where the page opens, several restrict what is kept.
 
 chosen("3", range(12), "block")        Choice(opens=3, kept=(0, ..., 11))
 chosen("0-3,7", range(12), "block")    Choice(opens=0, kept=(0, 1, 2, 3, 7))
@@ -13,10 +13,10 @@ from operator import index
 
 from attnscope.commands.scan.diagnose import diagnose
 from attnscope.commands.scan.survey.survey import Survey
+from attnscope.commands.view.settings import Words
 from attnscope.core.errors import RefusalError
 from attnscope.core.words import ranges
 
-Words = str | int | Sequence[int] | range | None
 _PIECE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
 
@@ -27,15 +27,15 @@ class Choice:
 
 
 def chosen(words: Words, there: Iterable[int], what: str) -> Choice:
-    """Return the chosen ones of `there`; refuse numbers that are not there. `what` is the name of the option."""
+    """Return the chosen numbers among `there`; refuse others. `what` is the name of the option."""
     known = tuple(sorted(set(there)))
     if words is None:
         return Choice(None, known)
     wanted = _numbers(words, what)
     missing = [number for number in wanted if number not in known]
     if missing or not wanted:
-        problem = f"There is no {what} {missing[0]} that attends" if missing else f"No {what} was named"
-        raise RefusalError(f"{problem}: there are {ranges(known)}, choose with --{what}.")
+        problem = f"There is no {what} {missing[0]} with attention" if missing else f"No {what} was named"
+        raise RefusalError(f"{problem}: choose from {ranges(known)} with --{what}.")
     alone = isinstance(words, int) or (isinstance(words, str) and words.strip().isdecimal())
     return Choice(wanted[0], known if alone else tuple(sorted(set(wanted))))
 
@@ -62,7 +62,7 @@ def _numbers(words: str | int | Sequence[int] | range, what: str) -> tuple[int, 
 
 @dataclass(frozen=True)
 class Behind:
-    """The sequence behind a finding, and the head to look at first."""
+    """A sequence of a survey, and the head and sentence of the finding that names it."""
 
     sample: int
     layer: int | None  # None: no finding names a head
@@ -71,15 +71,15 @@ class Behind:
 
 
 def behind_finding(survey: Survey, sample: int | None) -> Behind:
-    """Return sequence `sample`; the default is the sequence of the worst finding that names one."""
+    """Return sequence `sample`, by default the sequence that the most severe finding names."""
     kept = survey.sequences
     if not kept:
         raise RefusalError(
-            "The survey holds no sequences (no finding names one, or it was made with `keep_text=False`): scan again, "
-            "or give a text."
+            "The survey has no sequences (no finding names one, or it was made with `keep_text=False`): scan again, or "
+            "give a text."
         )
     if sample is not None and sample not in kept:
-        raise RefusalError(f"The survey holds no sample {sample}: choose with `sample=` one of {ranges(kept)}.")
+        raise RefusalError(f"The survey has no sample {sample}: choose with `sample=` one of {ranges(kept)}.")
     for finding in diagnose(survey):  # worst first
         number = finding.details.get("sample")
         if number in kept and sample in (None, number) and finding.heads:

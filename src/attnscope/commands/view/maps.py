@@ -1,14 +1,16 @@
-"""The maps of one attention call, computed in blocks of rows from queries and keys, and kept in eight bits a weight.
+"""Compute attention maps in blocks of rows from queries and keys, and store them in eight bits per weight.
 
-Only one block of rows exists in floating point at a time. Its product with the values is compared with what the module
-really passed on: the verifier's comparison, on this very text and at its whole length.
+Only one block of rows exists in floating point at a time. Its product with the values is compared with the output of
+the module, as the verifier does, on the whole text.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import sqrt
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +25,7 @@ from attnscope.core.progress import Advance
 from attnscope.core.words import count, numeral
 from attnscope.data.frame import AttentionFrame
 from attnscope.hf.anatomy.anatomy import Anatomy
+from attnscope.hf.anatomy.example import LONG, of_tokens_only
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.one_input import before_patches
 from attnscope.hf.loading.one_text import Reading
@@ -35,40 +38,42 @@ from attnscope.matrix.tiles import VANISHING, pattern_strips
 
 @dataclass(frozen=True)
 class LayerMaps:
-    """The maps of one call, and how far A V is from what the model computed, relative to its largest entry."""
+    """The maps of one call, and the largest error of weights times values, relative to the model's largest output."""
 
     heads: tuple[HeadMap, ...]
     disagreement: float
 
 
 def layer_maps(frame: AttentionFrame, *, causal: bool, heads: Sequence[int]) -> LayerMaps:
-    """Return maps of these heads, for a batch of one sequence, without padding. Refuse a causal map that looks ahead,
-    and a product that is not the model's own."""
+    """Return the maps of these heads, for a batch of one sequence, without padding.
+
+    Refuse a causal map that looks ahead, and weights that do not give the model's output.
+    """
     rows, keys = (torch.nonzero(mask[0]).flatten().cpu().numpy() for mask in (frame.query_mask, frame.key_mask))
     signed = frame.scores.pattern is not None and bool((frame.scores.pattern < 0).any())
     kept = {head: _Kept(len(rows), len(keys), signed) for head in heads}
-    off, size = 0.0, 0.0
+    off = 0.0
     for first_head, first_row, block in row_blocks(frame.scores):
         off = max(off, _off(frame, block, first_head, first_row))
         real = np.flatnonzero((rows >= first_row) & (rows < first_row + block.shape[1]))
         chosen = block[:, rows[real] - first_row][:, :, keys]
-        for place in range(len(chosen)):
-            if first_head + place in kept:
-                kept[first_head + place].add(chosen[place], int(real[0]) if len(real) else 0)
+        for number in range(len(chosen)):
+            if first_head + number in kept:
+                kept[first_head + number].add(chosen[number], int(real[0]) if len(real) else 0)
     passed_on = frame.mixed if frame.attended is None else frame.attended
     size = float(passed_on[0, frame.query_mask[0]].abs().max())
-    if frame.holds is not None:  # signed weights cancel, and the rounding of the mixed values stays
+    if frame.holds is not None:  # signed weights cancel, but the rounding errors of the values do not
         size = max(size, float(frame.value[0].abs().max()))
     disagreement = off / max(size, 1e-30)
     if not disagreement <= LOOSE.get(frame.mixed.dtype, 3e-2):
         raise RefusalError(
-            f"Maps of block {frame.layer} cannot be shown honestly: weights times values differ from what the model "
-            f"mixed by {disagreement:.1e} of the largest. Choose other blocks with `block=`."
+            f"The maps of block {frame.layer} would be wrong: weights times values differ from the model's output by "
+            f"{disagreement:.1e} of its largest entry. Choose other blocks with `block=`."
         )
     if causal and any(head.ahead for head in kept.values()):
         raise RefusalError(
-            f"Block {frame.layer} looks ahead here, which it did not where it was probed: give a text that the model "
-            "reads from left to right."
+            f"Block {frame.layer} looks ahead on this text, although it was causal when it was probed: give a text "
+            "that the model reads from left to right."
         )
     return LayerMaps(tuple(map_.finished(frame.layer, head, causal) for head, map_ in kept.items()), disagreement)
 
@@ -100,14 +105,14 @@ def _off(frame: AttentionFrame, block: np.ndarray, first_head: int, first_row: i
     difference = (mine.transpose(0, 1) - theirs)[real].abs()
     if not bool(difference.isfinite().all()):
         raise RefusalError(
-            f"Block {frame.layer} computes what is not a number on this text: try `dtype='float64'`, or look at the "
+            f"Block {frame.layer} computes NaN or infinite numbers on this text: try `dtype='float64'`, or check the "
             "weights."
         )
     return float(difference.max()) if difference.numel() else 0.0
 
 
 class _Kept:
-    """Codes of one head, block by block of its rows, and sums over them. Mutable while a block is read."""
+    """The codes of one head and sums over its rows, collected block by block."""
 
     def __init__(self, queries: int, keys: int, signed: bool) -> None:
         self.codes = np.zeros((queries, keys), np.uint8)
@@ -145,10 +150,10 @@ class _Kept:
         )
 
 
-# Bytes of a page for one weight, deflated and in base64. SmolLM2 needs 0.65 on 128 tokens and 0.33 on 512 (bench.view):
-# in longer rows most weights are 0.
+# Bytes of a page for one weight, deflated and in base64. SmolLM2 needs 0.65 on 128 tokens and 0.33 on 512 (bench.view),
+# because in longer rows most weights are 0.
 BYTES = 0.5
-MOST_BEFORE = 16  # [CLS], registers
+MOST_BEFORE = 16  # most tokens before the patches of a picture: [CLS], registers
 
 
 @dataclass(frozen=True)
@@ -169,9 +174,9 @@ class Shape:
 
 @dataclass
 class Gathered:
-    """Maps by part, made as frames arrive. Mutable while the model runs."""
+    """Collect maps by part while the model runs."""
 
-    found: Anatomy
+    structure: Anatomy
     layers: tuple[int, ...]
     heads: tuple[int, ...]
     max_mb: float
@@ -186,23 +191,21 @@ class Gathered:
     def receive(self, frame: Frame) -> None:
         if not isinstance(frame, AttentionFrame):
             return
-        place = (frame.stack, frame.site, frame.layer)
-        self.seen[place] += 1
-        if frame.mixed.shape[0] != 1 or self.seen[place] > 1:
+        call = (frame.stack, frame.site, frame.layer)
+        self.seen[call] += 1
+        if frame.mixed.shape[0] != 1 or self.seen[call] > 1:
             raise RefusalError(
-                f"{self.found.model_class} attends in pieces in block {frame.layer} (windows of a picture, or chunks): "
-                "a view shows one row of tokens that look at each other. Choose another model."
+                f"Block {frame.layer} of {self.structure.model_class} attends within windows or chunks, and a view "
+                "needs one sequence of tokens that attend to each other: choose another model."
             )
-        self.progress("layers", self.done, len(self.found.sites))
+        self.progress("layers", self.done, len(self.structure.sites))
         self.done += 1
         if frame.layer not in self.layers:
             return
-        site = next(s for s in self.found.sites if (s.stack, s.site, s.layer) == place)
+        site = next(s for s in self.structure.sites if s.key == call)
         queries, keys = int(frame.query_mask[0].sum()), int(frame.key_mask[0].sum())
-        causal = site.causal and frame.site == "self"
-        shape = Shape(frame.stack, frame.site, site.keys_from, queries, keys, causal)
-        heads = [head for head in range(frame.mixed.shape[2]) if head in self.heads]
-        if not heads:
+        shape = Shape(*call[:2], site.keys_from, queries, keys, site.causal and frame.site == "self")
+        if not (heads := [head for head in range(frame.mixed.shape[2]) if head in self.heads]):
             return
         self._refuse_too_large(shape, len(heads))
         made = layer_maps(frame, causal=shape.causal, heads=heads)
@@ -211,9 +214,18 @@ class Gathered:
         self.disagreement = max(self.disagreement, made.disagreement)
         self.size += sum(len(head.packed) for head in made.heads)
 
+    def refuse_long_text(self, batch: Mapping[str, Any]) -> None:
+        """Refuse a long text before the model runs on it."""
+        for site in self.structure.sites if of_tokens_only(batch) else ():
+            ids = batch.get(f"{site.stack}_input_ids", batch.get("input_ids"))
+            heads = sum(head in self.heads for head in range(site.heads))
+            if site.site == "self" and site.layer in self.layers and heads and ids is not None and len(ids[0]) > LONG:
+                shape = Shape(*site.key[:2], site.keys_from, len(ids[0]), len(ids[0]), site.causal)
+                self._refuse_too_large(shape, heads)
+
     def _refuse_too_large(self, shape: Shape, heads: int) -> None:
-        """Estimate the size of the page: from typical maps at the first frame of a part, then from its own maps."""
-        sites = [s for s in self.found.sites if s.layer in self.layers]
+        """Refuse a page above `max_mb`, estimated from typical maps at first, then from the maps of the same part."""
+        sites = [s for s in self.structure.sites if s.layer in self.layers]
         layers = sum(s.stack == shape.stack and s.site == shape.site for s in sites)
         before = self.maps.get(shape, [])
         left = heads * layers - len(before)
@@ -221,16 +233,18 @@ class Gathered:
         estimate = (self.size + left * each) / 1e6
         if estimate > self.max_mb:
             size = f"{count(layers, 'block')} x {count(heads, 'head')} x {shape.queries:,} tokens"
+            fits = int(shape.queries * sqrt(self.max_mb / estimate))
             raise RefusalError(
-                f"The page would have about {numeral(estimate, 2)} MB ({size}) and {self.max_mb:g} are allowed: "
-                "shorten the text, choose blocks or heads (`block='0-3'`), or allow more with `max_mb=`."
+                f"The page would have about {numeral(estimate, 2)} MB ({size}), above the limit of {self.max_mb:g}: "
+                f"shorten the text to about {fits:,} tokens, choose blocks or heads (`block='0-3'`), or allow more "
+                "with `max_mb=`."
             )
 
 
-def parts_of(gathered: Gathered, found: Anatomy) -> tuple[Part, ...]:
-    """Return the maps by name: `decoder` looks at itself, `decoder cross` at the encoder."""
+def parts_of(gathered: Gathered, structure: Anatomy) -> tuple[Part, ...]:
+    """Return the maps as named parts: `decoder` attends to itself, `decoder cross` to the encoder."""
     if not gathered.maps:
-        raise RefusalError(f"{found.model_class} has no such head in those blocks: choose with `block=` and `head=`.")
+        raise RefusalError(f"{structure.model_class} has no such head there: choose with `block=` and `head=`.")
     names = [shape.stack if shape.site == "self" else f"{shape.stack} {shape.site}" for shape in gathered.maps]
     inputs = _names(gathered)
     parts = []
@@ -250,7 +264,7 @@ def parts_of(gathered: Gathered, found: Anatomy) -> tuple[Part, ...]:
 
 
 def _names(gathered: Gathered) -> dict[tuple[str, int], str]:
-    """Name rows of tokens by stack and length; most stacks have one length."""
+    """Return the names of token sequences: the stack, and the length too if the stack has several lengths."""
     rows = dict.fromkeys(
         pair for shape in gathered.maps for pair in ((shape.stack, shape.queries), (shape.keys_from, shape.keys))
     )
@@ -259,7 +273,7 @@ def _names(gathered: Gathered) -> dict[tuple[str, int], str]:
 
 
 def inputs_of(gathered: Gathered, loaded: Loaded, read: Reading) -> tuple[Input, ...]:
-    """Return the tokens of every row in words; their numbers if they are not words (patches, sound)."""
+    """Return the tokens of every sequence, as words or (patches, sound) as numbers."""
     return tuple(Input(name, _words(loaded, read, *row)) for row, name in _names(gathered).items())
 
 
@@ -278,7 +292,7 @@ def _words(loaded: Loaded, read: Reading, stack: str, tokens: int) -> tuple[str,
 
 
 def _places(loaded: Loaded, read: Reading, tokens: int) -> tuple[str, ...]:
-    """Name patches by row and column, behind [CLS] and registers; number tokens without a known grid."""
+    """Return names of patches by row and column, after [CLS] and registers; without a known grid, numbers."""
     grid = next((scene.grid for scene in read.scenes if scene.grid is not None), None)
     if grid is None or not 0 <= tokens - grid[0] * grid[1] <= MOST_BEFORE:
         return tuple(str(place) for place in range(tokens))

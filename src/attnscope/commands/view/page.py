@@ -1,7 +1,7 @@
 """The page and the chart of a view.
 
-Maps stay deflated and in base64 in the page until they are shown, and the browser's DecompressionStream unpacks them: a
-page of thousands of maps opens as fast as one of ten.
+Maps stay compressed (deflate, base64) in the page until they are shown, and the browser's DecompressionStream unpacks
+them, so a page of thousands of maps opens as fast as one of ten.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from attnscope.reports.document import rows
 from attnscope.reports.page import page
 from attnscope.reports.words import beginning_words
 
-MOST_TOKENS = 32  # of either side in a chart
+MOST_TOKENS = 32  # most queries and most keys in a chart
 CELL = 16
 LONGEST_WORD = 14
 
 
-def weight_rows(found: View, layer: int, head: int | None, part: str | None = None) -> list[dict[str, Any]]:
-    """Return a row for each pair of the first tokens, without those that a causal map forbids."""
-    of = found.part(part)
-    weights = found.attention(layer, head, part)
-    sides = [_labels(found.tokens(name)[:MOST_TOKENS]) for name in (of.queries, of.keys)]
+def weight_rows(record: View, layer: int, head: int | None, part: str | None = None) -> list[dict[str, Any]]:
+    """Return a row for each query and key among the first tokens; a causal map has no later keys."""
+    of = record.part(part)
+    weights = record.attention(layer, head, part)
+    sides = [_labels(record.tokens(name)[:MOST_TOKENS]) for name in (of.queries, of.keys)]
     return [
         {"query": query, "key": key, "weight": (weight := float(weights[i, j]))}
         | {"label": f"{query} gives {numeral(weight, 3)} to {key}"}
@@ -39,19 +39,19 @@ def weight_rows(found: View, layer: int, head: int | None, part: str | None = No
     ]
 
 
-def attention_map(found: View, layer: int, head: int | None, part: str | None = None) -> alt.Chart:
+def attention_map(record: View, layer: int, head: int | None, part: str | None = None) -> alt.Chart:
     """Draw one head: queries downwards, keys to the right.
 
-    Colour is the square root of the weight: most weights of most heads are below 0.01, and would be white.
+    Colour is the square root of the weight, because most weights are below 0.01 and would be white.
     """
-    rows = pd.DataFrame(weight_rows(found, layer, head, part))
-    of = found.part(part)
-    orders = [_labels(found.tokens(name)[:MOST_TOKENS]) for name in (of.queries, of.keys)]
+    rows = pd.DataFrame(weight_rows(record, layer, head, part))
+    of = record.part(part)
+    orders = [_labels(record.tokens(name)[:MOST_TOKENS]) for name in (of.queries, of.keys)]
     bare: dict[str, Any] = {"ticks": False, "domain": False, "grid": False, "labelLimit": 120}
     scale = alt.Scale(type="sqrt", domain=[0, max(float(rows["weight"].max()), 1e-6)], range="heatmap", nice=False)
     legend = alt.Legend(orient="bottom", gradientLength=150, gradientThickness=8, tickCount=3)
     who = f"block {layer}, {'mean of heads' if head is None else f'head {head}'}"
-    many = max(len(found.tokens(name)) for name in (of.queries, of.keys))
+    many = max(len(record.tokens(name)) for name in (of.queries, of.keys))
     some = [f"first {MOST_TOKENS} of {many} tokens"] if many > MOST_TOKENS else []
     return (
         alt.Chart(rows)
@@ -64,7 +64,7 @@ def attention_map(found: View, layer: int, head: int | None, part: str | None = 
             tooltip=[alt.Tooltip("label:N", title=" ")],
         )
         .properties(width=alt.Step(CELL), height=alt.Step(CELL))
-        .properties(title=alt.TitleParams(f"{found.model}: {who}", subtitle=some))
+        .properties(title=alt.TitleParams(f"{record.model}: {who}", subtitle=some))
     )
 
 
@@ -74,44 +74,44 @@ def _labels(tokens: tuple[str, ...]) -> list[str]:
     return [f"{place} {word}" for place, word in enumerate(short)]
 
 
-def chart(found: View, layer: int | None = None, head: int | None = None, part: str | None = None) -> Any:
+def chart(record: View, layer: int | None = None, head: int | None = None, part: str | None = None) -> Any:
     """Draw one head, by default the one at which the page opens; with `layer` alone, the mean of its heads."""
     if layer is None:
-        return attention_map(found, found.opened.layer, found.opened.head, part)
-    return attention_map(found, layer, head, part)
+        return attention_map(record, record.opened.layer, record.opened.head, part)
+    return attention_map(record, layer, head, part)
 
 
-def render(found: View) -> str:
+def render(record: View) -> str:
     """Return the page. Equal records give equal pages."""
-    longest = max(len(given.tokens) for given in found.inputs)
+    longest = max(len(row.tokens) for row in record.inputs)
     return page(
         "view.html",
-        verdict=verdict(found),
+        verdict=verdict(record),
         styles=("view.css",),
         scripts=("view_maps.js", "view_wall.js", "view.js"),
-        data=found,
+        data=record,
         tokens=f"{longest:,} tokens",
-        about=[sentence for sentence in sentences(found)[1:] if sentence not in (exactness(found), found.checked)],
-        exactness=exactness(found),
+        about=[sentence for sentence in sentences(record)[1:] if sentence not in (exactness(record), record.checked)],
+        exactness=exactness(record),
         heading=("attention", "maps", "tokens", "size", "largest error"),
-        lines=[_line(found, part) for part in found.parts],
+        lines=[_line(record, part) for part in record.parts],
         view={
-            "inputs": {given.name: [visible(token) for token in given.tokens] for given in found.inputs},
-            "parts": [_part(part) for part in found.parts],
+            "inputs": {row.name: [visible(token) for token in row.tokens] for row in record.inputs},
+            "parts": [_part(part) for part in record.parts],
             "opened": {
-                "part": [part.name for part in found.parts].index(found.opened.part),
-                "layer": found.opened.layer,
-                "head": found.opened.head,
+                "part": [part.name for part in record.parts].index(record.opened.part),
+                "layer": record.opened.layer,
+                "head": record.opened.head,
             },
             "ramps": {theme: [list(sequential(theme)), list(diverging(theme))] for theme in ("light", "dark")},
         },
         maps={
             f"map-{number}-{head.layer}-{head.head}": head.packed
-            for number, part in enumerate(found.parts)
+            for number, part in enumerate(record.parts)
             for head in part.heads
         },
-        begun=beginning_words(found.provenance),
-        provenance=rows(found.provenance),
+        begun=beginning_words(record.provenance),
+        provenance=rows(record.provenance),
     )
 
 
@@ -133,8 +133,8 @@ def _facts(head: HeadMap) -> str:
     return " · ".join((*facts, *entropy, f"error up to {numeral(head.error, 2)}"))
 
 
-def _line(found: View, part: Part) -> tuple[str, ...]:
-    queries, keys = len(found.tokens(part.queries)), len(found.tokens(part.keys))
+def _line(record: View, part: Part) -> tuple[str, ...]:
+    queries, keys = len(record.tokens(part.queries)), len(record.tokens(part.keys))
     size = sum(len(head.packed) for head in part.heads)
     return (
         title(part),

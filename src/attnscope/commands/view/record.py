@@ -1,22 +1,24 @@
-"""The record of `view`: the attention of every head on one text, in eight bits a weight.
+"""The record of `view`: the attention of every head on one text, in eight bits per weight.
 
     view.attention(3, 5)                     weights [query, key] of head 5 of block 3, within `view.error`
     view.attention(3)                        the mean of the heads of block 3
     view.attention(0, 1, part="decoder cross")
     view.save("view.html"); view.save("view.json"); View.load("view.json")
 
-Parts are the kinds of attention of a model: `model` in most; `encoder`, `decoder` and `decoder cross` with two stacks.
+Parts are the kinds of attention of a model: most have one part, `model`; models with two stacks have `encoder`,
+`decoder` and `decoder cross`.
 
-Every row of a map has a scale of its own, its largest weight m: a weight a is stored as round(255 a / m). The error is
-then half a step, m / 510, at most 1 / 510 = 0.00196 if rows sum to one. One scale for the whole map would be smaller,
-but lose every diffuse row beside one that attends to a single token. For weights with signs (of variants), a step is
-m / 127 to either side of code 128. Maps are deflated, and stay packed until they are needed.
+Every row of a map has its own scale, its largest weight m: a weight a is stored as round(255 a / m). The error is at
+most half a step, m / 510, so at most 1 / 510 = 0.00196 if rows sum to one. One scale for the whole map would take less
+space, but diffuse rows would be lost beside rows that attend to a single token. For weights with signs (of variants), a
+step is m / 127 to either side of code 128. Maps are deflated, and unpacked only when they are needed.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +30,7 @@ from jaxtyping import Float, Float32, UInt8
 from attnscope.commands.explain.record import Input
 from attnscope.core.decoding import FieldError
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.ranges import Finite, Index, Provenance, Several, Size, slack
 from attnscope.core.words import ranges
 from attnscope.reports.record import Record
 
@@ -35,13 +38,13 @@ if TYPE_CHECKING:
     import pandas
 
 STEPS, SIGNED_STEPS, ZERO = 255, 127, 128
-LEVEL = 6  # of deflate: 9 takes three times as long for 4% less
+LEVEL = 6  # level of deflate: 9 takes three times as long and saves 4%
 
 
 def quantised(
     weights: Float[np.ndarray, "*heads query key"], *, signed: bool = False
 ) -> tuple[UInt8[np.ndarray, "*heads query key"], Float32[np.ndarray, "*heads query"]]:
-    """Return codes and the scale of every row; a row of zeros has scale 0."""
+    """Return the codes of weights, and the scale of every row; a row of zeros has scale 0."""
     scales = np.abs(weights).max(-1).astype(np.float32)
     steps = (SIGNED_STEPS if signed else STEPS) / np.where(scales > 0, scales, 1).astype(weights.dtype)
     codes = np.rint(weights * steps[..., None])
@@ -51,7 +54,7 @@ def quantised(
 def restored(
     codes: UInt8[np.ndarray, "*heads query key"], scales: Float32[np.ndarray, "*heads query"], *, signed: bool = False
 ) -> Float32[np.ndarray, "*heads query key"]:
-    """Return the weights of codes."""
+    """Return the weights that codes stand for."""
     step = scales[..., None] / np.float32(SIGNED_STEPS if signed else STEPS)
     return (codes.astype(np.float32) - np.float32(ZERO if signed else 0)) * step
 
@@ -59,7 +62,7 @@ def restored(
 def packed(
     codes: UInt8[np.ndarray, "query key"], scales: Float32[np.ndarray, " query"], *, causal: bool = False
 ) -> str:
-    """Return scales, then codes row by row (of a causal map up to the diagonal), deflated and in base64."""
+    """Return scales and codes (of a causal map only up to the diagonal), deflated and in base64."""
     kept = codes[np.tril_indices(len(codes))] if causal else codes
     return base64.b64encode(zlib.compress(scales.astype("<f4").tobytes() + kept.tobytes(), LEVEL)).decode("ascii")
 
@@ -67,7 +70,7 @@ def packed(
 def unpacked(
     text: str, queries: int, keys: int, *, causal: bool = False
 ) -> tuple[UInt8[np.ndarray, "query key"], Float32[np.ndarray, " query"]]:
-    """Invert `packed`. Raise a `ValueError` for any other text."""
+    """Return codes and scales from a text that `packed` made. Raise a `ValueError` for any other text."""
     entries = queries * (queries + 1) // 2 if causal else queries * keys
     size = 4 * queries + entries
     try:
@@ -90,18 +93,32 @@ def unpacked(
 
 @dataclass(frozen=True)
 class HeadMap:
-    """One head. `first`, `own` and `previous` are mean shares of the first token, the token itself and the one before
-    it; None if queries and keys are different tokens."""
+    """The map of one head.
 
-    layer: int
-    head: int
-    error: float  # largest difference from the computed weights
-    entropy: float | None  # nats, mean over rows; None if weights have signs
-    first: float
-    own: float | None
-    previous: float | None
+    `first`, `own` and `previous` are the mean shares of attention that go to the first token, to the token itself and
+    to the token before it. `own` and `previous` are None if queries and keys are different tokens.
+    """
+
+    layer: Index
+    head: Index
+    error: Size  # largest difference from the computed weights
+    entropy: Size | None  # nats, mean over rows; None if weights have signs
+    first: Finite
+    own: Finite | None
+    previous: Finite | None
     packed: str
     signed: bool = False
+
+
+def _check_head(head: HeadMap, keys: int, name: str) -> None:
+    """Raise a `FieldError` for numbers that no head with this many keys has."""
+    if head.signed:
+        return
+    most = {"first": 1.0, "own": 1.0, "previous": 1.0, "entropy": math.log(keys), "error": 1.0}
+    for field_name, high in most.items():
+        value = getattr(head, field_name)
+        if value is not None and not -slack(0.0) <= value <= high + slack(high):
+            raise FieldError(f"{name}.{field_name}: a number from 0 to {high:.4g} is needed, not {value:g}")
 
 
 @dataclass(frozen=True)
@@ -112,7 +129,7 @@ class Part:
     queries: str
     keys: str
     causal: bool
-    window: int | None  # tokens that a query reaches, if all blocks have the same bound
+    window: Several | None  # how many tokens back a query sees, if all blocks have the same window
     heads: tuple[HeadMap, ...]
 
     @property
@@ -126,16 +143,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Opened:
-    """Where the page opens; no head means the mean of all heads of the block."""
+    """The map at which the page opens; without a head, the mean of all heads of the block."""
 
     part: str
-    layer: int
-    head: int | None = None
+    layer: Index
+    head: Index | None = None
 
 
 @dataclass(frozen=True, repr=False)
 class View(Record):
-    """Every head on one text."""
+    """The attention maps of all heads on one text."""
 
     KIND: ClassVar[str] = "view"
     COMMAND: ClassVar[str] = "view"
@@ -151,7 +168,7 @@ class View(Record):
     opened: Opened
     checked: str  # a sentence on how far maps agree with the model
     notes: tuple[str, ...] = ()
-    provenance: dict[str, Any] = field(default_factory=dict)
+    provenance: Provenance = field(default_factory=dict)
 
     @property
     def error(self) -> float:
@@ -166,29 +183,29 @@ class View(Record):
         return next(one.tokens for one in self.inputs if one.name == name)
 
     def part(self, name: str | None = None) -> Part:
-        """Return a part by its name, by default that at which the page opens."""
+        """Return a part by name, by default the one at which the page opens."""
         wanted = self.opened.part if name is None else name
-        found = next((one for one in self.parts if one.name == wanted), None)
-        if found is None:
-            raise RefusalError(f"There is no part '{wanted}' here.{nearest(wanted, [one.name for one in self.parts])}")
-        return found
+        parts = {part.name: part for part in reversed(self.parts)}
+        if wanted not in parts:
+            raise RefusalError(f"This view has no part '{wanted}'.{nearest(wanted, parts)}")
+        return parts[wanted]
 
     def attention(
         self, layer: int, head: int | None = None, part: str | None = None
     ) -> Float32[np.ndarray, "query key"]:
         """Return the weights of a head, or the mean of all stored heads of a block."""
         of = self.part(part)
-        found = [one for one in of.heads if one.layer == layer and head in (None, one.head)]
-        if not found:
+        maps = [head_map for head_map in of.heads if head_map.layer == layer and head in (None, head_map.head)]
+        if not maps:
             if layer not in of.layers:
-                raise RefusalError(f"There is no block {layer} here: there are {ranges(of.layers)}.")
-            there = ranges(one.head for one in of.heads if one.layer == layer)
-            raise RefusalError(f"There is no head {head} in block {layer}: there are {there}.")
+                raise RefusalError(f"This view has no block {layer}: choose one of {ranges(of.layers)}.")
+            there = ranges(head_map.head for head_map in of.heads if head_map.layer == layer)
+            raise RefusalError(f"This view has no head {head} in block {layer}: choose one of {there}.")
         queries, keys = len(self.tokens(of.queries)), len(self.tokens(of.keys))
         total = np.zeros((queries, keys), np.float32)
-        for one in found:
-            total += restored(*unpacked(one.packed, queries, keys, causal=of.causal), signed=one.signed)
-        return total / np.float32(len(found))
+        for head_map in maps:
+            total += restored(*unpacked(head_map.packed, queries, keys, causal=of.causal), signed=head_map.signed)
+        return total / np.float32(len(maps))
 
     def to_json(self) -> dict[str, Any]:
         """Return everything but the maps."""
@@ -205,26 +222,27 @@ class View(Record):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> View:
         """Read what `document` returned; raise a `FieldError` for wrong fields."""
-        found = super().from_json(data)
-        names = [one.name for one in found.inputs]
-        for number, part in enumerate(found.parts):
+        record = super().from_json(data)
+        names = [tokens.name for tokens in record.inputs]
+        for number, part in enumerate(record.parts):
             if part.queries not in names or part.keys not in names:
                 raise FieldError(f"parts[{number}]: its tokens are not among the inputs")
-            queries, keys = len(found.tokens(part.queries)), len(found.tokens(part.keys))
+            queries, keys = len(record.tokens(part.queries)), len(record.tokens(part.keys))
             if part.causal and queries != keys:
-                raise FieldError(f"parts[{number}].causal: queries and keys are not equally many")
-            for place, one in enumerate(part.heads):
+                raise FieldError(f"parts[{number}].causal: a causal part needs as many queries as keys")
+            for index, head_map in enumerate(part.heads):
                 try:
-                    unpacked(one.packed, queries, keys, causal=part.causal)
+                    unpacked(head_map.packed, queries, keys, causal=part.causal)
                 except ValueError as error:
-                    raise FieldError(f"parts[{number}].heads[{place}].packed: {error}") from error
-        if len(set(names)) < len(names) or found.opened.part not in [part.name for part in found.parts]:
-            raise FieldError("opened: a part of this record and inputs with different names are needed")
-        opened = found.part()
-        places = {place for head in opened.heads for place in ((head.layer, head.head), (head.layer, None))}
-        if (found.opened.layer, found.opened.head) not in places:
-            raise FieldError("opened: a layer and a head of this record are needed")
-        return found
+                    raise FieldError(f"parts[{number}].heads[{index}].packed: {error}") from error
+                _check_head(head_map, keys, f"parts[{number}].heads[{index}]")
+        if len(set(names)) < len(names) or record.opened.part not in [part.name for part in record.parts]:
+            raise FieldError("opened: a part of this record is needed, and inputs need different names")
+        opened = record.part()
+        places = {pair for head in opened.heads for pair in ((head.layer, head.head), (head.layer, None))}
+        if (record.opened.layer, record.opened.head) not in places:
+            raise FieldError("opened: a block and a head of this record are needed")
+        return record
 
     def table(self) -> pandas.DataFrame:
         """Return one row for each head."""

@@ -1,11 +1,11 @@
-"""view(model, text) -> View: the attention of one text, every head, for a page that can be mailed.
+"""view(model, text) -> View: the attention of every head on one text, for a page in a single file.
 
     view = attnscope.view("pocket", "The dog saw the dog")
     view.save("view.html"); view.attention(layer=3, head=1)
     attnscope.view("pocket", survey="attnscope-pocket", sample=6)      the sequence behind a finding, token by token
 
-The model runs once with its fused attention on. Block by block its maps are made in row blocks from queries and keys,
-compared with what the model mixed, and kept in eight bits a weight: floating-point maps never live longer than a block.
+The model runs once with its fused attention. The maps of each block are computed in groups of rows from queries and
+keys, compared with the model's own output, and stored in eight bits per weight. No whole map exists in floating point.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from torch import nn
 
 from attnscope.commands.records import opened
 from attnscope.commands.scan.survey.survey import Survey
-from attnscope.commands.view.choosing import Behind, Choice, Words, behind_finding, chosen
+from attnscope.commands.view.choosing import Behind, Choice, behind_finding, chosen
 from attnscope.commands.view.maps import Gathered, inputs_of, parts_of
 from attnscope.commands.view.record import Opened, Part, View
+from attnscope.commands.view.settings import ViewOptions, ViewSettings, Words
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
 from attnscope.core.words import ranges
@@ -42,32 +43,30 @@ from attnscope.hf.loading.in_memory import refuse_broken_weights
 from attnscope.hf.loading.load import Loaded, load, out_of_memory, precision_and_place, refusing_what_does_not_run
 from attnscope.hf.loading.one_input import reading_of
 from attnscope.hf.loading.one_text import Reading
-from attnscope.hf.loading.options import Loading, Sampling, TextOptions, with_options
+from attnscope.hf.loading.options import Loading, Sampling, with_options
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.tapping.tap import tap
 from attnscope.hf.tapping.verify import Verification, verify
 
-VERIFIED_TOKENS = 256  # the verifier is dense in float64; of a longer text it is given the beginning
+VERIFIED_TOKENS = 256  # the verifier is dense in float64, so it only reads the beginning of a longer text
 
 Text = str | Path | tuple[Any, Any] | Mapping[str, Any]
 
 
-@with_options(TextOptions)
+@with_options(ViewOptions)
 def view(
     model: str | Path | nn.Module | Loaded,
     text: Text | None = None,
     *,
-    block: Words = None,
-    head: Words = None,
+    settings: ViewSettings = ViewSettings(),
     survey: Survey | str | Path | None = None,
     sample: int | None = None,
-    max_mb: float = 64.0,
     loading: Loading = Loading(),
     sampling: Sampling = Sampling(),
     tokenizer: Tokenizer | None = None,
     processor: Any | None = None,
     progress: Advance = silent,
-    **kwargs: Unpack[TextOptions],
+    **kwargs: Unpack[ViewOptions],
 ) -> View:
     """Show the attention of every head on one text.
 
@@ -79,11 +78,13 @@ def view(
         A text, picture or sound, a pair of inputs, or a ready batch of one sequence. Given the source alone, an
         encoder-decoder writes the target itself.
     block, head : int, str or sequence of int, optional
-        A single number is where the page opens. Several (`"0-3"`, `[0, 5]`) are all that is kept.
+        A single number says where the page opens. Of several (`"0-3"`, `[0, 5]`), only these are kept.
     survey, sample : Survey or path, int, optional
-        A survey and a sequence that one of its findings points at, instead of `text`.
+        A survey, and a sequence that one of its findings names, instead of `text`.
     max_mb : float
         The largest page, in megabytes.
+    settings : ViewSettings
+        `block`, `head` and `max_mb` as one object.
     loading, sampling : Loading, Sampling
         How the model is loaded and how the text begins.
     dtype, device, random_init, seed, allow_pickle, trust_remote_code, bos : see `Loading` and `Sampling`
@@ -108,38 +109,40 @@ def view(
     --------
     >>> view = attnscope.view("pocket", "The dog saw the dog", block=3, head=1)
     """
+    block, head, max_mb = settings.block, settings.head, settings.max_mb
     _refuse_no_size(max_mb)
-    given, behind = _asked(readable(text), survey, sample)
+    source, behind = _asked(readable(text), survey, sample)
     if behind is not None and block is None and head is None:
         block, head = behind.layer, behind.head
     progress("loading", 0, 0)
     loaded = load(model, loading=loading, tokenizer=tokenizer, cast=False)
     refuse_broken_weights(loaded)
-    read = reading_of(loaded, given, sampling.bos, processor=processor, what="Views")
+    read = reading_of(loaded, source, sampling.bos, processor=processor, what="Views")
     _refuse_single(read)
     with looking_at(loaded.model), quiet(), _fitting(len(read.words)), without_gradients():
         progress("probing", 0, 0)
         with refusing_what_does_not_run(loaded, "this text"):
-            found = anatomy(loaded.model, read.batch)
-            check = _verified(loaded, found, read)
-        blocks = chosen(block, (site.layer for site in found.sites), "block")
-        heads = chosen(head, (number for site in found.sites for number in range(site.heads)), "head")
-        gathered = Gathered(found, blocks.kept, heads.kept, max_mb, progress)
+            structure = anatomy(loaded.model, read.batch)
+            check = _verified(loaded, structure, read)
+        blocks = chosen(block, (site.layer for site in structure.sites), "block")
+        heads = chosen(head, (number for site in structure.sites for number in range(site.heads)), "head")
+        gathered = Gathered(structure, blocks.kept, heads.kept, max_mb, progress)
+        gathered.refuse_long_text(read.batch)
         with (
             evaluating(loaded.model),
             without_cache(loaded.model),
             refusing_what_does_not_run(loaded, "this text"),
-            tap(loaded.model, found, gathered.receive),
+            tap(loaded.model, structure, gathered.receive),
         ):
             run(loaded.model, read.batch)
-    parts = parts_of(gathered, found)
-    notes = [*read.notes, *found.notes, *_left_out(blocks, heads, block, head)]
+    parts = parts_of(gathered, structure)
+    notes = [*read.notes, *structure.notes, *_left_out(blocks, heads, block, head)]
     if survey is not None:
         notes += _notes_on_survey(opened(survey, Survey), loaded, behind)
     return View(
         model=loaded.name,
         class_name=loaded.class_name,
-        text=_said(given, read),
+        text=_said(source, read),
         dtype=str(precision_and_place(loaded.model)[0]).removeprefix("torch."),
         inputs=inputs_of(gathered, loaded, read),
         parts=parts,
@@ -149,7 +152,7 @@ def view(
         provenance=loaded.stamped(
             **_begun(read, survey),
             **({} if behind is None else {"sample": behind.sample}),
-            routes=list(found.routes),
+            routes=list(structure.routes),
             seed=loading.seed,
         ),
     )
@@ -157,98 +160,98 @@ def view(
 
 def _refuse_no_size(max_mb: float) -> None:
     if isinstance(max_mb, bool) or not isinstance(max_mb, int | float) or not max_mb > 0:
-        raise RefusalError(
-            f"The size of a page is a number of megabytes above 0, not {max_mb!r}: give `max_mb=` such a one."
-        )
+        raise RefusalError(f"`max_mb=` cannot be {max_mb!r}: give a number of megabytes above 0.")
 
 
 def _asked(text: Text | None, survey: Survey | str | Path | None, sample: int | None) -> tuple[Text, Behind | None]:
-    """Return the text, or the tokens of the sequence that a survey kept."""
+    """Return the text, or the tokens of a sequence of the survey."""
     if survey is None:
         if text is None or sample is not None:
             raise RefusalError("Give a text to view, or a survey and a sample of it (`survey=SURVEY`, `sample=N`).")
         return text, None
     if text is not None:
-        raise RefusalError("A text and a survey are two things to view: give one of them.")
+        raise RefusalError("A text and a survey cannot be viewed together: give one of them.")
     behind = behind_finding(opened(survey, Survey), sample)
     kept = opened(survey, Survey).sequences[behind.sample]
     return {name: torch.tensor([ids]) for name, ids in kept.items()}, behind
 
 
 def _begun(read: Reading, survey: Survey | str | Path | None) -> dict[str, Any]:
-    """Return a note on BOS: of the survey for a sequence that it kept, else of the reading."""
-    told = None if survey is None else opened(survey, Survey).provenance.get("bos")
-    if told is not None:
-        return {"bos": told}
+    """Return the note on BOS: from the survey if it has one, else from the reading."""
+    noted = None if survey is None else opened(survey, Survey).provenance.get("bos")
+    if noted is not None:
+        return {"bos": noted}
     return read.bos_note()
 
 
-def _said(given: Any, read: Reading) -> str:
+def _said(source: Any, read: Reading) -> str:
     """Return the text, or the name of the file, for the record."""
     if read.scenes:
         return read.scenes[0].name
-    return given if isinstance(given, str) else given[0] if isinstance(given, tuple) else ""
+    return source if isinstance(source, str) else source[0] if isinstance(source, tuple) else ""
 
 
 def _refuse_single(read: Reading) -> None:
-    """Refuse a single token, which can only attend to itself."""
+    """Refuse a text of one token, which can only attend to itself."""
     rows = [t for name, t in read.batch.items() if name.endswith("input_ids") and isinstance(t, torch.Tensor)]
     if rows and all(row.shape[-1] < 2 for row in rows):
-        raise RefusalError("The text is a single token, which has only itself to look at: give two tokens at least.")
+        raise RefusalError("The text is a single token, which can only attend to itself: give at least two tokens.")
 
 
-def _verified(loaded: Loaded, found: Anatomy, read: Reading) -> Verification:
+def _verified(loaded: Loaded, structure: Anatomy, read: Reading) -> Verification:
     """Verify on this text, or on the beginning of a long one; refuse if numbers disagree."""
     short = len(read.words) <= VERIFIED_TOKENS
     with evaluating(loaded.model), without_cache(loaded.model):
         try:
             with keeping_its_modules(loaded.model):
                 batch = read.batch if short else cut_down(loaded.model, read.batch)
-                check = verify(loaded.model, batch, found)
+                check = verify(loaded.model, batch, structure)
         except ExchangedModulesError:
-            check = verify(loaded.model, read.batch, found)
+            check = verify(loaded.model, read.batch, structure)
     if not check.passed:
-        raise RefusalError(f"{loaded.class_name} cannot be viewed honestly: {check.sentence}")
+        raise RefusalError(f"The maps of {loaded.class_name} would be wrong: {check.sentence}")
     return check
 
 
 def _checked(check: Verification, disagreement: float, tokens: int) -> str:
-    where = "" if tokens <= VERIFIED_TOKENS else " (asked of the beginning of the text)"
+    where = "" if tokens <= VERIFIED_TOKENS else " (on the beginning of the text)"
     return (
-        f"Weights times values agree with what the model mixed to {disagreement:.1e} of the largest in every block "
-        f"shown, on this text. The verifier{where}: {check.sentence}"
+        f"On this text, weights times values agree with the model's output within {disagreement:.1e} of its largest "
+        f"entry in every block. The verifier{where}: {check.sentence}"
     )
 
 
 def _left_out(blocks: Choice, heads: Choice, block: Words, head: Words) -> list[str]:
-    said = []
+    notes = []
     for choice, words, what in ((blocks, block, "blocks"), (heads, head, "heads")):
         if words is not None and not isinstance(words, int) and not str(words).strip().isdecimal():
-            said.append(f"Only {what} {ranges(choice.kept)} are here.")
-    return said
+            notes.append(f"Only {what} {ranges(choice.kept)} were kept.")
+    return notes
 
 
 def _notes_on_survey(survey: Survey, loaded: Loaded, behind: Behind | None) -> list[str]:
-    told = survey.provenance.get("model", {}).get("hash")
-    said = [] if behind is None else [f"Sample {behind.sample} of a survey, token for token. {behind.sentence}".strip()]
-    if told is not None and told != loaded.sha256:
-        said.append("The survey is one of other weights: what it found need not be seen here.")
-    return said
+    surveyed = survey.provenance.get("model", {}).get("hash")
+    notes = []
+    if behind is not None:
+        notes.append(f"Sample {behind.sample} of a survey, token for token. {behind.sentence}".strip())
+    if surveyed is not None and surveyed != loaded.sha256:
+        notes.append("The survey is of other weights: its findings need not be visible here.")
+    return notes
 
 
 def _opened(parts: tuple[Part, ...], blocks: Choice, heads: Choice) -> Opened:
-    """Return the first part, block and head that fit what was asked for."""
+    """Return the first part that has the chosen block and head, together with that block and head."""
     for part in parts:
         layer = part.layers[0] if blocks.opens is None else blocks.opens
-        there = [one.head for one in part.heads if one.layer == layer]
-        if there and (heads.opens is None or heads.opens in there):
-            return Opened(part.name, layer, there[0] if heads.opens is None else heads.opens)
+        numbers = [head_map.head for head_map in part.heads if head_map.layer == layer]
+        if numbers and (heads.opens is None or heads.opens in numbers):
+            return Opened(part.name, layer, numbers[0] if heads.opens is None else heads.opens)
     raise RefusalError(f"Block {blocks.opens} has no head {heads.opens}: choose with `block=` and `head=`.")
 
 
 @contextmanager
 def _fitting(tokens: int) -> Iterator[None]:
-    """Refuse with a smaller number of tokens if memory runs out."""
+    """If memory runs out, refuse and suggest a smaller number of tokens."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""The words of a view: where attention goes on this text, what single heads do, and how exact the maps are."""
+"""The sentences and the screen of a view: where attention goes, what single heads do, and how exact maps are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attnscope.core.words import clean, count, heads, numeral, percent
 from attnscope.reports.terminal import lines_under, opening, section
 from attnscope.reports.words import Verdict, beginning_words
 
-MOST = 0.5  # share of a head's attention that names what the head does
+MOST = 0.5  # a head has a kind if it gives more than this share of its attention to that token
 KINDS = {"first": "the first token", "previous": "the token before", "own": "the token itself"}
 ROOM = 72  # letters in a line
 LETTERS = {"first": "F", "previous": "P", "own": "S", "": "·"}
@@ -18,19 +18,19 @@ LEGEND = "F first token, P previous token, S the token itself: more than half of
 HEADING = ("block", "head", "first", "before", "itself", "entropy")
 
 
-def verdict(found: View) -> Verdict:
-    """Return the number of heads, and how much of their attention goes to the first token."""
-    part = found.part()
-    where = "" if len(found.parts) == 1 else f" in the {title(part)}"
+def verdict(record: View) -> Verdict:
+    """Say how many heads there are, and how much of their attention goes to the first token."""
+    part = record.part()
+    where = "" if len(record.parts) == 1 else f" in the {title(part)}"
     size = f"{count(len(part.heads), 'head')} in {count(len(part.layers), 'block')}"
-    tokens = count(len(found.tokens(part.queries)), "token")
+    tokens = count(len(record.tokens(part.queries)), "token")
     first = sum(head.first for head in part.heads) / max(len(part.heads), 1)
     return Verdict("note", f"{size} on {tokens}: {percent(first)} of attention goes to the first token{where}.")
 
 
-def sentences(found: View) -> tuple[str, ...]:
-    parts = [line for part in found.parts for line in _part(part, several=len(found.parts) > 1)]
-    return (verdict(found).sentence, *parts, exactness(found), found.checked)
+def sentences(record: View) -> tuple[str, ...]:
+    parts = [line for part in record.parts for line in _part(part, several=len(record.parts) > 1)]
+    return (verdict(record).sentence, *parts, exactness(record), record.checked)
 
 
 def title(part: Part) -> str:
@@ -40,12 +40,12 @@ def title(part: Part) -> str:
     return kind if stack == "model" else f"{kind} of the {stack}"
 
 
-def exactness(found: View) -> str:
+def exactness(record: View) -> str:
     """Say how maps are stored, and their largest error."""
-    steps = SIGNED_STEPS if any(head.signed for head in found.heads) else STEPS
+    steps = SIGNED_STEPS if any(head.signed for head in record.heads) else STEPS
     return (
         f"Weights are stored in 8 bits, in steps of 1/{steps} of the largest weight of their row; the largest error "
-        f"measured here is {numeral(found.error, 3)}."
+        f"measured here is {numeral(record.error, 3)}."
     )
 
 
@@ -75,16 +75,16 @@ def _part(part: Part, several: bool) -> list[str]:
     return lines
 
 
-def show(found: View, *, verbose: bool = False) -> RenderableType:
-    """Return the screen, with a letter for every head; with `verbose`, also numbers of every head."""
-    about = ", ".join((f"{found.model} ({found.class_name}, {found.dtype})", *beginning_words(found.provenance)))
+def show(record: View, *, verbose: bool = False) -> RenderableType:
+    """Return the screen, with a letter for every head; with `verbose`, also the numbers of every head."""
+    about = ", ".join((f"{record.model} ({record.class_name}, {record.dtype})", *beginning_words(record.provenance)))
     parts: list[RenderableType] = [
-        *opening(verdict(found), about),
+        *opening(verdict(record), about),
         Text(""),
-        *(Text(clean(sentence)) for sentence in sentences(found)[1:]),
-        *(Text(clean(note), style="dim") for note in found.notes),
+        *(Text(clean(sentence)) for sentence in sentences(record)[1:]),
+        *(Text(clean(note), style="dim") for note in record.notes),
     ]
-    for part in found.parts:
+    for part in record.parts:
         parts.append(section(f"{title(part).capitalize()}: a line for each block, a letter for each head"))
         for block in part.layers:
             letters = [LETTERS[does(head)] for head in part.heads if head.layer == block]

@@ -1,12 +1,12 @@
-"""Ask every alarm rule after every look, and decide which alarms begin, are renewed and end. Needs no torch.
+"""Apply every alarm rule after every look, and decide which alarms begin, are renewed and end. Needs no torch.
 
     judge = AlarmJudge(thresholds)
     alarms = judge(look)
 
-An alarm holds from the look at which its rule first rings in a stack and site until the rule has been quiet for two
-looks. An alarm that becomes more severe ends and begins again. It is renewed (reported again with its places of now)
-when it reaches a block that it never named, twice the heads that it named, or another threshold (logits that grew fast
-are now above their level). So each block renews an alarm once, however often it comes and goes.
+An alarm of a stack and site begins when its rule fires, and ends when the rule has not fired for two looks. An alarm
+that becomes more severe ends and begins again. It is renewed (reported again with its current places) when it reaches a
+new block, twice the heads that it named, or another threshold (logits that grew fast are now above their level). Each
+block renews an alarm at most once.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attnscope.commands.watch.look import Alarm, Look
-from attnscope.commands.watch.rule import History, Ringing, Rule, limits_of, rules
+from attnscope.commands.watch.rule import Firing, History, Rule, limits_of, rules
 from attnscope.core.finding import SEVERITIES, Severity
 from attnscope.core.words import entering, within
 
 LOG = logging.getLogger("attnscope.watch")
 RISEN = 1.2  # a loss this many times its lowest value is reported as risen
-_QUIET = 2  # looks
+_QUIET = 2  # an alarm ends after this many looks at which its rule did not fire
 _LEVELS = {"note": logging.INFO, "warning": logging.WARNING, "critical": logging.CRITICAL}
 
 
 @dataclass
 class _HeldAlarm:
     alarm: Alarm
-    layers: set[int]  # ever named
+    layers: set[int]  # blocks named so far
     heads: set[tuple[int, int]]
-    thresholds: set[float]  # ever passed
+    thresholds: set[float]  # passed so far
     quiet: int = 0
 
     def renewed_by(self, now: Alarm) -> bool:
-        """Return whether `now` tells something new, and remember it if so."""
+        """Return whether the alarm is to be renewed, and if so remember its places."""
         heads = self.heads.union(now.heads)
         new_blocks = not self.layers.issuperset(now.layers)
         twice_the_heads = len(heads) >= 2 * max(len(self.heads), 1)
@@ -52,7 +52,7 @@ class _HeldAlarm:
 
 
 class AlarmJudge:
-    """Remembers the looks and the alarms that hold."""
+    """Remembers the looks and the active alarms."""
 
     def __init__(self, thresholds: Mapping[str, float | int] | None = None) -> None:
         self.limits = limits_of(thresholds)
@@ -65,19 +65,19 @@ class AlarmJudge:
         self.history.origin = origin
         alarms: list[Alarm] = []
         for name, rule in rules().items():
-            ringing = {
+            firing = {
                 (r.stack, r.site): r for r in rule(self.history, self.limits[name]) if r.where.any() or not r.where.size
             }
-            for (stack, site), seen in ringing.items():
+            for (stack, site), seen in firing.items():
                 alarms += self._rings(rule, (name, stack, site), seen)
             for key, held in list(self._held.items()):
-                if key[0] == name and key[1:] not in ringing:
+                if key[0] == name and key[1:] not in firing:
                     held.quiet += 1
                     if held.quiet >= _QUIET:
                         alarms.append(self._ends(key))
         return tuple(alarms)
 
-    def _rings(self, rule: Rule, key: tuple[str, str, str], seen: Ringing) -> list[Alarm]:
+    def _rings(self, rule: Rule, key: tuple[str, str, str], seen: Firing) -> list[Alarm]:
         severity = seen.severity or rule.severity
         held, ended = self._held.get(key), []
         if held is not None:
@@ -92,11 +92,11 @@ class AlarmJudge:
 
     def _ends(self, key: tuple[str, str, str]) -> Alarm:
         alarm = self._held.pop(key).alarm
-        sentence = f"Over since step {self.history.step:,}: {alarm.sentence[0].lower()}{alarm.sentence[1:]}"
+        sentence = f"Ended at step {self.history.step:,}: {alarm.sentence[0].lower()}{alarm.sentence[1:]}"
         return replace(alarm, step=self.history.step, ended=True, renewed=False, sentence=sentence)
 
-    def _alarm(self, rule: Rule, seen: Ringing, severity: Severity, since: int | None = None) -> Alarm:
-        """Build an alarm; `since` is the step since which a renewed one holds."""
+    def _alarm(self, rule: Rule, seen: Firing, severity: Severity, since: int | None = None) -> Alarm:
+        """Build an alarm; `since` is the step at which a renewed alarm began."""
         step, where = self.history.step, seen.where
         layers = tuple(int(n) for n in np.flatnonzero(where if where.ndim == 1 else where.any(axis=1)))
         heads = tuple((int(a), int(b)) for a, b in np.argwhere(where)) if where.ndim == 2 else ()
@@ -122,7 +122,7 @@ class AlarmJudge:
         )
 
     def _loss_words(self) -> str:
-        """In the past tense: alarms are read again long after the run."""
+        """Return a clause on the loss, in the past tense because alarms are read long after the run."""
         loss, lowest = self.history.loss, self.history.lowest
         if loss is None:
             return "the loss is unknown"
@@ -133,7 +133,7 @@ class AlarmJudge:
         return "the loss was normal then"
 
 
-def _place_words(layers: tuple[int, ...], heads: tuple[tuple[int, int], ...], seen: Ringing) -> str:
+def _place_words(layers: tuple[int, ...], heads: tuple[tuple[int, int], ...], seen: Firing) -> str:
     """Return ` in block 3, heads 1 and 4`, ` in blocks 0, 2 and 3 (9 heads)` or ` in all blocks`.
 
     For the stream, whose row b enters block b: ` entering block 2 and after the last`.
@@ -170,7 +170,7 @@ def log_alarm(alarm: Alarm, on_alarm: Callable[[Alarm], None] | None) -> None:
 
 @contextmanager
 def muted_log() -> Iterator[None]:
-    """Keep alarms in the record only: for runs that fail on purpose."""
+    """Record alarms without logging them, for runs that are meant to fail."""
     before, LOG.disabled = LOG.disabled, True
     try:
         yield

@@ -1,9 +1,9 @@
-"""QK-Clip while training: scale W_Q and W_K of every head whose largest logit passes a threshold.
+"""QK-Clip in training: scale W_Q and W_K of every head whose largest logit exceeds a threshold t.
 
-MuonClip's rule (arXiv:2507.20534): S_h is the largest logit of head h over the batch of the step, seen in the training
-forward itself (every step, by a tap that reads queries and keys and changes nothing); after the optimiser's step the
-projections of heads with S_h > t take sqrt(t / S_h) each. Where heads share keys the query takes t / S_h alone. Rows of
-other heads are not written, so they keep their bits.
+MuonClip's rule (arXiv:2507.20534): S_h is the largest logit of head h over the batch of the step, taken from the
+training forward by a tap that reads queries and keys at every step and changes nothing. After the optimiser's step,
+both projections of every head with S_h > t are multiplied by sqrt(t / S_h). If heads share keys, the query projection
+alone is multiplied by t / S_h. Rows of other heads are not written, so they stay bit-equal.
 """
 
 from __future__ import annotations
@@ -40,18 +40,21 @@ class ClippedHead:
 
 
 class QKClip:
-    """Active from `install` on, until `changes` is closed."""
+    """QK-Clip for a model in training. It is active from `install` on, until `changes` is closed."""
 
     def __init__(self, model: nn.Module, anatomy: Anatomy, threshold: float | int) -> None:
         self._model, self._anatomy, self._threshold = model, anatomy, threshold
-        self._largest: dict[tuple[str, str, int], Tensor] = {}  # by stack, site and block
+        self._largest: dict[tuple[str, str, int], Tensor] = {}  # largest logits by stack, site and block
         self._repeating = False
         self.installed = False
         for site in anatomy.sites:
             _refuse_unfit(anatomy, site)
 
     def repeat_first_step(self, inputs: Mapping[str, Any], autocast: AutocastState) -> None:
-        """Run the first batch again after its step: attention was found only during its forward."""
+        """Run the first batch again to record its largest logits.
+
+        During its own forward pass the attention modules were still being located, so nothing was recorded.
+        """
         self._repeating = True
         try:
             with without_side_effects(self._model), tap(self._model, self._anatomy, self._receive), autocast():
@@ -77,8 +80,9 @@ class QKClip:
         seen, self._largest = self._largest, {}
         if not seen:
             raise RefusalError(
-                f"qk_clip has seen no training forward of {type(self._model).__name__} since the last step, so it "
-                "knows no logits (the model is compiled, or another module is trained): train without torch.compile, "
+                f"qk_clip has seen no training forward of {type(self._model).__name__} since the last step, so the "
+                "logits are unknown (the model is compiled, or another module is trained): train without "
+                "torch.compile, "
                 "or leave qk_clip out."
             )
         clipped: list[ClippedHead] = []
@@ -133,7 +137,7 @@ def _refuse_unfit(anatomy: Anatomy, site: Site) -> None:
         raise RefusalError(f"The query and key projections in {where} were not recognised: leave qk_clip out.")
     if query.norm or key.norm:
         raise RefusalError(
-            f"Queries and keys are normed after they are projected in {where}, so scaling the projections changes no "
+            f"Queries and keys are normalised after the projections in {where}, so scaling the projections changes no "
             "logit: leave qk_clip out."
         )
     if not site.rebuilt:

@@ -36,10 +36,10 @@ def device_of(model: nn.Module) -> torch.device:
 
 @contextmanager
 def without_side_effects(model: nn.Module) -> Iterator[None]:
-    """Run a model inside a training without leaving a trace.
+    """Run a model during training without side effects.
 
-    On exit, module modes, buffers and the random states of torch, NumPy and Python are what they were. Inside, no
-    gradient is recorded and torch.autocast is off.
+    On exit, module modes, buffers and the random states of torch, NumPy and Python are restored. Inside, no gradient is
+    recorded and torch.autocast is off.
     """
     buffers: dict[Tensor, Tensor] = {buffer: buffer.detach().clone() for buffer in model.buffers()}
     python_state, numpy_state = random.getstate(), np.random.get_state()
@@ -75,16 +75,16 @@ class AutocastState:
 
 @dataclass
 class ForwardCapture:
-    """Filled by the hooks of `install`, emptied by `forget` when a step is over."""
+    """The values captured in a step: filled by the hooks of `install`, emptied by `forget` when the step is over."""
 
     inputs: Inputs | None = None
-    labels: Inputs = field(default_factory=dict)  # given to the model and left out of `inputs`
+    labels: Inputs = field(default_factory=dict)  # labels of the forward, which `inputs` leaves out
     required: tuple[str, ...] = ()  # arguments without which this model does not run
     autocast: AutocastState | None = None
     losses: list[Tensor] = field(default_factory=list)
-    summed: bool = False  # the losses are parts of a sum, not means
-    forwards: int = 0  # since the start of the run
-    tokens: int = 0  # since the start of the run
+    summed: bool = False  # the loop passes `num_items_in_batch`, so losses are parts of a sum
+    forwards: int = 0  # training forwards since the start of the run
+    tokens: int = 0  # tokens since the start of the run
 
     def forget(self) -> None:
         self.inputs, self.autocast, self.losses, self.labels = None, None, [], {}
@@ -158,14 +158,15 @@ def look_inputs(
             )
     kept = {*required, *(n for n, p in signature.parameters.items() if p.default is p.empty)}
     if "decoder_input_ids" in signature.parameters and arguments.get("decoder_input_ids") is None:
-        kept.add("labels")  # an encoder-decoder makes its decoder inputs of them
+        kept.add("labels")  # an encoder-decoder derives its decoder inputs from them
     inputs = {n: v for n, v in arguments.items() if v is not None and (n not in _LEFT_OUT or n in kept)}
     labels = arguments.get("labels")
     return inputs, {} if labels is None or "labels" in inputs else {"labels": labels}
 
 
 def _tokens(inputs: Mapping[str, Any]) -> int:
-    """Count the positions of the first table of integers, padding included, or else the sequences."""
+    """Return the size of the first two-dimensional integer tensor (tokens, padding included), else the number of
+    sequences."""
     tensors = [value for value in inputs.values() if isinstance(value, Tensor) and value.ndim]
     tables = [tensor for tensor in tensors if tensor.ndim == 2 and not tensor.is_floating_point()]
     return tables[0].numel() if tables else len(tensors[0]) if tensors else 0
@@ -192,7 +193,7 @@ def checked_probe(model: nn.Module, probe: Mapping[str, Any] | None) -> tuple[In
         return None, {}
     if not isinstance(probe, Mapping) or not any(isinstance(value, Tensor) for value in probe.values()):
         raise RefusalError(
-            "A probe maps the names of forward's arguments to tensors, sequences first: give {'input_ids': ...}."
+            "A probe maps argument names of `forward` to tensors, with sequences on axis 0: give {'input_ids': ...}."
         )
     signature = inspect.signature(model.forward)
     try:

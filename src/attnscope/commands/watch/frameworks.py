@@ -1,7 +1,7 @@
 """Watch as a callback of transformers' Trainer (and trainers built on it, such as TRL's) and of Lightning.
 
-The Trainer tells callbacks neither the batch nor the loss. Both are taken from the model's forward, whose output has
-the loss if labels were given; otherwise the record has no loss.
+The Trainer passes neither the batch nor the loss to callbacks. Both are taken from the model's forward, whose output
+has the loss if labels were given. Otherwise the record has no loss.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FollowedTraining:
             self.watch.before_update()
 
     def after_step(self, loss: float | None = None) -> bool:
-        """Return whether the training is to stop."""
+        """Report a step, and return whether the training must stop."""
         if self.watch is None:
             return False
         self.watch.step(loss=loss)
@@ -88,7 +88,7 @@ def for_lightning(
             loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
             if isinstance(loss, Tensor):
                 self._loss = (self._loss or 0.0) + float(loss.detach())
-            if trainer.global_step > self._step:  # else gradients are still being accumulated
+            if trainer.global_step > self._step:  # otherwise gradients are still accumulating
                 self._step, total, self._loss = int(trainer.global_step), self._loss, None
                 self.followed.after_step(total)
             if self.followed.watch is not None and self.followed.watch.stopped is not None:

@@ -1,8 +1,8 @@
-"""A look at a model in training (step, loss, values, alarms), one line of looks.jsonl; and run.json, its header.
+"""Looks (step, loss, values, alarms), which are the lines of looks.jsonl, and the header of a run, run.json.
 
     {"step": 50, "loss": 3.21, "seconds": 12.4, "tokens": 102400, "cost": 0.031,
      "values": [{"measure": "entropy", "part": "value", "stack": "model", "site": "self", "heads": [[2.1, ...], ...]}],
-     "alarms": []}
+     "alarms": [], "crc32": "0a1b2c3d"}
 
 Numbers are rounded to six figures, the precision of float32, and are null if not finite. A measure of the stream has
 `layers` [blocks], one of heads has `heads` [blocks, heads]; row b is block b as in surveys, padded with null if
@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +27,8 @@ from attnscope.core.decoding import FieldError, decode, encode, plain
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import read_document, write_atomically
 from attnscope.core.finding import SEVERITIES, Severity
+from attnscope.core.hashes import checked_line, hashed, refuse_damaged
+from attnscope.core.ranges import INFINITE, NAN, AtMost, Count, Finite, Index, Size
 
 HEADER = "run.json"
 FORMAT = "attnscope-run"
@@ -38,8 +40,8 @@ class RunStack:
     """One stack of blocks: its name, the number of blocks, the largest number of heads in a block."""
 
     name: str
-    layers: int
-    heads: int
+    layers: Count
+    heads: Count
     causal: bool | None = None
 
 
@@ -57,7 +59,7 @@ class RunHeader:
     measures: dict[str, Card]
     settings: dict[str, Any] = field(default_factory=dict)
     created: str = ""
-    resumed: tuple[int, ...] = ()
+    resumed: tuple[Count, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = encode(self)
@@ -73,7 +75,8 @@ class RunHeader:
         return header
 
     def write(self, folder: Path) -> None:
-        text = json.dumps({"format": FORMAT, "version": VERSION, **self.to_json()}, indent=1, allow_nan=False)
+        document = hashed({"format": FORMAT, "version": VERSION, **self.to_json()})
+        text = json.dumps(document, indent=1, allow_nan=False)
         write_atomically(folder / HEADER, text.encode("utf-8", errors="replace"), make_folder=True)
 
 
@@ -85,13 +88,14 @@ def read_header(folder: Path) -> RunHeader:
         raise RefusalError(f"{path} is not the header of a run: give a run folder that `attnscope.watch` wrote.")
     if data.get("version") != VERSION:
         raise RefusalError(
-            f"{path} is a run of version {data.get('version')} and this attnscope reads version {VERSION}:"
+            f"{path} is a run of version {data.get('version')!s:.40} and this attnscope reads version {VERSION}:"
             " use the attnscope that wrote it."
         )
+    data = refuse_damaged(data, path, "begin a run in another folder")
     try:
         return RunHeader.from_json({name: value for name, value in data.items() if name not in ("format", "version")})
     except FieldError as error:
-        raise RefusalError(f"{path} is damaged inside ({error}): begin a run in another folder.") from error
+        raise RefusalError(f"{path} is damaged ({error!s:.200}): begin a run in another folder.") from error
 
 
 def fingerprint(class_name: str, parameters: Mapping[str, Sequence[int]] | Iterable[tuple[str, Sequence[int]]]) -> str:
@@ -118,10 +122,10 @@ class Values:
 
     @classmethod
     def of(cls, measure: str, part: str, stack: str, site: str, numbers: ArrayLike) -> Values:
-        """Build from anything numpy reads as numbers, None included. Infinities become NaN."""
+        """Return `Values` from anything that numpy reads as numbers; None and infinities become NaN."""
         array = np.array(numbers, dtype=np.float64)
         if array.ndim not in (1, 2):
-            raise ValueError(f"{measure} must be [layers] or [layers, heads], not of {array.ndim} axes")
+            raise ValueError(f"{measure} must be [blocks] or [blocks, heads], not have {array.ndim} axes")
         return cls(measure, part, stack, site, np.where(np.isfinite(array), array, np.nan))
 
     @property
@@ -164,21 +168,22 @@ class Values:
 
 @dataclass(frozen=True)
 class Alarm:
-    """A rule that began to hold, was `renewed` (more places, another threshold), or `ended` at a look.
+    """An alarm that began, was `renewed` (more places, another threshold), or `ended` at a look.
 
-    It holds `since` a step. `layers` and `heads` (pairs of block and head) say where; `value` crossed `threshold`.
+    It has been active `since` a step. `layers` and `heads` (pairs of block and head) say where; `value` crossed
+    `threshold`.
     """
 
     rule: str
     severity: Severity
-    step: int
-    since: int
+    step: Count
+    since: Annotated[Count, AtMost("step")]
     stack: str
     site: str
-    layers: tuple[int, ...]
-    heads: tuple[tuple[int, int], ...]
-    value: float
-    threshold: float
+    layers: tuple[Index, ...]
+    heads: tuple[tuple[Index, Index], ...]
+    value: Annotated[Finite, NAN, INFINITE]  # not finite if the loss or a measure was not
+    threshold: Annotated[Finite, NAN, INFINITE]
     sentence: str
     advice: str = ""
     citation: str = ""
@@ -187,7 +192,7 @@ class Alarm:
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """Shared by an alarm, its renewals and its end."""
+        """The identity that an alarm, its renewals and its end share."""
         return (self.rule, self.stack, self.site, self.since)
 
     def at_least(self, severity: Severity) -> bool:
@@ -196,7 +201,7 @@ class Alarm:
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """`seconds` and `tokens` count from the start of the run, across resumptions; `cost` is the seconds of this look.
+    """One look. `seconds` and `tokens` count from the start of the run, across resumptions; `cost` is its own seconds.
 
     `loss` is None if it is unknown or not finite (then there is an alarm).
     """
@@ -239,18 +244,16 @@ class Look:
             raise FieldError(f"values: {error}") from error
         fields = {name: _renamed(v) if name == "alarms" else v for name, v in data.items() if name != "values"}
         rest: _Rest = decode(_Rest, fields)
-        if rest.step < 0:
-            raise FieldError("step: a step is not negative")
         return cls(rest.step, rest.loss, rest.seconds, rest.tokens, rest.cost, values, rest.alarms)
 
     def line(self) -> bytes:
-        """Return the line of looks.jsonl, with its line end."""
+        """Return the line of looks.jsonl, with its checksum and line end."""
         text = json.dumps(self.to_json(), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-        return text.encode("utf-8", errors="replace") + b"\n"
+        return checked_line(text.encode("utf-8", errors="replace"))
 
 
 def _renamed(alarms: Any) -> Any:
-    """Alarms with the severity `note`, which earlier files call `info`."""
+    """Return the alarms with the severity `note`, which earlier files call `info`."""
     if not isinstance(alarms, list):
         return alarms
     return [{**a, "severity": "note"} if isinstance(a, Mapping) and a.get("severity") == "info" else a for a in alarms]
@@ -260,20 +263,20 @@ def _renamed(alarms: Any) -> Any:
 class _Rest:
     """A look without its values, which are too many to decode one by one."""
 
-    step: int
-    loss: float | None
-    seconds: float
-    tokens: int
-    cost: float
+    step: Count
+    loss: Finite | None
+    seconds: Size
+    tokens: Count
+    cost: Size
     alarms: tuple[Alarm, ...]
 
 
 def _plain(numbers: NDArray[np.float64]) -> list[Any]:
-    """Round to six figures, null if not finite. Vectorised, because a look has thousands of numbers.
+    """Return numbers with six significant digits, None if not finite. Vectorised, because a look has thousands of them.
 
-    With e the power of ten of the sixth figure, round(x / 10^e) 10^e; for negative e by dividing by 10^-e, which is
-    exact in float64 up to 10^22, so that the quotient is the float nearest to the decimal and prints as short as it
-    is. Powers end at 10^300: below 1e-295 there are fewer figures, and float32 ends at 1e-45.
+    Computes round(x / 10^e) 10^e, with e the exponent of the sixth figure. For negative e it divides by 10^-e, which is
+    exact in float64 up to 10^22, so the quotient is the float nearest to the decimal and prints with six figures.
+    Powers are limited to 10^300: numbers below 1e-295 keep fewer figures, and float32 ends at 1e-45.
     """
     finite = np.isfinite(numbers)
     known = np.where(finite, numbers, 0.0)

@@ -32,8 +32,8 @@ from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.hf.tapping.verify import verify
 
-_WRAPPERS = ("DistributedDataParallel", "DataParallel", "OptimizedModule")  # by name: importing them costs seconds
-_OPTIONS = {"use_cache": False, "logits_to_keep": 1}  # a look reads neither the cache nor the logits
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "OptimizedModule")  # by name: importing is slow
+_OPTIONS = {"use_cache": False, "logits_to_keep": 1}  # a look needs neither the cache nor the logits
 # Errors that a forward raises on a batch that does not fit.
 _UNFIT = (AssertionError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError, RefusalError)
 
@@ -52,8 +52,8 @@ def unwrapped(model: nn.Module) -> nn.Module:
         model = inner
     if any(type(m).__name__.startswith(("FullyShardedDataParallel", "FSDP")) for m in model.modules()):
         raise RefusalError(
-            f"{type(model).__name__} is sharded over processes (FSDP), so no process can run it alone for a look: "
-            "watch it under DistributedDataParallel, or scan its checkpoints with attnscope timeline."
+            f"{type(model).__name__} is sharded over processes (FSDP), and a look must run in one process: watch it "
+            "under DistributedDataParallel, or scan its checkpoints with attnscope timeline."
         )
     return uncompiled(model)
 
@@ -64,7 +64,7 @@ def compiled_in_place(model: nn.Module) -> bool:
 
 
 class LookRunner:
-    """Made from the first batch. Raises the error of the forward, or `RefusalError`, if attention cannot be seen."""
+    """Runs looks. Its constructor raises the error of the forward, or `RefusalError` if attention cannot be located."""
 
     def __init__(self, model: nn.Module, settings: WatchSettings, inputs: Inputs, *, probed: bool) -> None:
         self.model = model
@@ -81,15 +81,15 @@ class LookRunner:
             with keeping_its_modules(model):
                 verdict = verify(model, cut_down(model, self.slice(inputs)), self.anatomy)
                 if not verdict.passed:
-                    raise RefusalError(f"{type(model).__name__} cannot be watched honestly: {verdict.sentence}")
-                if probed:  # `cut_down` ran a few of its tokens only
+                    raise RefusalError(f"{type(model).__name__} cannot be watched reliably: {verdict.sentence}")
+                if probed:  # `cut_down` ran only a few of its tokens
                     model(**{**inputs, **self._options})
 
     @classmethod
     def start(
         cls, model: nn.Module, settings: WatchSettings, inputs: Inputs, labels: Inputs, *, probed: bool
     ) -> LookRunner:
-        """Return a runner without labels, or with them if the model does not run without.
+        """Return a runner without labels, or with them if the model needs them.
 
         If neither works, the first error becomes a refusal.
         """
@@ -140,11 +140,11 @@ class LookRunner:
         return any(field in measure.reads for measure in self.measures)
 
     def copied_weights(self) -> dict[str, Tensor]:
-        """Return copies of the projections, to compare with after the step."""
+        """Return copies of the projections, to be compared after the step."""
         return {n: self.model.get_parameter(n).detach().clone() for n in projection_parameters(self.anatomy)}
 
     def look(self, totals: LookTotals, inputs: Mapping[str, Any], autocast: AutocastState) -> None:
-        """Run the model on its rows of the batch and add the measures to `totals`."""
+        """Run the model on the first rows of the batch and add the measures to `totals`."""
         observer = Observer(self.measures, totals, torch.float32)
         batch = self.slice(inputs)
         device_type = device_of(self.model).type
@@ -163,7 +163,7 @@ class LookRunner:
     def measure_training(
         self, totals: LookTotals, weights_before: Mapping[str, Tensor] | None, *, gradients: bool = True
     ) -> bool:
-        """Add updates, and gradients unless they were added before the update. Return whether a gradient exists."""
+        """Measure updates, and gradients unless `before_update` did. Return whether a gradient exists."""
         observer = Observer(self.measures, totals, torch.float32)
         has_gradient = False
         with torch.no_grad():
@@ -176,4 +176,4 @@ class LookRunner:
 
 
 def _batch_words(probed: bool) -> str:
-    return "a probe batch" if probed else "the batch that was trained on"
+    return "a probe batch" if probed else "the training batch"

@@ -1,9 +1,9 @@
-"""Totals of one look over the sequences of a batch, and how training processes add theirs up.
+"""Totals of one look over the sequences of a batch, and their sum over training processes.
 
-The value of a place is the mean over sequences. For measures that are dangerous at their maximum (a logit, a spike) it
-is the maximum. Both follow from the totals of the parts of a batch, so processes that hold one part each reach the same
-numbers, the same alarms and the same clipped heads. Only rank 0 writes. A look exchanges a few thousand numbers through
-the process group of the training.
+The value of a place is the mean over sequences. For measures whose maximum is dangerous (logits, spikes) it is the
+maximum. Both can be computed from totals of parts of a batch, so all processes get the same numbers, the same alarms
+and the same clipped heads. Only rank 0 writes. A look exchanges a few thousand numbers through the process group of the
+training.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from attnscope.commands.watch.look import Values
 
-MAXIMUM = ("max_logit", "spike")  # measures whose maximum over sequences counts, not the mean
+MAXIMUM = ("max_logit", "spike")  # measures that are reduced over sequences by their maximum
 Array = NDArray[np.float64]
 Place = tuple[str, str, str, str, int]  # measure, part, stack, site, block
 
@@ -43,7 +43,7 @@ class Total:
 
 @dataclass
 class LookTotals:
-    """Filled by an `Observer`. `tokens` counts the tokens of the batch that the loop trained on."""
+    """The totals of one look, filled by an `Observer`. `tokens` counts the tokens of the training batch."""
 
     entries: dict[Place, Total] = field(default_factory=dict)
     tokens: int = 0
@@ -86,17 +86,17 @@ def _stacked(rows: Mapping[int, Array]) -> Array:
 
 
 def distributed() -> bool:
-    """Whether several processes train one model together."""
+    """Return whether several processes train one model together."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def is_writer() -> bool:
-    """Whether this process keeps the record."""
+    """Return whether this process writes the record."""
     return not distributed() or dist.get_rank() == 0
 
 
 def gather_totals(totals: LookTotals, *, same_batch: bool) -> LookTotals:
-    """Return the totals of the whole batch. With `same_batch` (a probe), return those of rank 0."""
+    """Return the totals of the whole batch. With `same_batch` (a probe), return the totals of rank 0."""
     if not distributed():
         return totals
     parts: list[LookTotals] = _gather(totals)

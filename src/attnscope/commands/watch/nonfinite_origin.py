@@ -1,9 +1,9 @@
 """Find where numbers stop being finite: weights, a module of the forward pass, the loss, or a gradient.
 
-Called only when something is not finite, so it may cost a forward pass. A forward that is not finite is searched at
-once, while the weights are those that caused it: the optimiser then spreads NaN over all of them, and no module can be
-named any more. Gradients flow from the last block to the first, so of all modules with a gradient that is not finite,
-the last one in forward order was the first to have it.
+This runs only when something is not finite, so it may cost a forward pass. A nonfinite forward is searched at once,
+before the optimiser spreads NaN over all weights and no module can be named any more. Gradients flow from the last
+block to the first, so of all modules with a gradient that is not finite, the last one in forward order was the first to
+have it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from attnscope.hf.intercepting.restoring import Restoring
 
 @dataclass(frozen=True)
 class NonfiniteOrigin:
-    """`side` is "weights", "forward", "loss" or "gradient"; "unknown" or "unfound" if no module can be named.
+    """The place where numbers stopped being finite.
 
-    `layer` is None if the module is outside all blocks.
+    `side` is "weights", "forward", "loss" or "gradient", else "unknown" or "unfound" if no module can be named. `layer`
+    is None if the module is outside all blocks.
     """
 
     side: str
     module: str = ""
     stack: str = ""
     layer: int | None = None
-    spread: tuple[int, int] = (0, 0)  # modules whose weights are not finite, modules with weights
+    spread: tuple[int, int] = (0, 0)  # number of modules with nonfinite weights, number of modules with weights
 
     def __str__(self) -> str:
         where = f"{self.module or 'the model itself'}" + ("" if self.layer is None else f" (block {self.layer})")
@@ -40,7 +41,7 @@ class NonfiniteOrigin:
         return {
             "weights": f"the weights of {where} are not finite",
             "forward": f"the forward pass first gives NaN or infinity in {where}",
-            "unfound": "the forward pass gave them, but not when it is repeated without dropout",
+            "unfound": "they came from the forward pass, but not when it was repeated without dropout",
             "loss": "the output of the model is finite, but the loss is not",
             "gradient": f"the gradient first becomes NaN or infinite at {where}",
             "unknown": f"the weights of {bad} of {all_modules} modules are not finite, so the origin is lost",
@@ -48,15 +49,15 @@ class NonfiniteOrigin:
 
 
 class ForwardCheck:
-    """Checks whether the training forwards since the last step were finite, and searches the origin once if not.
+    """Checks whether the training forwards since the last step were finite, and if not, searches for the origin once.
 
-    On an accelerator only steps with a look are checked: reading one number waits for the device.
+    On an accelerator only steps with a look are checked, because reading a number waits for the device.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._reported = False
-        self.all_finite = False  # at least one forward was checked, and all checked ones were finite
+        self.all_finite = False  # at least one forward was checked, and all were finite
         self.origin: NonfiniteOrigin | None = None
 
     def forget(self) -> None:
@@ -91,7 +92,7 @@ class ForwardCheck:
     def find_after_step(
         self, anatomy: Anatomy, inputs: Inputs | None, autocast: AutocastState, *, loss_lost: bool
     ) -> NonfiniteOrigin | None:
-        """Return the origin, or None if all is finite. After a finite forward, blame the loss or the gradients."""
+        """Return the origin, or None if all is finite. After a finite forward it is the loss or a gradient."""
         if self.origin is not None:
             return self.origin
         if self.all_finite and loss_lost:
@@ -112,7 +113,7 @@ class ForwardCheck:
 
 
 def _weights_origin(model: nn.Module, anatomy: Anatomy) -> NonfiniteOrigin | None:
-    """Blame the one module whose weights are not finite. With several, the origin is unknown."""
+    """Return the only module whose weights are not finite. With several, the origin is unknown."""
     owners = {n.rpartition(".")[0] for n, _ in model.named_parameters()}
     bad = {n.rpartition(".")[0] for n, p in model.named_parameters() if not bool(p.isfinite().all())}
     if len(bad) > 1:

@@ -1,10 +1,10 @@
-"""A rule turns looks into alarms: it reads the values of the last looks and yields where they have become dangerous.
+"""Alarm rules: a rule reads the values of the last looks and yields the places where they have become dangerous.
 
     @rule(severity="warning", reads=("max_logit",), thresholds={"level": 100.0, "window": 200.0}, summary=..., ...)
-    def max_logit_growth(history: History, limits: Limits) -> Iterator[Ringing]:
+    def max_logit_growth(history: History, limits: Limits) -> Iterator[Firing]:
 
-Rules are leaf files of `alarms/`, one each, and need no torch. Every number that decides is among the `thresholds` and
-can be changed: `attnscope.watch(..., thresholds={"max_logit_growth.level": 50})`. Windows are counted in steps.
+Rules are leaf files of `alarms/`, one each, and need no torch. Every limit is in `thresholds` and can be changed:
+`attnscope.watch(..., thresholds={"max_logit_growth.level": 50})`. Windows are counted in steps.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.finding import Severity
 from attnscope.core.registry import leaves
 
-KEPT = 256  # looks in memory, beside the first
-# NaN where a weight leaves zero, which is harmless. Weights that are NaN show in other measures.
+KEPT = 256  # looks in memory, besides the first
+# It is NaN where a weight moves away from zero, which is harmless. NaN weights show in other measures.
 _MAY_BE_NAN = ("update_ratio",)
 Array = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ class Track:
     site: str
     steps: NDArray[np.int64]
     values: Array
-    first: Array  # the values at the first look of the run that has them
+    first: Array  # values at the first look that has them
 
     @property
     def now(self) -> Array:
@@ -89,7 +89,7 @@ class History:
         return self.looks[-1].step
 
     def first(self, values: Values) -> Values | None:
-        """Return the same values at the first look that has them (gradients: step 1), None if the shape differs."""
+        """Return the values at the first look that has them (gradients: step 1), or None if the shape differs."""
         first = self._first.get(values.key)
         return None if first is None or first.numbers.shape != values.numbers.shape else first
 
@@ -128,8 +128,8 @@ Limits = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Ringing:
-    """A rule that rings at the last look in one stack and site.
+class Firing:
+    """A rule that fires at the last look in one stack and site.
 
     `where` is [blocks] or [blocks, heads], or empty if no place is known.
     """
@@ -140,7 +140,7 @@ class Ringing:
     value: float
     threshold: float
     what: str  # the start of a sentence that continues with the place
-    severity: Severity | None = None  # None: that of the rule
+    severity: Severity | None = None  # None: the severity of the rule
 
 
 @dataclass(frozen=True)
@@ -152,13 +152,13 @@ class Rule:
     citation: str
     advice: str
     thresholds: Mapping[str, float]
-    function: Callable[[History, Limits], Iterator[Ringing]] = undefined
+    function: Callable[[History, Limits], Iterator[Firing]] = undefined
 
-    def __call__(self, history: History, limits: Limits) -> Iterator[Ringing]:
+    def __call__(self, history: History, limits: Limits) -> Iterator[Firing]:
         return self.function(history, limits)
 
 
-def _register(card: Rule, function: Callable[[History, Limits], Iterator[Ringing]]) -> Rule:
+def _register(card: Rule, function: Callable[[History, Limits], Iterator[Firing]]) -> Rule:
     return replace(card, function=function)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _WatchFunction:
-    """A function with two more entry points: `for_trainer` and `for_lightning`."""
+    """The class of `attnscope.watch`: a function with the attributes `for_trainer` and `for_lightning`."""
 
     def __call__(
         self,
@@ -55,7 +55,7 @@ class _WatchFunction:
         probe : mapping, optional
             A fixed batch to look at instead of the training batch, as the named arguments of `model.forward`.
         measures : str or iterable of str
-            Names of measures and sets, as for `attnscope.scan`. "default" holds what is cheap and what alarms read.
+            Names of measures and sets, as for `attnscope.scan`. "default" is cheap measures and those that alarms read.
         thresholds : mapping, optional
             Changed thresholds of alarms, such as `{"max_logit_growth.level": 50}`.
         stop_on : str, optional

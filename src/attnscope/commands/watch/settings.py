@@ -15,16 +15,16 @@ from attnscope.core.finding import Severity
 from attnscope.core.measure import Measure
 from attnscope.core.registry import choose, refuse_unknown_measures
 
-# Cheap at every step, or read by an alarm rule.
+# Measures that are cheap at every step, or that an alarm rule reads.
 DEFAULT = (
     *("entropy", "max_logit", "sink_mass", "inactive_heads", "head_contribution", "value_drain", "gate_mean"),
     *("spike", "relative_residual", "gradient_norm", "update_ratio"),
 )
 ROWS = 2  # sequences of a batch in a look
 _WHOLE_NUMBERS = {
-    "every": (1, "A look every {} steps is not possible: give every=1 or more, a whole number."),
-    "rows": (1, "A look at {} sequences sees nothing: give rows=1 or more, a whole number, or None for all."),
-    "resume_from": (0, "No run was at step {}: give resume_from=0 or more, a whole number."),
+    "every": (1, "A look every {} steps is not possible: give a whole number, every=1 or more."),
+    "rows": (1, "A look at {} sequences is not possible: give a whole number, rows=1 or more, or None for all."),
+    "resume_from": (0, "A run cannot resume from step {}: give a whole number, resume_from=0 or more."),
 }
 
 
@@ -88,7 +88,7 @@ class WatchSettings:
         return choose(expanded or words, training=True)
 
     def gradient_measures(self) -> tuple[str, ...]:
-        """Return the measures of gradients that were asked for by name."""
+        """Return the measures of gradients that the caller named."""
         words = self.measure_words()
         return tuple(m.card.name for m in self.chosen_measures() if "gradient" in m.reads and m.card.name in words)
 

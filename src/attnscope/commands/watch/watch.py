@@ -1,9 +1,9 @@
 """Watch: the context manager that looks at a model in training.
 
-Nothing of the training changes: weights, optimiser, random state and losses are equal to the bit with and without the
-watch. The model is looked at before its first update (step 0), after the first step, after every step that `every`
-divides, and where a loss stops being finite (with several processes: at the next look). A model that cannot be looked
-at is refused at the first forward pass. Afterwards training comes first: a look that fails is skipped and logged.
+The training does not change: weights, optimiser, random state and losses are bit-equal with and without the watch.
+Looks happen before the first update (step 0), after the first step, after every `every` steps, and when a loss stops
+being finite (with several processes: at the next look). A model that cannot be watched is refused at the first forward
+pass. Afterwards a look that fails is logged and skipped, and the training goes on.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from attnscope.hf.intercepting.restoring import Restoring
 
 
 class TrainingStoppedError(Exception):
-    """Raised by `step` if `stop_on` asks for it; the `with` block of the watch ends quietly."""
+    """Raised by `step` when an alarm reaches `stop_on`; the `with` block of the watch suppresses it."""
 
 
 class Watch:
-    """Made by `attnscope.watch`.
+    """A watch over a model in training, made by `attnscope.watch`.
 
     `alarms` holds every alarm that began, was renewed or ended; `stopped` the one that ended the training; `clipped`
     the heads that QK-Clip scaled; `looks` counts the looks.
@@ -46,9 +46,9 @@ class Watch:
     def __init__(
         self, model: nn.Module, folder: str | Path, settings: WatchSettings, probe: Mapping[str, Any] | None = None
     ) -> None:
-        settings.chosen_measures()  # refuses unknown names
+        settings.chosen_measures()  # refuses unknown measures
         self.settings = settings
-        self.raises = True  # frameworks have their own way to stop
+        self.raises = True  # frameworks stop the training themselves
         self.alarms: list[Alarm] = []
         self.clipped: list[ClippedHead] = []
         self.looks = 0
@@ -60,11 +60,11 @@ class Watch:
         self._check = ForwardCheck(self._model)
         self._judge = AlarmJudge(settings.thresholds)
         self._writers = Writers.of(settings.writers, folder)
-        # Known from the first batch on.
+        # Set at the first batch.
         self._runner: LookRunner | None = None
         self._log: RunLog | None = None
         self._clip: QKClip | None = None
-        self._initial: tuple[LookTotals, float, float] | None = None  # totals, when, cost of the look at step 0
+        self._initial: tuple[LookTotals, float, float] | None = None  # totals, time and cost of the look at step 0
         # Counters. `_steps` counts the steps of this process, `_step` those of the run.
         self._steps, self._step = 0, settings.resume_from or 0
         self._started, self._earlier_seconds, self._earlier_tokens = time.monotonic(), 0.0, 0
@@ -75,7 +75,7 @@ class Watch:
         self._has_gradient = False
 
     def __enter__(self) -> Watch:
-        compiled = compiled_in_place(self._called)  # its hooks would be compiled with it
+        compiled = compiled_in_place(self._called)  # its hooks would be compiled too
         if not compiled:
             self._capture.install(self._changes, self._called, self._model, self._before_forward, self._after_forward)
         try:
@@ -86,7 +86,7 @@ class Watch:
                 )
             if self._probe is not None:
                 self._open(self._probe)
-                if compiled:  # else the first forward does it, which knows the precision
+                if compiled:  # otherwise the first forward takes this look, when the precision is known
                     self._take_initial_look(self._probe)
         except BaseException:
             self._changes.close()
@@ -99,7 +99,7 @@ class Watch:
         self.close()
         if kind is None and not self._steps and self._capture.forwards:
             raise RefusalError(
-                f"The model ran {self._capture.forwards} training forwards and watch.step() was never called, so "
+                f"The model ran {self._capture.forwards} training forwards but watch.step() was never called, so "
                 "nothing was watched: call watch.step(loss=loss) after every optimizer.step()."
             )
         return isinstance(error, TrainingStoppedError)
@@ -112,19 +112,19 @@ class Watch:
         self._writers.close()
 
     def before_update(self) -> None:
-        """Measure gradients now. For frameworks that drop them before `step` can be called."""
+        """Measure gradients now, for frameworks that clear them before `step` can be called."""
         if self._runner is not None and self._due(self._step + 1):
             self._has_gradient = self._runner.measure_training(self._totals, None)
-            self._copy_weights()  # a compiled model had no forward hook to do it
+            self._copy_weights()  # a compiled model has no forward hook that would do it
 
     def step(self, loss: Tensor | float | int | None = None, batch: Mapping[str, Any] | None = None) -> None:
-        """Report one optimiser step. `batch` is looked at instead of the inputs of the last forward."""
+        """Report one optimiser step. If given, `batch` replaces the inputs of the last forward in a look."""
         self._steps += 1
         self._step += 1
         if self._runner is None and batch is None and self._capture.inputs is None:
             raise RefusalError(
-                "The watch has seen no training forward of the model that it was given (it runs inside compiled code, "
-                "or another module is trained): give probe=, a batch to look at, or the module that is called."
+                "The watch has seen no training forward of its model (it runs inside compiled code, or another module "
+                "is trained): give probe=, a batch to look at, or watch the module that is called."
             )
         if self._runner is None:
             self._open(dict(batch) if batch is not None else self._capture.inputs or {})
@@ -132,7 +132,7 @@ class Watch:
             self._clip_heads(self._clip, batch)
         value = self._loss_value(loss)
         lost = (value is not None and not math.isfinite(value)) or self._check.origin is not None
-        # With several processes an extra look would deadlock: the others do not take part in it.
+        # With several processes an extra look would deadlock, because the other processes do not join it.
         lost = lost and not self._nonfinite_reported and not distributed()
         try:
             if self._due(self._step) or lost:
@@ -150,7 +150,7 @@ class Watch:
         return step % self.settings.every == 0 or step == (self.settings.resume_from or 0) + 1
 
     def _loss_value(self, loss: Tensor | float | int | None) -> float | None:
-        """Return the loss. On an accelerator only for a look: reading it waits for the device."""
+        """Return the loss. On an accelerator, return it only for a look, because reading it waits for the device."""
         if loss is None:
             return self._capture.loss()
         if isinstance(loss, Tensor) and loss.device.type != "cpu" and not self._due(self._step):
@@ -199,14 +199,15 @@ class Watch:
         self._writers.open(self._log.header)
 
     def _take_initial_look(self, inputs: Inputs) -> None:
-        """Look before the first update, with which all later looks are compared."""
+        """Look before the first update. All later looks are compared with this one."""
         if self._initial is None and not self._steps and self._runner is not None:
             totals, start = LookTotals(), time.monotonic()
             self._runner.look(totals, inputs, self._autocast())
             self._initial = (totals, start - self._started, time.monotonic() - start)
 
     def _enter_initial_look(self) -> None:
-        """Record it with the first look, where processes meet. A resumed run has its own first look."""
+        """Record the initial look together with the first look, when processes exchange totals. A resumed run already
+        has one."""
         if self._initial is None or self._steps > 1:
             return
         totals, seconds, cost = self._initial
@@ -244,7 +245,7 @@ class Watch:
         self._record(replace(look, loss=finite_loss, cost=time.monotonic() - start), alarms)
 
     def _report_missing_gradients(self) -> None:
-        """Log that there are no gradients; refuse if a measure of gradients was asked for by name."""
+        """Log that there are no gradients; refuse if the caller named a measure of gradients."""
         names = ", ".join(self.settings.gradient_measures())
         if names:
             raise RefusalError(
@@ -254,7 +255,7 @@ class Watch:
         LOG.warning("There are no gradients at watch.step(): call it before optimizer.zero_grad() to watch them.")
 
     def _find_origin(self, look: Look, inputs: Inputs | None) -> NonfiniteOrigin | None:
-        """Search once each time that something stops being finite."""
+        """Search for the origin once, each time that something stops being finite."""
         loss_lost = look.loss is not None and not math.isfinite(look.loss)
         lost = loss_lost or self._check.origin is not None or bool(self._judge.history.lost(look))
         reported, self._nonfinite_reported = self._nonfinite_reported, lost

@@ -1,18 +1,18 @@
-"""Write looks to other loggers: TensorBoard, Weights & Biases, trackio. None of them can stop a training.
+"""Write looks to other loggers: TensorBoard, Weights & Biases, trackio. A failing logger never stops the training.
 
     writers = Writers.of(("tensorboard", "wandb"), folder="run/")
     writers.open(header); writers.write(look); writers.close()
 
-A logger that is not installed is refused, with the command that installs it. One that fails later (its disk is full,
-its server is gone) is reported once in the log and skipped from then on.
+A logger that is not installed is refused, with the command that installs it. A logger that fails later (full disk, lost
+server) is reported once in the log and skipped from then on.
 
-Dashboards are built on the names in a logger, so they are stable:
+Names are stable, because dashboards depend on them:
 
     attnscope/MEASURE/STACK/SITE/layer_L       the value of block L; for measures of heads, their mean
     attnscope/MEASURE/STACK/SITE/smallest      over all blocks and heads; for the stream, over its places
     attnscope/MEASURE/STACK/SITE/largest
     attnscope/MEASURE/STACK/SITE/heads         an image, blocks downwards and heads to the right (heads only)
-    attnscope/alarms                           how many alarms hold, and their sentences if the logger takes text
+    attnscope/alarms                           how many alarms are active, and their sentences if the logger takes text
     attnscope/loss, attnscope/tokens, attnscope/tokens_a_second, attnscope/cost
 
 A part that is not called `value` follows its measure: `attnscope/spike.second/model/stream/layer_3`. Values that are
@@ -38,7 +38,7 @@ from attnscope.reports.colours import sequential
 LOG = logging.getLogger("attnscope.watch")
 ROOT = "attnscope"
 SQUARE = 12  # pixels of a head
-IMAGES_EVERY = 10  # looks: an image is as large as a thousand scalars
+IMAGES_EVERY = 10  # looks between images: an image is as large as a thousand scalars
 _MISSING = (200, 200, 200)
 _LEVELS = {"note": "INFO", "warning": "WARN", "critical": "ERROR"}
 
@@ -102,7 +102,7 @@ class Writer(Protocol):
 
 
 class _Logger:
-    """Common state of the three loggers."""
+    """The code that the three loggers share."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -113,7 +113,7 @@ class _Logger:
         self._holding: set[tuple[str, str, str, int]] = set()
 
     def numbers(self, look: Look) -> dict[str, float]:
-        """Return the scalars of the next look, with the number of alarms that hold."""
+        """Return the scalars of the next look, with the number of active alarms."""
         for alarm in look.alarms:
             (self._holding.discard if alarm.ended else self._holding.add)(alarm.key)
         numbers = {**scalars(look, self._before), f"{ROOT}/alarms": len(self._holding)}
@@ -135,7 +135,7 @@ class TensorBoard(_Logger):
     def open(self, header: RunHeader) -> None:
         from tensorboardX import SummaryWriter
 
-        after = header.resumed[-1] + 1 if header.resumed else None  # TensorBoard hides what was written later before
+        after = header.resumed[-1] + 1 if header.resumed else None  # hides the later steps of the earlier run
         self._run = SummaryWriter(str(self._folder / "tensorboard"), purge_step=after)
         self._cards = dict(header.measures)
 
@@ -230,14 +230,14 @@ _LOGGERS: Mapping[str, tuple[type[TensorBoard | WeightsAndBiases | Trackio], str
 
 
 class Writers:
-    """Several writers behind one, each by name."""
+    """Several writers that are used as one."""
 
     def __init__(self, writers: Iterable[tuple[str, Writer]]) -> None:
         self._writers = dict(writers)
 
     @classmethod
     def of(cls, chosen: str | Iterable[str | Writer], folder: Path | str) -> Writers:
-        """Build from names (`"tensorboard,wandb"` or several) and writers of your own."""
+        """Return the writers with these names (`"tensorboard,wandb"` or several), plus any writer objects given."""
         writers: list[tuple[str, Writer]] = []
         for word in chosen.split(",") if isinstance(chosen, str) else chosen:
             if not isinstance(word, str):
@@ -263,7 +263,7 @@ class Writers:
         for name, writer in list(self._writers.items()):
             try:
                 getattr(writer, method)(*arguments)
-            except Exception as error:  # a logger may raise anything, and training comes first
+            except Exception as error:  # a logger may raise anything, and must not stop the training
                 del self._writers[name]
                 kind = type(error).__name__
                 LOG.warning("%s is skipped from now on (%s: %s); the training goes on.", name, kind, error)

@@ -1,1 +1,1 @@
-"""How queries and keys are found: projections, interpolation, margins, descent."""
+"""Solvers that find queries and keys: projections, interpolation, margins, descent."""

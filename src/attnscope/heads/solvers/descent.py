@@ -1,4 +1,4 @@
-"""Descent on a pattern: the slope of the leak in queries and keys, in one fused pass; and steps onto exact ratios.
+"""Descent on a pattern: the gradient of the leak for queries and keys in one fused pass, and steps to exact ratios.
 
 For row i with support S write s_j = q . k_j for its logits and L = lse(s on S). With
 
@@ -17,8 +17,8 @@ The slope with respect to the logits, by the chain rule through ln U = ln sum ex
     off the support    a e_j,       a = urgency h' / U = urgency / ((z + forgiven) (1 + U))
     on the support     -a U softmax(s on S)_j + stiffness (r_j - mean r)
 
-Both overwrite the block of e (divided by a, which is put back on the thin side of the products), so a block needs one
-product, one exp and two products: d/dq = ds K and d/dk = ds^T q.
+Both, divided by a, overwrite the block of e; the factor a is applied to the narrow matrices instead. So a block needs
+one product, one exp and two products: d/dq = ds K and d/dk = ds^T q.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from torch import Tensor
 from attnscope.heads.head import KeyTensor, QueryTensor
 from attnscope.heads.pattern import Pattern
 
-BLOCK_ELEMENTS = 2**19  # numbers of one block: 2 MB in float32, which stays in the cache between the products
-# e^30 squared and summed over any row still fits single precision; e^-50 weighs nothing, and subnormal numbers (below
+BLOCK_ELEMENTS = 2**19  # numbers in one block: 2 MB in float32, which stays in the cache between the products
+# e^30 squared and summed over any row still fits single precision; e^-50 is negligible, and subnormal numbers (below
 # e^-87) would make the products ten times slower.
 EXPONENTS = (-50.0, 30.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A pattern as tensors: one rectangle of `k` places per row, of which `real` ones count."""
+    """A pattern as tensors with `k` slots per row; `real` marks the slots in use."""
 
     support: Int[Tensor, "row k"]
     log_weights: Float[Tensor, "row k"]
@@ -55,7 +55,7 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class Slopes:
-    """The gradient of the height, and the leak of every row."""
+    """The gradient of the height (see the module) with respect to queries and keys, and the leak of every row."""
 
     queries: QueryTensor
     keys: KeyTensor
@@ -71,7 +71,7 @@ def slopes(
     forgiven: float,
     stiffness: float,
 ) -> Slopes:
-    """Return the gradient of the height, and the leaks, in memory of one block."""
+    """Return the gradient of the height, and the leaks, with memory for one block only."""
     n, n_keys = len(queries), len(keys)
     for_queries, for_keys = torch.empty_like(queries), torch.zeros_like(keys)
     leaks = queries.new_empty(n)
@@ -105,10 +105,10 @@ def slopes(
 
 
 def onto_ratios(queries: QueryTensor, keys: KeyTensor, target: Target) -> QueryTensor:
-    """`with_exact_ratios` for every step of a descent: normal equations in float64 instead of a pseudo-inverse.
+    """Return nearby queries with exact ratios, like `with_exact_ratios`, but fast enough for every step of a descent.
 
-    A ridge of 1e-12 of the mean square replaces the rank decision, so rows without an exact solution (more support keys
-    than width + 1) get a nearly least-squares one.
+    Normal equations in float64 replace the pseudo-inverse. A ridge of 1e-12 of the mean square replaces the rank
+    decision, so rows without an exact solution (more support keys than width + 1) get a nearly least-squares one.
     """
     if target.support.shape[1] == 1:
         return queries
@@ -146,11 +146,11 @@ class Adam:
 
 
 Pair = tuple[QueryTensor, KeyTensor]
-ENOUGH = 1e-3  # of the residual at the start of a round: the next round sees to the rest
+ENOUGH = 1e-3  # a round stops at this share of its first residual; the next round continues from there
 
 
 class TwoSides:
-    """Exact ratios where rows are fuller than the head is wide: keys move as well as queries.
+    """Make ratios exact where rows have more keys than the head has dimensions, by moving keys as well as queries.
 
     softmax gives row i its proportions exactly when t_ij = q_i . k_j - ln A_ij is the same on all of its support. A
     query alone can do that for |S| <= width keys and have a direction left to keep the others away; beyond that it
@@ -160,8 +160,9 @@ class TwoSides:
 
         J (dq, dk) = C (k_j . dq_i + q_i . dk_j),        J^T l = (sum over j of l_ij k_j,  sum over i of l_ij q_i),
 
-    l centred. The smallest step with C t + J (dq, dk) = 0 is J^T l with J J^T l = -C t, which conjugate gradients solve
-    without a matrix; C t is then of second order, and a few rounds (Gauss and Newton's) make it as small as required.
+    with l centred over each support. The smallest step with C t + J (dq, dk) = 0 is J^T l with J J^T l = -C t, which
+    conjugate gradients solve without a matrix; C t is then of second order, and a few rounds (Gauss-Newton) make it as
+    small as required.
 
     Full rows, with as many keys as the width or more, move queries and keys together. Then the roomy rows, whose
     queries have room, move queries alone.
@@ -175,27 +176,27 @@ class TwoSides:
     def onto_ratios(self, queries: QueryTensor, keys: KeyTensor, *, rounds: int, iterations: int) -> Pair:
         """Return nearby queries and keys with exact ratios in roomy rows, and nearly exact ones in full rows."""
         precision = queries.dtype
-        queries, keys = queries.double(), keys.double()  # in float32 conjugate gradients lose their way
+        queries, keys = queries.double(), keys.double()  # conjugate gradients do not converge in float32
         of_full = queries[self.full]
         for _ in range(rounds):
             to_queries, to_keys = _smallest_step(of_full, keys, self.of_full, iterations)
             of_full, keys = of_full + to_queries, keys + to_keys
         answer = queries.clone()
         answer[self.full] = of_full
-        keys = keys.to(precision)  # queries alone then repair what rounding has left in roomy rows
+        keys = keys.to(precision)  # then the queries of roomy rows are moved once more to remove the effect of rounding
         answer[self.roomy] = onto_ratios(queries[self.roomy], keys.double(), self.of_roomy)
         return answer.to(precision), keys
 
 
 def _some(target: Target, rows: Int[Tensor, " some"]) -> Target:
-    """Return these rows with as many places as the fullest of them needs. Real places come first."""
+    """Return these rows with as many slots as the fullest of them needs. Slots in use come first."""
     most = int(target.real[rows].sum(1).max()) if len(rows) else 1
     logs = target.log_weights[rows, :most].double()
     return Target(target.support[rows, :most], logs, target.real[rows, :most], False)
 
 
 def ratio_residuals(queries: QueryTensor, keys: KeyTensor, target: Target) -> Float[Tensor, "row k"]:
-    """C t: how far the logits of every support entry are from its logarithm, the mean of its row subtracted."""
+    """Return C t: logit minus log weight of every support entry, with the mean of its row subtracted."""
     return _centred(torch.einsum("rkd,rd->rk", keys[target.support], queries) - target.log_weights, target)
 
 
@@ -219,7 +220,7 @@ def _smallest_step(queries: Tensor, keys: Tensor, target: Target, iterations: in
             break
         moved = change(*across(direction))
         curvature = float((direction * moved).sum())
-        if not curvature > 0:  # no step changes anything
+        if not curvature > 0:  # no step has any effect
             break
         length = square / curvature
         multipliers += length * direction

@@ -1,4 +1,4 @@
-"""Queries on fixed keys by interpolation, and how far to turn a query up.
+"""Queries on fixed keys by interpolation, and how far to scale a query up.
 
 Interpolation. With K_S the support's keys as rows, the smallest solution of K_S q = c + ln A_S is
 
@@ -14,8 +14,8 @@ the same product with every key of the support, so that ratios stay whatever s i
     g(s) = lse over j not in S of (base + s direction) . k_j  -  lse over j in S of the same,
 
 is then convex in s: the first term is convex, the second linear. From s = 0, Newton's method on a convex function
-climbs down to the smallest s with g(s) <= goal without ever passing it. If there is none, g has its minimum where its
-slope changes sign, and that s is the best the direction can do.
+approaches the smallest s with g(s) <= goal without passing it. If there is none, g has its minimum where its slope
+changes sign, and that s is the best for this direction.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ROWS_AT_ONCE = 4096
 _INEXACT = 1e-11
 _BLOCK_ELEMENTS = 2**20
 _ROUNDS = 60
-_CLOSE = 1e-3  # of the goal in log-odds, and of a scale: a thousandth of the leak
+_CLOSE = 1e-3  # tolerance in log-odds and relative tolerance of a scale: a thousandth of the leak
 
 
 def interpolated(pattern: Pattern, keys: Keys, accuracy: Accuracy) -> Factors:
@@ -52,12 +52,12 @@ def interpolated(pattern: Pattern, keys: Keys, accuracy: Accuracy) -> Factors:
 
 
 def leaking(rows: np.ndarray) -> Mapping[str, Any]:
-    """Note the rows that leak too much at any scale: how many, and the first of them."""
+    """Return notes on the rows that leak too much at any scale: their number, and the first of them."""
     return {"leaking": int(rows.sum()), "leaking_rows": np.flatnonzero(rows)[:NAMED_ROWS].tolist()}
 
 
 def interpolation(pattern: Pattern, keys: KeyArray, rows: Int[np.ndarray, " row"]) -> tuple[QueryArray, QueryArray]:
-    """Return K_S^+ ln A_S and K_S^+ 1 of these rows."""
+    """Return base K_S^+ ln A_S and direction K_S^+ 1 of these rows."""
     support, weights, real = pattern.padded()
     base, direction = np.empty((len(rows), keys.shape[1])), np.empty((len(rows), keys.shape[1]))
     for first in range(0, len(rows), _ROWS_AT_ONCE):
@@ -72,7 +72,9 @@ def interpolation(pattern: Pattern, keys: KeyArray, rows: Int[np.ndarray, " row"
 def _smallest(
     chosen: Float[np.ndarray, "row k width"], wanted: Float[np.ndarray, "row k two"], padding: np.ndarray
 ) -> Float[np.ndarray, "row width two"]:
-    """K_S^T (K_S K_S^T)^-1 wanted, by the k x k Gram matrix; by the SVD for rows whose keys are too dependent."""
+    """Return K_S^T (K_S K_S^T)^-1 w for the right-hand sides w, by the k x k Gram matrix; by the SVD for rows whose
+    keys are nearly dependent.
+    """
     flipped = np.swapaxes(chosen, 1, 2)
     gram = chosen @ flipped
     places = np.arange(gram.shape[1])
@@ -91,10 +93,10 @@ def _smallest(
     return np.asarray(answer)
 
 
-def borne(accuracy: Accuracy, width: int) -> float:
-    """Return the query norm (for unit keys) from which on rounding alone can spoil the ratios of a row.
+def longest_query(accuracy: Accuracy, width: int) -> float:
+    """Return the query norm (for unit keys) above which rounding alone can spoil the ratios of a row.
 
-    There the rounding of two support logits together reaches ln(1 + ratio error).
+    At this norm the rounding errors of two support logits add up to ln(1 + ratio error).
     """
     known = BORNE.get(accuracy.dtype)
     return known or np.log1p(accuracy.ratio_error) / (2 * PRODUCTS * rounding_of_one(accuracy.dtype, width))
@@ -117,12 +119,12 @@ def settled(
     accuracy: Accuracy,
     rows: Int[np.ndarray, " row"] | None = None,
 ) -> Settled:
-    """Return base + s * direction for the smallest s >= 0 that leaks half of the limit, so that rounding has room."""
+    """Return base + s * direction for the smallest s >= 0 with half the allowed leak, so that rounding has room."""
     rows = np.arange(pattern.n) if rows is None else rows
     support, _, real = pattern.padded()
     goal = float(np.log(accuracy.leak / 2) - np.log1p(-accuracy.leak / 2))
     size = np.sqrt(np.einsum("rd,rd->r", direction, direction))
-    highest = borne(accuracy, keys.shape[1]) / np.maximum(size, 1e-300)
+    highest = longest_query(accuracy, keys.shape[1]) / np.maximum(size, 1e-300)
     scale, log_odds = np.zeros(len(rows)), np.zeros(len(rows))
     step = max(1, _BLOCK_ELEMENTS // pattern.n_keys)
     for first in range(0, len(rows), step):
@@ -142,7 +144,7 @@ def settled(
 
 @dataclass(frozen=True, eq=False)
 class _Line:
-    """Logits of base and direction, row by row: off the support (-inf and 0 if hidden) and on it (also if padded)."""
+    """Logits of base and direction in each row, off and on the support; -inf and 0 where hidden or padded."""
 
     base_off: Float[np.ndarray, "row key"]
     slope_off: Float[np.ndarray, "row key"]
@@ -153,7 +155,7 @@ class _Line:
         return _Line(self.base_off[some], self.slope_off[some], self.base_on[some], self.slope_on[some])
 
     def log_odds(self, scale: Float[np.ndarray, " row"]) -> tuple[np.ndarray, np.ndarray]:
-        """Return g(s) and g'(s)."""
+        """Return the log-odds g(s) of the leak and its derivative g'(s)."""
         off, off_slope = _lse(self.base_off + scale[:, None] * self.slope_off, self.slope_off)
         on, on_slope = _lse(self.base_on + scale[:, None] * self.slope_on, self.slope_on)
         return off - on, off_slope - on_slope
@@ -170,7 +172,7 @@ def _lse(logits: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _smallest_scale(line: _Line, goal: float, highest: Float[np.ndarray, " row"]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the smallest s with g(s) <= goal, or the s with the smallest g, and g there."""
+    """Return the smallest s with g(s) <= goal, else the s with the smallest g; also return g at that s."""
     low, high = np.zeros(len(highest)), highest.copy()  # the solution lies between
     best_scale = np.zeros(len(highest))
     best, slope = line.log_odds(best_scale)
@@ -183,7 +185,7 @@ def _smallest_scale(line: _Line, goal: float, highest: Float[np.ndarray, " row"]
         low[alive] = np.where(falls, now, low[alive])
         high[alive] = np.where(falls, high[alive], now)
         newton = now + (odds - goal) / np.where(falls, -slope, 1)
-        # Newton's step where g falls and the step stays inside what is left; else halve what is left.
+        # Newton's step where g falls and the step stays inside the remaining interval; else halve the interval.
         now = np.where(falls & (newton < high[alive]), newton, 0.5 * (low[alive] + high[alive]))
         odds, slope = here.log_odds(now)
         better = odds < best[alive]

@@ -1,9 +1,9 @@
-"""Keys that depend on no pattern: n unit vectors in a given width, on which queries are sought later.
+"""Keys that do not depend on the pattern: n unit vectors in a given width, for which queries are computed later.
 
-Which keys are good depends on how queries are found. Interpolation (`frame`) wants small coherence
-mu = max |k_i . k_j|, which is never below the Welch bound sqrt((n - d) / (d (n - 1))). Separation (`margin`) wants the
-support of every row to be a face of the polytope of the keys: keys on a trigonometric curve have coherence close to 1
-and yet every floor(d/2) of them are a face (cyclic polytopes, Gale 1963).
+Which keys are good depends on how queries are found. Interpolation (`frame`) needs small coherence mu = max |k_i .
+k_j|, which is never below the Welch bound sqrt((n - d) / (d (n - 1))). Separation (`margin`) needs the support of every
+row to be a face of the polytope of the keys: keys on a trigonometric curve have coherence close to 1 and yet every
+floor(d/2) of them are a face (cyclic polytopes, Gale 1963).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _BLOCK = 1024
 _SPEEDS_PRODUCTS = 2**24
-_STRIP = 6  # waves up to which a strip of frequencies measured better than a disc
-_DESCENT_PRODUCTS = 6e8  # inner products that all steps for low-coherence keys may spend together
+_STRIP = 6  # up to this many waves, a strip of frequencies did better than a disc in measurements
+_DESCENT_PRODUCTS = 6e8  # limit on inner products over all steps for low-coherence keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Keys:
 
 
 def make_keys(n: int, width: int, kind: str, rng: np.random.Generator, *, separated: bool, dtype: Dtype) -> Keys:
-    """Make keys of one kind; `auto` takes the kind that suits interpolation or (`separated`) separation best."""
+    """Make keys of one kind; `auto` takes the best kind for interpolation or, if `separated`, for separation."""
     if n < 1 or width < 1:
         raise RefusalError(f"There are no {n} keys of width {width}: ask for at least one key of width 1.")
     chosen = best_kind(n, width, separated=separated, dtype=dtype) if kind == "auto" else _known(kind)
@@ -63,7 +63,7 @@ def _known(kind: str) -> Kind:
 
 
 def best_kind(n: int, width: int, *, separated: bool, dtype: Dtype) -> Kind:
-    """Return the kind that measured best for this size and precision.
+    """Return the kind that did best in measurements at this size and precision.
 
     Separation on the torus needs a little more than 3k coordinates, Gaussian keys 2k ln(n/d), but the torus needs
     queries of norm 1e3 to 1e6, which half precision cannot hold.
@@ -76,7 +76,7 @@ def best_kind(n: int, width: int, *, separated: bool, dtype: Dtype) -> Kind:
 
 
 def coherence(keys: KeyArray) -> float:
-    """Return max |k_i . k_j| / (|k_i| |k_j|) over pairs, in blocks; 0 for one key, and for orthogonal ones."""
+    """Return max |k_i . k_j| / (|k_i| |k_j|) over pairs, in blocks; 0 for a single key and for orthogonal keys."""
     unit = _unit(keys)
     largest = 0.0
     for first in range(0, len(unit), _BLOCK):
@@ -88,26 +88,26 @@ def coherence(keys: KeyArray) -> float:
 
 
 def welch_bound(n: int, width: int) -> float:
-    """Welch 1974: n unit vectors in `width` dimensions cannot all be less coherent than this."""
+    """Return Welch's bound (1974): n unit vectors in `width` dimensions have at least this coherence."""
     return float(np.sqrt((n - width) / (width * (n - 1)))) if n > width else 0.0
 
 
 def gaussian(n: int, width: int, rng: np.random.Generator) -> KeyArray:
-    """Independent directions: coherence about sqrt(4 ln n / d)."""
+    """Return independent random directions: coherence about sqrt(4 ln n / d)."""
     return _unit(rng.standard_normal((n, width)))
 
 
 def orthogonal_blocks(n: int, width: int, rng: np.random.Generator) -> KeyArray:
-    """Random orthonormal bases side by side: inside a basis nothing leaks at all."""
+    """Return random orthonormal bases, one after the other: keys of one basis do not leak to each other."""
     blocks = np.linalg.qr(rng.standard_normal((-(-n // width), width, width)))[0]
     return np.ascontiguousarray(blocks.reshape(-1, width)[:n])
 
 
 def low_coherence(n: int, width: int, rng: np.random.Generator) -> KeyArray:
-    """Gaussian keys pushed apart: descent on the soft maximum ln sum exp(t (k_i . k_j)^2) with t rising.
+    """Return Gaussian keys pushed apart by descent on the soft maximum ln sum exp(t (k_i . k_j)^2) with t rising.
 
     The gradient is sum_j w_ij (k_i . k_j) k_j with softmax weights w, so only the worst pairs move. The number of inner
-    products is bounded; where that allows few steps the keys stay near Gaussian ones.
+    products is bounded; if that allows only few steps, the keys stay close to Gaussian keys.
     """
     keys = gaussian(n, width, rng).astype(np.float32)
     if width == 1 or n == 1:
@@ -137,7 +137,7 @@ def _soft_coherence_gradient(keys: KeyArray, sharpness: float) -> tuple[np.ndarr
         squares = products * products
         worst = float(squares.max())
         largest = max(largest, worst)
-        # Exponents stop at -30: nothing is lost, and subnormal numbers would be slow to multiply.
+        # Exponents are cut off at -30: smaller terms do not matter, and subnormal numbers are slow to multiply.
         squares -= worst
         squares *= sharpness
         np.exp(np.maximum(squares, -30, out=squares), out=squares)
@@ -147,7 +147,8 @@ def _soft_coherence_gradient(keys: KeyArray, sharpness: float) -> tuple[np.ndarr
 
 
 def reed_solomon(n: int, width: int, rng: np.random.Generator) -> KeyArray:
-    """DeVore 2007: graphs of the polynomials of degree <= r over F_p, as 0/1 vectors on the p x p grid, over sqrt(p).
+    """Return graphs of the polynomials of degree <= r over F_p as 0/1 vectors on the p x p grid, over sqrt(p) (DeVore
+    2007).
 
     Two polynomials of degree <= r agree in at most r of p places, so p^(r+1) keys in width p^2 have coherence r/p, and
     exactly r/p as soon as n > p^r. The largest p with p^2 <= width is taken; the rest of the width stays zero.
@@ -169,7 +170,8 @@ def reed_solomon(n: int, width: int, rng: np.random.Generator) -> KeyArray:
 
 
 def alltop(n: int, width: int, rng: np.random.Generator) -> KeyArray:
-    """Alltop 1980: f_ab(t) = exp(2 pi i ((t + a)^3 + b t) / p) / sqrt(p), p >= 5 prime: p^2 keys, coherence 1/sqrt(p).
+    """Return Alltop's keys (1980), f_ab(t) = exp(2 pi i ((t + a)^3 + b t) / p) / sqrt(p), p >= 5 prime: p^2 keys of
+    coherence 1/sqrt(p).
 
     The keys are complex. In real form (real parts, then imaginary parts) their products are the real parts of the
     complex ones, so coherence stays below 1/sqrt(p), but p complex coordinates take a width of 2 p. The largest such p
@@ -182,24 +184,25 @@ def alltop(n: int, width: int, rng: np.random.Generator) -> KeyArray:
             f"There are no {n} Alltop keys of width {width} (p complex coordinates take 2 p real ones): the nearest "
             f"usable width is {usable}."
         )
-    shift, tone, place = np.arange(n)[:, None] // p, np.arange(n)[:, None] % p, np.arange(p)
-    angle = 2 * np.pi / p * (((place + shift) ** 3 + tone * place) % p)
+    shift, tone, coordinate = np.arange(n)[:, None] // p, np.arange(n)[:, None] % p, np.arange(p)
+    angle = 2 * np.pi / p * (((coordinate + shift) ** 3 + tone * coordinate) % p)
     keys = np.zeros((n, width))
     keys[:, :p], keys[:, p : 2 * p] = np.cos(angle) / p**0.5, np.sin(angle) / p**0.5
     return keys
 
 
 def torus(n: int, width: int, rng: np.random.Generator) -> KeyArray:
-    """Waves on a torus: key j stands at the angles (j, a j) 2 pi / p and holds exp(i f . angles) for f of a set F.
+    """Return waves on a torus: key j lies at the angles (j, a j) 2 pi / p and holds exp(i f . angles) for f in a set F.
 
     A query is then a trigonometric polynomial with frequencies in F and -F. Take any set H of frequencies whose
     differences lie in F, -F and 0. For any k <= |H| - 1 keys S some combination g of its waves vanishes on S, and
-    -|g|^2 is a query with its maximum 0 on S and below it wherever else g is not 0: S is a face.
-    With H = {0, .., m - 1} on a circle this is the cyclic polytope: width 2k, the least there is (Radon), but g is tiny
-    all around S, and logits grow like n^(2k). With two rows of such waves, H = {0..m} x {0} and {1..m} x {1}, there
-    are k = 2m keys for |H - H| - 1 = 6m = 3k coordinates, and g has a plane to vanish in instead of a line: float32
-    resolves what is left. So F is the strip |f_2| <= 1, narrow columns first, up to width 12. In greater widths a disc
-    of frequencies measured better: shorter queries, at about the same 3k to 4k coordinates, but no such proof.
+    -|g|^2 is a query with its maximum 0 on S and below it wherever else g is not 0: S is a face. With H = {0, .., m -
+    1} on a circle this is the cyclic polytope: width 2k, the least there is (Radon), but g is tiny all around S, and
+    logits grow like n^(2k). With two rows of such waves, H = {0..m} x {0} and {1..m} x {1}, there are k = 2m keys for
+    |H - H| - 1 = 6m = 3k coordinates, and g can vanish in a plane instead of on a line, so that float32 still resolves
+    its values. So F is the strip |f_2| <= 1, narrow columns first, up to width 12. In greater widths a disc of
+    frequencies did better in measurements: queries are shorter at about the same 3k to 4k coordinates, but there is no
+    such proof.
 
     p is the first prime >= n, so that no two waves of F are the same or share zeros on all keys of a line; the speed a
     is the one of lowest coherence, and rng shuffles which key stands where, so that no pattern is special. In width 2
@@ -218,13 +221,15 @@ def torus(n: int, width: int, rng: np.random.Generator) -> KeyArray:
     waves = waves[:, 0] + _speed(waves, p) * waves[:, 1]
     angles = 2 * np.pi / p * (np.arange(n)[:, None] * (waves % p) % p)
     columns = [np.cos(angles), np.sin(angles)]
-    if width % 2:  # alternating signs: a column of one size keeps all keys on one sphere
+    if width % 2:  # alternating signs: entries of equal size keep all keys on one sphere
         columns.append(1.0 - 2.0 * (np.arange(n)[:, None] % 2))
     return _unit(np.concatenate(columns, axis=1)[order])
 
 
 def _frequencies(count: int) -> Int[np.ndarray, "wave two"]:
-    """Return `count` frequencies (f_1, f_2), one of each pair f, -f: a strip by |f_1| + |f_2| / 2, beyond it a disc."""
+    """Return the `count` lowest frequencies (f_1, f_2), one of each pair f, -f, in a strip if `count` is small, else in
+    a disc.
+    """
     if count <= _STRIP:
         every = [(f, 0) for f in range(1, count + 1)] + [(f, 1) for f in range(-count, count + 1)]
         return np.array(sorted(every, key=lambda f: (abs(f[0]) + f[1] / 2, f[1], -f[0]))[:count])
@@ -234,10 +239,10 @@ def _frequencies(count: int) -> Int[np.ndarray, "wave two"]:
 
 
 def _speed(waves: Int[np.ndarray, "wave two"], p: int) -> int:
-    """Return the a for which waves f_1 + a f_2 modulo p give the least coherent keys.
+    """Return the speed a for which the waves f_1 + a f_2 modulo p give the least coherent keys.
 
-    Products of keys depend on the distance s of their places alone, s -> sum of cos(2 pi f s / p): one table of the
-    cosine serves every a.
+    The product of two keys depends only on the distance s of their places, as sum over f of cos(2 pi f s / p): one
+    table of the cosine serves every a.
     """
     count = max(1, min(p // 2, _SPEEDS_PRODUCTS // (p * len(waves))))
     speeds = np.unique(np.linspace(2, max(2, p // 2), count).astype(int))

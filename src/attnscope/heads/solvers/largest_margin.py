@@ -1,4 +1,4 @@
-"""Factors of largest margin on fixed keys: solve every row, check every solution, repair what does not check, settle.
+"""Factors of largest margin on fixed keys: solve every row, check every solution, repair failures, then scale.
 
 A solution is accepted only if its duality gap and its worst violation are small. With base the smallest query with the
 row's ratios, N the active normals projected off the equations and b their offsets,
@@ -7,7 +7,7 @@ row's ratios, N the active normals projected off the equations and b their offse
 
 Rows that fail the check are solved again, one by one, as a least-distance problem by non-negative least squares
 (Lawson and Hanson 1974, chapter 23). Rows whose support is not a face of the polytope of the keys have no solution:
-the notes list them, and they get the better of interpolation and of the solver's last point.
+the notes list them, and they get the better of the interpolated query and the solver's last point.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from jaxtyping import Bool, Float
 from attnscope.core.progress import Advance, silent
 from attnscope.heads.accuracy import Accuracy, Factors, KeyArray, with_exact_ratios
 from attnscope.heads.pattern import Pattern
-from attnscope.heads.solvers.interpolation import NAMED_ROWS, borne, interpolation, leaking, settled
+from attnscope.heads.solvers.interpolation import NAMED_ROWS, interpolation, leaking, longest_query, settled
 from attnscope.heads.solvers.keys import Keys
 from attnscope.heads.solvers.separation import STATUSES, Separation, separated
 
-CHECKED = 1e-6  # largest relative duality gap, and violation in parts of the margin, of an accepted solution
-_BEYOND = 10  # times the norm that the precision bears: there the solver gives up a row
+CHECKED = 1e-6  # largest relative duality gap, and violation as a share of the margin, of an accepted solution
+_BEYOND = 10  # the solver abandons a row at this many times the norm that the precision can hold
 _BLOCK_ELEMENTS = 2**20
 
 
@@ -34,7 +34,7 @@ def largest_margin(pattern: Pattern, keys: Keys, accuracy: Accuracy, advance: Ad
     below.
     """
     margin = float(np.log(pattern.n_keys / accuracy.leak))
-    solution = separated(pattern, keys.array, margin, _BEYOND * borne(accuracy, keys.width), advance)
+    solution = separated(pattern, keys.array, margin, _BEYOND * longest_query(accuracy, keys.width), advance)
     solution, repaired = repair(solution, pattern, keys.array, margin)
     scaled = settled(solution.base, solution.queries - solution.base, keys.array, pattern, accuracy)
     queries, met = scaled.queries, scaled.met.copy()
@@ -64,7 +64,7 @@ def largest_margin(pattern: Pattern, keys: Keys, accuracy: Accuracy, advance: Ad
 def check(
     solution: Separation, pattern: Pattern, keys: KeyArray, margin: float
 ) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
-    """Return relative duality gap and worst violation (in parts of the margin) of every row."""
+    """Return the relative duality gap and the worst violation (as a share of the margin) of every row."""
     support, weights, real = pattern.padded()
     gap, violation = np.empty(pattern.n), np.empty(pattern.n)
     step = max(1, min(_BLOCK_ELEMENTS // pattern.n_keys, _BLOCK_ELEMENTS // keys.shape[1] ** 2))
@@ -87,7 +87,7 @@ def check(
 
 
 def repair(solution: Separation, pattern: Pattern, keys: KeyArray, margin: float) -> tuple[Separation, int]:
-    """Solve rows that stopped or failed the check again, by non-negative least squares. Also return their number."""
+    """Solve again, by non-negative least squares, rows that stopped or failed the check; also return their number."""
     gap, violation = check(solution, pattern, keys, margin)
     status = solution.status.copy()
     wrong = (status == STATUSES.index("separated")) & ~((gap <= CHECKED) & (violation <= CHECKED))
@@ -144,7 +144,7 @@ def least_distance(
 
 
 def _unseen(pattern: Pattern, rows: np.ndarray, support: np.ndarray) -> Bool[np.ndarray, "row key"]:
-    """Return keys without a half-space: the support's own, and those a causal mask hides."""
+    """Return which keys have no half-space: keys of the support, and keys that a causal mask hides."""
     unseen = np.zeros((len(rows), pattern.n_keys), dtype=bool)
     unseen[np.arange(len(rows))[:, None], support] = True
     if pattern.causal:

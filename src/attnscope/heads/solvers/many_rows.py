@@ -1,26 +1,27 @@
-"""Queries of largest margin for rows of many patterns at once, on torch: the program of `solvers.separation`, fast.
+"""Queries of largest margin for rows of many patterns at once, on torch: a fast solver for the program of
+`solvers.separation`.
 
 Row by row the method is the same (Goldfarb and Idnani 1983); three things differ.
 
-**One matrix a row.** With N the active normals, projected off the row's equations E, each row keeps T = [P; D],
+**One matrix per row.** With N the active normals, projected off the row's equations E, each row keeps T = [P; D],
 
     P = the projection off E and N,      D = (N N^T)^-1 N,       so that   T n = (rest, weights)   for an entering n:
 
-what is left of n, along which the query moves, and what the multipliers lose on the way. With s = |rest|^2, taking n in
-at place p and dropping the normal of row d_l of D are both T <- T - c b^T:
+the rest of n, along which the query moves, and the amounts by which the multipliers fall on the way. With s = |rest|^2,
+taking n in at place p and dropping the normal of row d_l of D are both T <- T - c b^T:
 
     take in:  c = T n with -1 at p,  b = rest / s:       P - rest rest^T / s,  D - weights rest^T / s,  rest / s at p
     drop:     c = (-d_l, D d_l),     b = d_l / |d_l|^2:  P + d_l d_l^T / |d_l|^2,  and 0 in the place of d_l.
 
-**The nearest half-space of those violated, not the one violated most.** A half-space counts by violation / |n|^2, n
-projected off E: keys beside the support have short normals and decide in the end. This halves the steps.
+**The nearest violated half-space is taken, not the most violated one.** Half-spaces are ranked by violation / |n|^2, n
+projected off E: keys close to the support have short normals and decide in the end. This halves the steps.
 
 **No row waits for another.** Rows are worked on in lanes; a lane whose row is done takes the next row.
 
-A row is done when z = q - base gives every half-space at least 1 - `violation` of what base leaves it to need. Such a z
-is dual feasible, so it is no longer than the best one, and scaled up to the whole margin (`lifted`) it is longer by at
-most 1 / (1 - violation): that is the tolerance of the margin. Rounding errors in T cannot pass unseen, because `lifted`
-and the certificate start from the keys again.
+A row is done when z = q - base gives every half-space at least the share 1 - `violation` of the margin that base leaves
+open. Such a z is dual feasible, so it is no longer than the best one, and scaled up to the whole margin (`lifted`) it
+is longer by at most 1 / (1 - violation): that is the tolerance of the margin. Rounding errors in T cannot go unnoticed,
+because `lifted` and the certificate start from the keys again.
 """
 
 from __future__ import annotations
@@ -37,30 +38,33 @@ from attnscope.heads.head import KeyTensor, QueryTensor, Rows
 
 VIOLATION = 0.1
 _LANES = 1024
-_REFILL = 16  # lanes are refilled when one in so many is idle
+_REFILL = 16  # lanes are refilled when one in this many is idle
 _DEPENDENT = 1e-18  # a rest of less than this squared length is rounding (keys are about 1 long)
-_NEAREST = 1e-6  # squared distance from which on nearer is not preferred
+_NEAREST = 1e-6  # at larger squared distances, nearer half-spaces are not preferred
 _STEPS_PER_WIDTH = 20
 _CELL = 16  # keys per cell: the largest number is found by cell, then inside the cell
 
 
 @dataclass(frozen=True, eq=False)
 class Equations:
-    """An orthonormal basis of the span of a row's equations (zeros in empty places), and their smallest solution."""
+    """An orthonormal basis of the span of a row's equations (zeros in unused slots), and their smallest solution."""
 
     basis: Float[Tensor, "row equation width"]
     base: QueryTensor
     sound: Bool[Tensor, " row"]
 
     def off(self, vectors: QueryTensor) -> QueryTensor:
-        """Project vectors off the equations."""
+        """Project vectors onto the orthogonal complement of the equations."""
         if not self.basis.shape[1]:
             return vectors
         return vectors - ((self.basis @ vectors[:, :, None]).mT @ self.basis)[:, 0]
 
 
 def equations(keys: KeyTensor, rows: Rows) -> Equations:
-    """(k_s - k_0) . q = ln A_s - ln A_0 for s in S: E = L B with L the Cholesky factor of E E^T."""
+    """Return the equations E q = e of every row: (k_s - k_0) . q = ln A_s - ln A_0 for s in S, k_0 being its first key.
+
+    E = L B, with L the Cholesky factor of E E^T and B the orthonormal basis that is returned.
+    """
     first = keys[rows.support[:, :1]]
     real = rows.real[:, 1:]
     spread = (keys[rows.support[:, 1:]] - first) * real[:, :, None]
@@ -78,12 +82,14 @@ def equations(keys: KeyTensor, rows: Rows) -> Equations:
 def directions(
     keys: KeyTensor, rows: Rows, margin: float, violation: float = VIOLATION
 ) -> tuple[QueryTensor, Bool[Tensor, " row"]]:
-    """Return z of every row, with base + z the smallest query of its ratios and this margin, and which are done."""
+    """Return z of every row, where base + z is the smallest query with its ratios and this margin, and which rows are
+    done.
+    """
     return _Lanes(keys, rows, margin, violation).solve()
 
 
 def whole_margin(n_keys: int, accuracy: Accuracy) -> float:
-    """Return M of `lifted`."""
+    """Return the margin M that keeps the leak within the accuracy (see `lifted`)."""
     return math.log(n_keys / accuracy.leak) + math.log1p(accuracy.ratio_error)
 
 
@@ -95,19 +101,19 @@ def lifted(solved: Equations, direction: QueryTensor, keys: KeyTensor, rows: Row
 
         n_j . base + s n_j . z >= M + ln A_0,  so s = max over visible j not in S of (M + ln A_0 - n_j . base) / n_j . z
 
-    if every n_j . z that is needed is positive. Otherwise there is no such s and the answer is worthless, which the
-    check afterwards finds. All visible zeros of a row together then have at most
+    if every n_j . z that is needed is positive. Otherwise there is no such s, the result is invalid, and the check
+    afterwards rejects it. All visible zeros of a row together then have at most
 
         n e^-M  =  leak / (1 + e1)   of the support's mass      for      M = ln(n / leak) + ln(1 + e1):
 
-    no exponential is needed to know it, and the last term is what rounding may take away where ratios survive it.
+    no exponential has to be computed, and the last term covers rounding as long as ratios survive it.
     """
     direction = solved.off(direction)
     reference = keys[rows.support[:, 0]]
     across = torch.nn.functional.pad(keys.T, (0, 0, 0, 1), value=1.0)
-    needed = beside(solved.base, reference)
+    needed = augmented(solved.base, reference)
     needed[:, -1] += margin + rows.logs[:, 0]
-    needed, gained = needed @ across, beside(-direction, reference) @ across
+    needed, gained = needed @ across, augmented(-direction, reference) @ across
     rows.hide(needed, -1.0)
     rows.hide(gained, 1.0)
     scale = needed.div_(gained).amax(1).clamp_(min=0)
@@ -115,7 +121,9 @@ def lifted(solved: Equations, direction: QueryTensor, keys: KeyTensor, rows: Row
 
 
 class _Lanes:
-    """Rows that are solved side by side. Large tensors are made once and overwritten: fresh ones cost more."""
+    """Rows that are solved side by side. Large tensors are made once and then overwritten, which costs less than making
+    new ones.
+    """
 
     def __init__(self, keys: KeyTensor, rows: Rows, margin: float, violation: float) -> None:
         n, width = keys.shape
@@ -131,7 +139,7 @@ class _Lanes:
         self.offset = keys.new_zeros(size)
         self.moved = keys.new_zeros(size, width)
         self.table = keys.new_zeros(size, width + places, width)
-        self.short = keys.new_zeros(size, padded)  # violation of each half-space minus what is allowed
+        self.short = keys.new_zeros(size, padded)  # violation of each half-space minus the allowed violation
         self.nearness = keys.new_zeros(size, padded)  # 1 / |n|^2; 0 for keys without a half-space
         self.multipliers = keys.new_full((size, places), torch.inf)  # infinite in an empty place, which never leaves
         self.entering = torch.full((size,), -1)
@@ -164,10 +172,10 @@ class _Lanes:
         reference = self.keys[rows.support[:, 0]]
         width = self.keys.shape[1]
         offset = self.margin + rows.logs[:, 0]
-        short = (beside(solved.base, reference) @ self.across).add_(offset[:, None])
+        short = (augmented(solved.base, reference) @ self.across).add_(offset[:, None])
         short.mul_(torch.where(short > 0, 1 - self.violation, 1.0))
         lengths = self.squares - 2 * (reference @ self.across[:-1]) + reference.square().sum(1, keepdim=True)
-        lengths -= (beside(solved.basis, reference[:, None]) @ self.across).square_().sum(1)
+        lengths -= (augmented(solved.basis, reference[:, None]) @ self.across).square_().sum(1)
         nearness = lengths.clamp_(min=_NEAREST).reciprocal_()
         nearness[:, len(self.keys) :] = 0
         rows.hide(nearness, 0.0)
@@ -180,7 +188,7 @@ class _Lanes:
         self.alive[lanes] = solved.sound
 
     def _narrow(self) -> None:
-        """Keep the lanes that still work, once no rows are left to start."""
+        """Keep only the lanes that are still working, once no rows are left to start."""
         for name, value in vars(self).items():
             if isinstance(value, Tensor) and name not in ("keys", "across", "squares", "answer", "done", "alive"):
                 setattr(self, name, value[self.alive])
@@ -214,11 +222,11 @@ class _Lanes:
         full.masked_fill_(dependent, torch.inf)
         partial, leaving = torch.where(weights > 0, self.multipliers / weights, torch.inf).min(1)
         step = torch.minimum(full, partial)
-        self.alive &= step.isfinite()  # a step without end: the row has no solution
+        self.alive &= step.isfinite()  # an unbounded step: the row has no solution
         step.masked_fill_(~self.alive, 0)
         moved = step.masked_fill(dependent, 0)[:, None] * rest
         self.moved += moved
-        self.short.addmm_(beside(moved, self.reference), self.across)
+        self.short.addmm_(augmented(moved, self.reference), self.across)
         self.multipliers.addcmul_(weights, step[:, None], value=-1)
         self.entering_multiplier += step
         across = rest / size[:, None]
@@ -237,14 +245,14 @@ class _Lanes:
         self.multipliers[drops, leaving[drops]] = torch.inf
 
     def _take_in(self, lanes: Tensor, column: Float[Tensor, "lane entry"]) -> None:
-        place = self.multipliers[lanes].argmax(1)  # an empty one
+        place = self.multipliers[lanes].argmax(1)  # an empty place
         column[lanes, self.keys.shape[1] + place] = -1
         self.multipliers[lanes, place] = self.entering_multiplier[lanes]
         self.entering[lanes] = -1
 
 
-def beside(
+def augmented(
     vectors: Float[Tensor, "*lane width"], reference: Float[Tensor, "*alike width"]
 ) -> Float[Tensor, "*lane more"]:
-    """(x, -x . k_0): times keys with a row of ones below them, -n_j . x for every key j."""
+    """Return (x, -x . k_0): multiplied by keys with a row of ones below them, it gives -n_j . x for every key j."""
     return torch.cat([vectors, -torch.linalg.vecdot(vectors, reference)[..., None]], -1)

@@ -1,16 +1,16 @@
-"""min_Z 1/2 ||sum_j F_j(Z_j) - Y||^2 + beta sum_j ||Z_j||_*, to a stated distance from the optimum.
+"""Minimise 1/2 ||sum_j F_j(Z_j) - Y||^2 + beta sum_j ||Z_j||_* over Z, to a stated distance from the optimum.
 
-F_j(Z) = Phi_j M, M being Z in another shape. The proximal step of the nuclear norm shrinks singular values, so that
-plain descent would do; acceleration, begun again whenever it points uphill, is much faster (Beck and Teboulle 2009;
-O'Donoghue and Candes, arXiv:1204.3982).
+Here F_j(Z) = Phi_j M, where M is Z reshaped (see `Problem`). The proximal step of the nuclear norm shrinks singular
+values, so plain descent would work; acceleration, restarted whenever it points uphill, is much faster (Beck and
+Teboulle 2009; O'Donoghue and Candes, arXiv:1204.3982).
 
 The certificate does not trust the solver. For any V with ||F_j^T V||_2 <= beta for all j (spectral norms), and any Z,
 
     D(V) = <V, Y> - 1/2 ||V||^2  <=  1/2 ||F Z - Y||^2 + beta sum ||Z_j||_*,
 
 because <V, F Z> <= sum ||F_j^T V||_2 ||Z_j||_* <= beta sum ||Z_j||_* and <V, Y - FZ> - 1/2||V||^2 <= 1/2 ||Y - FZ||^2.
-The residual Y - FZ, made small enough, is such a V, and at the optimum both sides are equal: their difference, the gap,
-says how far above the optimum Z can be at most.
+The residual Y - FZ, scaled down far enough, is such a V, and at the optimum both sides are equal: their difference, the
+gap, says how far above the optimum Z can be at most.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Blocks = Float[Tensor, "block row column"]
 
 @dataclass(frozen=True)
 class Solved:
-    """The blocks found, the objective, and by how much it can at most be above the optimum."""
+    """The solution, its objective, and an upper bound on the distance of that objective from the optimum."""
 
     blocks: Blocks
     objective: float
@@ -37,14 +37,17 @@ class Solved:
 
     @property
     def rank(self) -> int:
-        """Number of singular values above rounding, over all blocks: the heads that are needed."""
+        """The number of singular values above rounding level over all blocks, which is the number of heads needed."""
         values = torch.linalg.svdvals(self.blocks)
         return int((values > 1e-6 * values.max()).sum())
 
 
 @dataclass(frozen=True)
 class Problem:
-    """`features[j]` is Phi_j, `[sample, row x inner]`; Z_j `[row, inner x answer]`, read as `[row x inner, answer]`."""
+    """The data: `features[j]` is Phi_j, of shape `[sample, row x inner]`.
+
+    Z_j has the shape `[row, inner x answer]` and is reshaped to `[row x inner, answer]` to be multiplied by Phi_j.
+    """
 
     features: Float[Tensor, "block sample coordinate"]
     answers: Float[Tensor, "sample answer"]
@@ -53,7 +56,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         if self.beta <= 0:
-            raise RefusalError(f"Without a penalty the optimum is not unique and certifies nothing: beta {self.beta}.")
+            raise RefusalError(f"A penalty of {self.beta} has no unique optimum to certify: give a beta above 0.")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -72,7 +75,7 @@ class Problem:
         return float(wrong.square().sum() / 2 + self.beta * torch.linalg.svdvals(blocks).sum())
 
     def bound(self, blocks: Blocks) -> float:
-        """Return D(V) of the residual of these blocks, at the best feasible point on its ray."""
+        """Return D(V), with V the best feasible multiple of the residual of these blocks."""
         wrong = self.answers - self.predicted(blocks)
         steepest = float(torch.linalg.matrix_norm(self.adjoint(wrong), ord=2).max())
         inner, size = float((wrong * self.answers).sum()), float(wrong.square().sum())

@@ -11,10 +11,10 @@ of the z_i zeros weighs at most e2 times the smallest of |S_i| non-zeros, hence
 so e2 = min_i |S_i| / z_i * leak / (1 - leak) suffices. (Conversely, a head of that leak may have a larger e2: only the
 sum over the zeros is bounded.)
 
-Target logits. B_ij = ln(A_ij / min_i) + ln(1 / e2) + 2 delta on the support, 0 elsewhere. If every logit is within
-delta of B, ratios inside a support are wrong by at most e^(2 delta) = 1 + e1, and a zero over a non-zero is at most
-e^delta / e^(ln(1/e2) + 2 delta - delta) = e2. Both are statements about ratios of two entries of one row, so hiding
-keys with a causal mask and renormalising changes neither.
+Target logits. B_ij = ln(A_ij / a_i) + ln(1 / e2) + 2 delta on the support, with a_i the smallest entry of row i; 0
+elsewhere. If every logit is within delta of B, ratios inside a support are wrong by at most e^(2 delta) = 1 + e1, and a
+zero over a non-zero is at most e^delta / e^(ln(1/e2) + 2 delta - delta) = e2. Both are statements about ratios of two
+entries of one row, so hiding keys with a causal mask and renormalising changes neither.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class Target:
 
 
 def row_zero_ratios(pattern: Pattern, leak: float) -> Float[np.ndarray, " row"]:
-    """Return, for every row, the e2 that keeps its leak: at most 1, and 1 for a row without zeros."""
+    """Return, for every row, the e2 that keeps its leak within `leak`: at most 1, and 1 for a row without zeros."""
     zeros = np.maximum(pattern.visible - pattern.counts, 1)
     enough = np.minimum(pattern.counts / zeros * leak / (1 - leak), 1.0)
     return np.where(pattern.visible > pattern.counts, enough, 1.0)
 
 
 def target(pattern: Pattern, accuracy: Accuracy) -> Target:
-    """Return B of the theorem, with the smallest e2 of all rows; `largest` is beta, which bounds its entries."""
+    """Return the target logits B of the theorem, for the smallest e2 of all rows; `largest` is beta, which bounds B."""
     zero_ratio = float(row_zero_ratios(pattern, accuracy.leak).min())
     lowest = np.minimum.reduceat(pattern.weights, pattern.starts[:-1])
     logits = pattern.sparse()
@@ -111,7 +111,7 @@ def redraw(
     """Draw until the finished head is certified, at most `DRAWS` times; else return the draw with fewest failing rows.
 
     Finished heads have exact ratios whatever the noise, so queries may be longer than the theorem's: s times the target
-    asks for zeros of e2^s. Below the theorem's width that is what makes a draw pass: noise of a share x of the margin
+    asks for zeros of e2^s. Below the theorem's width only this makes a draw pass: noise of a share x of the margin
     leaves a margin of (1 - x) s ln(1/e2).
     """
     if width < 1:
@@ -139,7 +139,7 @@ def redraw(
     assert best is not None
     _, sharper, (queries, keys) = best
     raw = as_drawn((queries, keys), pattern, accuracy)
-    missing = ((0, 0), (0, width - queries.shape[1]))  # the columns that gaussian() leaves out, which are zero
+    missing = ((0, 0), (0, width - queries.shape[1]))  # the columns that `gaussian` leaves out, all zero
     facts = {
         "draws": draws,
         "passed": passed,

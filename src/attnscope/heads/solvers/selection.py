@@ -1,16 +1,16 @@
 """Selectors: which keys each query must score above all others, and queries and keys that do so in few dimensions.
 
-A hand-built transformer needs less than a pattern: the selected keys S of a row must lie on the same side of a gap, not
-at the same logit. A row holds when
+A hand-built transformer demands less than a pattern does: the selected keys S of a row must lie on the same side of a
+gap, but need not have equal logits. A row is fulfilled if
 
     gap_i = min over S of q_i . k_j  -  max over the rest of q_i . k_j
 
-is at least the margin. Multiplying q_i multiplies its gap, so a row can be made to hold exactly when gap_i > 0 and
-max_j |q_i . k_j| / gap_i is at most max_logit / margin; and adding one vector to all keys moves all logits of a row
-alike, so keys may be centred first. Equal rows need one query, equal columns one key: they are merged first, which is
-most of the work for selectors that compare values.
+is at least the margin. Multiplying q_i multiplies its gap, so a row can be fulfilled exactly if gap_i > 0 and max_j
+|q_i . k_j| / gap_i is at most max_logit / margin; and adding one vector to all keys moves all logits of a row alike, so
+keys may be centred first. Equal rows need one query, equal columns one key: they are merged first, which removes most
+of the work for selectors that compare values.
 
-The search goes down a smooth gap from below,
+The search minimises a height made of smooth upper bounds z_i of -gap_i,
 
     z_i = lse over the rest of s_ij  +  lse over S of -s_ij   >=  -gap_i,        height = sum of ln(1 + e^(z_i + room)),
 
@@ -34,12 +34,12 @@ from attnscope.heads.accuracy import Factors, KeyArray, QueryArray
 from attnscope.heads.head import KeyTensor, QueryTensor
 from attnscope.heads.solvers.descent import Adam
 
-ROOM = 2.0  # the smooth gap is pushed this far beyond zero before a row stops pulling
+ROOM = 2.0  # the smooth gap is pushed this far beyond zero before the gradient of a row vanishes
 AIM = 6.0  # gap for which lengths of queries and keys stay within `stretch`
 RATE = 0.1
 LOOK_EVERY = 20
 MOST_STEPS, FEWEST_STEPS = 1500, 200
-PATIENCE = 20  # looks without fewer failing rows after which a descent is given up
+PATIENCE = 20  # a descent stops after this many checks in which the number of failing rows has not fallen
 WORK = 2**31  # entries of the selector read in one descent, within the limits on steps
 START_SCALE = 3.0
 STARTS = ("ordered", "spectral", "random")
@@ -65,7 +65,7 @@ class Selection:
 
 
 def _merged(rows: Bool[np.ndarray, "row key"]) -> tuple[Bool[np.ndarray, "different key"], Int[np.ndarray, " row"]]:
-    """Return the different rows in order of first appearance, and which of them each row is."""
+    """Return the distinct rows in order of first appearance, and for each row the index of its equal among them."""
     _, first, which = np.unique(np.packbits(rows, axis=1), axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
     return rows[first[order]], np.argsort(order)[which.reshape(-1)]
@@ -97,11 +97,11 @@ def gaps(logits: Float[Tensor, "row key"], chosen: Bool[Tensor, "row key"]) -> F
 def _start(
     kind: str, chosen: Bool[np.ndarray, "row key"], width: int, rng: np.random.Generator
 ) -> tuple[QueryTensor, KeyTensor]:
-    """Return keys by kind, and every query towards the middle of its keys."""
+    """Return keys of this kind, and queries that each point to the middle of their selected keys."""
     n_keys = chosen.shape[1]
     centred = chosen - chosen.mean(1, keepdims=True)
     if kind == "ordered":
-        # With a dimension for each key the answer is known.
+        # With one dimension per key, unit vectors are an exact solution.
         keys = np.eye(n_keys, width) if width >= n_keys else _curve(n_keys, width)
     elif kind == "spectral":
         vectors = np.linalg.svd(centred, full_matrices=False)[2][:width].T * n_keys**0.5
@@ -116,7 +116,9 @@ def _start(
 
 
 def _curve(n_keys: int, width: int) -> KeyArray:
-    """cos t, sin t, cos 2t, ... once around; or cos(t/2), cos(2t/2), ..., the Chebyshev polynomials of cos(t/2)."""
+    """Return (cos t, sin t, cos 2t, ...) for even widths, and for odd ones the Chebyshev curve (cos(t/2), cos(2t/2),
+    ...).
+    """
     angle = 2 * np.pi * (np.arange(n_keys) + 0.5) / n_keys
     if width % 2:
         return np.asarray(np.cos(0.5 * angle[:, None] * np.arange(1, width + 1)))
@@ -139,7 +141,7 @@ def _descend(
         logits = queries @ keys.T
         rest, those = logits.masked_fill(selected, -torch.inf), (-logits).masked_fill(~selected, -torch.inf)
         pull = torch.sigmoid(rest.logsumexp(1) + those.logsumexp(1) + ROOM)[:, None]
-        slope = pull * (rest.softmax(1).nan_to_num(0.0) - those.softmax(1))  # a full row has no rest: pull 0
+        slope = pull * (rest.softmax(1).nan_to_num(0.0) - those.softmax(1))  # no gradient if all keys are selected
         for_queries, for_keys = slope @ keys, slope.T @ queries
         rate = RATE * min(1.0, 2 * (1 - step / steps) + 0.02)
         on_queries.step(for_queries, rate)

@@ -2,13 +2,13 @@
 
     min |q|^2   such that   k_s . q - ln A_s = c  for s in S,      k_j . q <= c - M  for visible j not in S,   c free.
 
-Taking the first support key as reference removes c: (k_s - k_0) . q = ln A_s - ln A_0 are equations E q = e, and
-(k_0 - k_j) . q >= M + ln A_0 are half-spaces. The program has a solution exactly when S is a face of the polytope of
-the visible keys. It is solved for many rows at once by the dual method of Goldfarb and Idnani (1983), with
-identity Hessian: begin at the smallest solution of the equations; take in the worst violated half-space, moving along
-the part of its normal that the active ones do not span; where a multiplier would turn negative on the way, drop that
-half-space first. |q| only grows, so it bounds the optimum from below at every step, and a step without end proves that
-the row has no solution. Each row keeps the inverse Gram matrix of its active normals, updated by rank one.
+Taking the first support key as reference removes c: (k_s - k_0) . q = ln A_s - ln A_0 are equations E q = e, and (k_0 -
+k_j) . q >= M + ln A_0 are half-spaces. The program has a solution exactly when S is a face of the polytope of the
+visible keys. It is solved for many rows at once by the dual method of Goldfarb and Idnani (1983), with identity
+Hessian: begin at the smallest solution of the equations; take in the worst violated half-space, moving along the part
+of its normal that the active ones do not span; where a multiplier would turn negative on the way, drop that half-space
+first. |q| only grows, so it bounds the optimum from below at every step, and an unbounded step proves that the row has
+no solution. Each row keeps the inverse Gram matrix of its active normals, updated by rank one.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Status = Literal["separated", "inseparable", "too long", "stopped"]
 STATUSES: tuple[Status, ...] = ("separated", "inseparable", "too long", "stopped")
 _SEPARATED, _INSEPARABLE, _TOO_LONG, _STOPPED, _RUNNING = range(5)
 
-_STATE_BYTES = 2**25  # of one batch of rows: normals and inverse Gram matrices stay in cache
-_VIOLATION = 1e-9  # of the margin: a half-space violated by less is met
-_DEPENDENT = 1e-20  # of the squared length of a normal: a rest smaller than this is rounding
+_STATE_BYTES = 2**25  # size of one batch of rows: normals and inverse Gram matrices stay in cache
+_VIOLATION = 1e-9  # a half-space violated by less than this share of the margin counts as met
+_DEPENDENT = 1e-20  # a rest below this share of a normal's squared length is rounding
 _STEPS_PER_WIDTH = 40
 
 
 @dataclass(frozen=True, eq=False)
 class Separation:
-    """Solutions row by row, and what proves them: q - base = sum of multipliers * (k_0 - k_active), projected off E.
+    """Solutions row by row, and their proof: q - base = sum of multipliers * (k_0 - k_active), projected off E.
 
     `active` holds key numbers (-1 for an empty place). `base` is the smallest query with the row's ratios.
     """
@@ -52,7 +52,9 @@ class Separation:
 
 
 def separated(pattern: Pattern, keys: KeyArray, margin: float, longest: float, advance: Advance = silent) -> Separation:
-    """Return the smallest queries with exact ratios and this margin (in logits). Queries longer than `longest` stop."""
+    """Return the smallest queries with exact ratios and this margin (in logits). A row stops if its query grows beyond
+    `longest`.
+    """
     width = keys.shape[1]
     batch = int(np.clip(_STATE_BYTES // (16 * (width + 1) ** 2), 64, 1024))
     done = []
@@ -67,7 +69,7 @@ def separated(pattern: Pattern, keys: KeyArray, margin: float, longest: float, a
 
 
 class _Batch:
-    """Rows solved in lockstep: in every step all of them move once, and finished rows leave."""
+    """Rows solved in lockstep: in every step all of them move once, and finished rows are removed."""
 
     def __init__(self, pattern: Pattern, keys: np.ndarray, rows: np.ndarray, margin: float, longest: float) -> None:
         support, weights, real = pattern.padded()
@@ -115,8 +117,8 @@ class _Batch:
         query, reference = self.query[free], self.reference[free]
         violation = query @ self.keys.T
         violation += self.hidden[free]
-        place, taken = np.nonzero(self.active[free] >= 0)
-        violation[place, self.active[free][place, taken]] = -np.inf
+        index, taken = np.nonzero(self.active[free] >= 0)
+        violation[index, self.active[free][index, taken]] = -np.inf
         worst = violation.argmax(1)
         amount = violation[np.arange(len(free)), worst] + self.offset[free] - np.einsum("rd,rd->r", query, reference)
         met = ~(amount > _VIOLATION * self.margin)
@@ -128,7 +130,7 @@ class _Batch:
         self.entering[free], self.entering_normal[free], self.entering_multiplier[free] = worst, normal, 0
 
     def _retire(self, everyone: bool = False) -> None:
-        """Store finished rows and drop them, once there are enough of them to be worth the copying."""
+        """Store and remove finished rows, once there are enough of them to justify the copying."""
         done = self.status != _RUNNING
         if not everyone and done.sum() * 8 < len(done) and not done.all():
             return
@@ -175,7 +177,9 @@ class _Batch:
         self.status[going & (np.einsum("rd,rd->r", self.query, self.query) > self.longest**2)] = _TOO_LONG
 
     def _take_in(self, rows: np.ndarray, weights: np.ndarray, size: np.ndarray) -> None:
-        """Border the inverse Gram matrix: with w the weights and s the squared rest, add (w, -1)(w, -1)^T / s."""
+        """Border the inverse Gram matrix: with w the weights and s the squared length of the rest, add (w, -1)(w, -1)^T
+        / s.
+        """
         place = (self.active[rows] < 0).argmax(1)
         border = weights[rows]
         border[np.arange(len(rows)), place] = -1
@@ -186,9 +190,7 @@ class _Batch:
         self.entering[rows] = -1
 
     def _drop(self, rows: np.ndarray, leaving: np.ndarray) -> None:
-        """Return the inverse Gram matrix without one normal: subtract g g^T / g_l, g its column, and clear the
-        place.
-        """
+        """Remove normal l from the inverse Gram matrix: subtract g g^T / g_l, g its column l, and clear the place."""
         place = leaving[rows]
         column = self.inverse[rows, :, place]
         pivot = column[np.arange(len(rows)), place]

@@ -1,4 +1,4 @@
-"""The width that the theorem of arXiv:2106.03764 asks for, by formula. The notation is that of `solvers.projection`.
+"""The width that the theorem of arXiv:2106.03764 asks for, by formula, in the notation of `solvers.projection`.
 
 With exact tails. The theorem bounds every product by its worst case, |x_i| |y_j| <= k beta, and its tail by Johnson and
 Lindenstrauss. A given pattern needs neither. With G of entries N(0, 1/d), and a, b standard normal of correlation
@@ -15,8 +15,8 @@ vanishes where q u s^2 + (2 r u + q) s - t = 0, so with c = 2 r u + q the best s
 (For r = -1 and t >= 1 there is none: the mean of -a^2 is never above 0, and I is infinite.)
 
 All logits are within delta of their target unless one of the pairs fails with t_ij = delta / (|x_i| |y_j|). The width
-is the least d for which the sum of these probabilities over all pairs is at most 1/2. Same promise, same construction,
-no constant lost: only the union over pairs is not exact to first order in the exponent.
+is the least d for which the sum of these probabilities over all pairs is at most 1/2. The promise and the construction
+are the same, and no constant is lost: only the union over pairs is not exact to first order in the exponent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from jaxtyping import Float
 
 
 class Theorem(NamedTuple):
-    """At `width` one draw succeeds with this probability, so at most this many draws are expected."""
+    """The width, the probability that one draw succeeds at it, and the largest expected number of draws."""
 
     width: int
     success_at_least: float = 0.5
@@ -50,14 +50,16 @@ def theorem_width(n: int, k: float | int, spread: float, ratio_error: float, zer
 
 
 def theorem_width_rows(n: int, k: float | int, spread: float, ratio_error: float, zero_ratio: float) -> Theorem:
-    """Width for Q = B G, K = G: x_i = B_i, y_j = e_j, so |x_i| |y_j| <= sqrt(k) beta and columns may be full."""
+    """Return the width for queries B G and keys G: x_i = B_i, y_j = e_j, so |x_i| |y_j| <= sqrt(k) beta for any
+    columns.
+    """
     return _width(math.sqrt(k), n * n, spread, ratio_error, zero_ratio)
 
 
 def _width(norm_over_beta: float, pairs: int, spread: float, ratio_error: float, zero_ratio: float) -> Theorem:
     delta = math.log1p(ratio_error) / 2
     beta = math.log(spread / zero_ratio) + 2 * delta
-    # Norms far below the bound could make t large; JL says nothing beyond its maximum of t^2 - t^3 at t = 2/3.
+    # Norms far below the bound could make t large; the JL bound is useless beyond the maximum of t^2 - t^3 at t = 2/3.
     t = min(delta / (norm_over_beta * beta), 2 / 3)
     return Theorem(math.ceil(4 * math.log(8 * pairs) / (t**2 - t**3)))
 
@@ -67,7 +69,7 @@ WIDEST = 2**40
 
 
 def rate(r: Float[np.ndarray, "*shape"], t: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-    """I_r(t) for |r| <= 1 and t > 0."""
+    """Return I_r(t) for |r| <= 1 and t > 0."""
     u, q = r + t, np.maximum(1 - r * r, 0.0)
     c = 2 * r * u + q
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -96,7 +98,7 @@ def exact_tail_width(queries: Float[np.ndarray, "row rank"], keys: Float[np.ndar
 def _rates(
     queries: Float[np.ndarray, "some_rows rank"], keys: Float[np.ndarray, "key rank"], delta: float
 ) -> Float[np.ndarray, " finite"]:
-    """Return both tails of every pair. Products with 0 are exact and have none."""
+    """Return the rates I of both tails of every pair. Products with a zero vector are exact and have no rate."""
     size = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(keys, axis=1)
     there = size > 0
     r, t = np.clip((queries @ keys.T)[there] / size[there], -1.0, 1.0), delta / size[there]

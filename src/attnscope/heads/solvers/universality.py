@@ -1,7 +1,7 @@
-"""Universal keys, proved: what the worst of all rows of up to k keys needs on the moment curve.
+"""A proof that keys on the moment curve serve every row of up to k keys, by bounds for the worst row.
 
-Trying cannot show that keys serve all patterns. On the moment curve there is a bound: the keys are evenly spaced on a
-circle, so how near a key can come to a support is known without looking at one support.
+No number of trials can show that keys serve all patterns. On the moment curve there is a bound: the keys are evenly
+spaced on a circle, so it is known how near a key can come to any support.
 
 The query. Let S be the s <= k keys of a row at angles t_i and F(t) = prod over i in S of 4 sin^2((t - t_i) / 2): zero
 on S, above zero on all other keys, a trigonometric polynomial of degree s. Let L_j(t) be the same product without j
@@ -10,10 +10,9 @@ row), between -rho = -ln(spread) and 0, take
 
     s(t) = -b F(t) + sum_j r_j L_j(t).
 
-On S this is r_j: ratios are exact. Beside S it is at most -b F(t), since no r_j is above and no L_j below 0. Its degree
+On S this is r_j: ratios are exact. Off S it is at most -b F(t), since no r_j is above 0 and no L_j below 0. Its degree
 fits width 2k, and softmax does not see its constant term, which the keys lack. (`moment_curve` has simple zeros on
-neighbours and smaller logits; this query is made for statements about all supports at once.) Causal masks only hide
-keys beside S.
+neighbours and smaller logits; this query is chosen for the proof over all supports.) Causal masks only hide keys off S.
 
 The gap. Indices on a circle: at most two keys are at each distance from a key. If the nearest key of S is m steps from
 t, the i-th nearest is m - 1 + ceil(i / 2) steps or more, so that, with w_x = 4 sin^2(pi min(x, n/2) / n),
@@ -21,13 +20,13 @@ t, the i-th nearest is m - 1 + ceil(i / 2) steps or more, so that, with w_x = 4 
     F(t)  >=  G(m) = prod_{i=1..s} w_(m - 1 + ceil(i/2)),
     prod over i in S, i != j of 4 sin^2((t_j - t_i) / 2)  >=  M = prod_{i=1..s-1} w_ceil(i/2),
 
-the first for t beside S, the second for j in S. There are at most 2s keys with their nearest at m steps and n - s in
-all, and G rises with m. So sum over t beside S of exp(-b F(t)) <= Z(b), the sum of exp(-b G(m)) with 2s keys at m = 1,
-2s at m = 2, and so on until n - s are placed.
+the first for t off S, the second for j in S. There are at most 2s keys with their nearest at m steps and n - s in all,
+and G rises with m. So sum over t off S of exp(-b F(t)) <= Z(b), the sum of exp(-b G(m)) with 2s keys at m = 1, 2s at m
+= 2, and so on until n - s are placed.
 
-The size. Of a polynomial sum a_h e^(iht), harmonic h > 0 stands in two coordinates of the query, which are 2 |a_h|
-long, against cos ht and sin ht of the key, which are 1 long. So N = sum over h != 0 of |a_h| bounds sum_c |q_c k_c|. F
-is prod (w - u_i)^2 up to a factor of modulus 1, w = e^(it) and u_i on the unit circle, so |a_h| <= C(2s, s + h), and
+The size. In a polynomial sum a_h e^(iht), harmonic h > 0 takes two coordinates of the query, of length 2 |a_h|, against
+cos ht and sin ht of the key, of length 1. So N = sum over h != 0 of |a_h| bounds sum_c |q_c k_c|. F is prod (w - u_i)^2
+up to a factor of modulus 1, w = e^(it) and u_i on the unit circle, so |a_h| <= C(2s, s + h), and
 
     N(F) <= 4^s - C(2s, s),    N(sum r_j L_j) <= rho (s - 1) (4^(s-1) - C(2s-2, s-1)) / M,    N = b N(F) + the latter,
 
@@ -35,7 +34,7 @@ one of the r_j being 0.
 
 What is stored. v is the unit roundoff of the precision (2^-24 more in half precision, which torch reaches by way of
 float32), `tiny` its smallest number. Keys are off by v times themselves, 2^-48 and tiny; queries by v times themselves
-and tiny, and by C, what computing a_h in float64 costs: u_i is right to 2^-48, a step of the product multiplies
+and tiny, and by C, the error of computing a_h in float64: u_i is right to 2^-48, a step of the product multiplies
 three terms and adds them, and r_j is off by 2^-52 however small it is, so with all harmonics counted
 C <= 2^-46 s (b 4^s + (rho + 1) (s - 1) 4^(s-1) / M). Hence every stored logit is within
 
@@ -43,14 +42,14 @@ C <= 2^-46 s (b 4^s + (rho + 1) (s - 1) 4^(s-1) / M). Hence every stored logit i
 
 of s(t) less the constant, the last term for the float64 of the certificate itself, and the certificate's own allowance
 for sums (`heads.certificate`, (1); (2) is never more) is at most E1 = (gamma_(d+1)(u) + gamma_(d+1)(2^-53)) N', where
-N' = 1.0001 (1 + v)^2 (N + C) + sqrt(d) tiny bounds sum |q_c k_c| of what is stored. The scale's rounding costs u times
-the distance from the peak. So the certificate finds at most
+N' = 1.0001 (1 + v)^2 (N + C) + sqrt(d) tiny bounds sum |q_c k_c| of the stored numbers. The scale's rounding costs u
+times the distance from the peak. So the certificate finds at most
 
     ln(1 + ratio error)  <=  2 E0 + 2 E1 + 2 u (rho + 2 E0)                                 (0 for a row of one key)
     ln(leak / (1 - leak))  <=  ln Z(b (1 - u)) + 2 E0 (1 + u) + 2 E1,
 
-the latter because the stored peak is at most E0 below 0, and its own term is exp(-E1). b is the smallest that brings
-the leak to what was asked. Nothing here depends on S, so this holds for all supports; and b depends on s alone. QED
+the latter because the stored peak is at most E0 below 0, and its own term is exp(-E1). b is the smallest that meets the
+required leak. Nothing here depends on S, so this holds for all supports; and b depends on s alone. QED
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ from attnscope.heads.head import Head
 from attnscope.heads.pattern import Pattern
 
 HALVINGS = 80
-MORE = 1 + 1e-5  # pays for products of errors in the certificate
+MORE = 1 + 1e-5  # covers products of errors in the certificate
 
 
 def curve(n_keys: int, width: int) -> KeyArray:
@@ -91,7 +90,7 @@ def universality(n: int, k: int, spread: float, accuracy: Accuracy, width: int |
     largest = min(k, n)
     d = 2 * largest if width is None else width
     if k < 1 or n < 1 or not 1 <= spread < math.inf:
-        raise RefusalError("Rows hold at least 1 of at least 1 key, and weights a factor of 1 or more: ask for those.")
+        raise RefusalError("Universality needs k >= 1, n >= 1 and a finite spread >= 1: give such numbers.")
     if d < 2 * largest:
         raise RefusalError(f"The curve serves all rows of {largest} keys from width {2 * largest} on: ask for that.")
     sizes = tuple(_worst(n, size, math.log(spread), d, accuracy) for size in range(1, largest + 1))
@@ -101,7 +100,7 @@ def universality(n: int, k: int, spread: float, accuracy: Accuracy, width: int |
 
 
 def universality_of(keys: torch.Tensor, k: int, spread: float, accuracy: Accuracy) -> Universality | None:
-    """Return the same for stored keys; None if they are not the curve's, to the bit, or too narrow."""
+    """Return the bounds for stored keys; None if they are too narrow or not exactly the keys of the curve."""
     n, width = keys.shape
     stored = torch.from_numpy(curve(n, width)).to(getattr(torch, accuracy.dtype))
     if width < 2 * min(k, n) or keys.dtype != stored.dtype or not torch.equal(keys, stored):
@@ -125,7 +124,7 @@ def universal_head(pattern: Pattern, proof: Universality) -> Head:
 
 
 def queries_of_proof(pattern: Pattern, proof: Universality) -> Float[np.ndarray, "row width"]:
-    """Return the coefficients of s(t) for every row, before they carry sqrt(width) and are stored."""
+    """Return the coefficients of s(t) for every row, before they are multiplied by sqrt(width) and stored."""
     answer = np.zeros((pattern.n, proof.d))
     for worst in proof.sizes:
         rows = np.flatnonzero(pattern.counts == worst.size)
@@ -145,7 +144,7 @@ def queries_of_proof(pattern: Pattern, proof: Universality) -> Float[np.ndarray,
 
 
 def _product(keys: Int[np.ndarray, "row some"], n: int) -> Complex[np.ndarray, "row harmonic"]:
-    """Return the coefficients of e^(iht), h from -some to some, of the product of 4 sin^2((t - a) / 2) over keys at a.
+    """Return the coefficients of e^(iht), h = -s to s, of the product of 4 sin^2((t - a) / 2) over s keys at angles a.
 
     One factor is 2 - e^(i(t - a)) - e^(-i(t - a)).
     """
@@ -192,29 +191,29 @@ def _worst(n: int, size: int, rho: float, d: int, accuracy: Accuracy) -> WorstSu
     return errors(_sharpness(lambda b: errors(b).leak, accuracy.leak * ROOM, gaps))
 
 
-def _sharpness(leak: Callable[[float], float], asked: float, gaps: Float[np.ndarray, " step"]) -> float:
-    """Return the smallest b with this leak or less, or the b of the smallest leak: ln of its odds is convex in b."""
+def _sharpness(leak: Callable[[float], float], limit: float, gaps: Float[np.ndarray, " step"]) -> float:
+    """Return the smallest b with a leak of at most `limit`, else the b of least leak; its log-odds are convex in b."""
     if not len(gaps):
         return 0.0
     low, high = 0.0, 1.0 / float(gaps[0])
-    while leak(high) > asked and leak(2 * high) < leak(high):
+    while leak(high) > limit and leak(2 * high) < leak(high):
         low, high = high, 2 * high
-    if leak(high) > asked:  # the lowest point is passed: the leak is out of reach here
+    if leak(high) > limit:  # the minimum is passed: this leak cannot be reached by doubling b
         low, high = low / 2, 2 * high
         for _ in range(HALVINGS):
             left, right = low + (high - low) / 3, high - (high - low) / 3
             low, high = (low, right) if leak(left) <= leak(right) else (left, high)
-        if leak(high) > asked:
+        if leak(high) > limit:
             return high
         low = 0.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (low, middle) if leak(middle) <= asked else (middle, high)
+        low, high = (low, middle) if leak(middle) <= limit else (middle, high)
     return high
 
 
 def _rounding(dtype: Dtype, d: int) -> Callable[[float, float], tuple[float, float]]:
-    """Return E0 and E1 of the derivation, from N and C."""
+    """Return the function that computes E0 and E1 of the derivation from N and C."""
     info = torch.finfo(getattr(torch, dtype))
     v = info.eps / 2 + (2.0**-24 if dtype in ("bfloat16", "float16") else 0.0)
     tiny, root = info.smallest_normal * info.eps, math.sqrt(d)
@@ -229,12 +228,12 @@ def _rounding(dtype: Dtype, d: int) -> Callable[[float, float], tuple[float, flo
 
 
 def _harmonics(size: int) -> float:
-    """Return 4^s - C(2s, s)."""
+    """Return 4^s - C(2s, s), the bound on N(F) in the derivation."""
     return 4.0**size - math.comb(2 * size, size)
 
 
 def _log_sum(b: float, gaps: Float[np.ndarray, " step"], counts: Int[np.ndarray, " step"]) -> float:
-    """Return ln Z(b); ln 0 if there is no key beside the support."""
+    """Return ln Z(b); ln 0 if there is no key off the support."""
     if not len(gaps):
         return -math.inf
     return float(-b * gaps[0] + math.log(float((counts * np.exp(-b * (gaps - gaps[0]))).sum())))

@@ -1,1 +1,1 @@
-"""Where things are in a model, found by running it, not by name tables."""
+"""Find the stacks, blocks, attention calls and projections of a model by running it, without tables of names."""

@@ -1,16 +1,15 @@
-"""Where things are in a model, found by running it once on a few tokens: no table of architectures, no names.
+"""Find the parts of a model by running it on a few tokens, without a table of architectures or names.
 
     found = anatomy(model)                  # or anatomy(model, example_inputs=batch) for models of your own
     print(found)
 
-`Anatomy` says which attention calls happen, in which block of which stack, how they can be seen (the route), where the
-residual stream enters and leaves every block and can be read between attention and MLP, where norms stand, and which
-parameters project queries, keys, values and outputs.
+An `Anatomy` lists every attention call with its stack, its block, the route by which it is observed, and the parameters
+of its projections. For every block it says where the residual stream enters, leaves, and can be read between attention
+and MLP, and where the norms are.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -21,12 +20,17 @@ from attnscope.core.words import blocks as blocks_in_words
 from attnscope.hf.anatomy.call_log import ATTENTION, CallLog, configured_kinds, log_calls
 from attnscope.hf.anatomy.dissect import Dissected, dissect
 from attnscope.hf.anatomy.example import Batch, cut_down, example_batch, few_rows, rows_of, same_chance
-from attnscope.hf.anatomy.expected import refuse_mixed_rows, refuse_without_attention, what_does_not_add_up
+from attnscope.hf.anatomy.expected import (
+    refuse_equal_lengths,
+    refuse_mixed_rows,
+    refuse_without_attention,
+    what_does_not_add_up,
+)
 from attnscope.hf.anatomy.lineage import own_streams
 from attnscope.hf.anatomy.parameters import settled
 from attnscope.hf.anatomy.projections import Projections, reading
 from attnscope.hf.anatomy.recording import Location
-from attnscope.hf.anatomy.stacks import PlacedCall, Placement, place
+from attnscope.hf.anatomy.stacks import PlacedCall, Placement, place_calls
 from attnscope.hf.anatomy.writes import Writes
 from attnscope.hf.intercepting.owners import Slot
 from attnscope.hf.intercepting.restoring import (
@@ -40,7 +44,7 @@ from attnscope.hf.intercepting.wrappers import refuse_compiled
 
 @dataclass(frozen=True)
 class Site:
-    """One attention call of a forward pass: the `nth` that the module at `path` makes."""
+    """One attention call of a forward pass: the `nth` call that the module at `path` makes."""
 
     path: str
     nth: int
@@ -48,7 +52,7 @@ class Site:
     layer: int
     site: str  # "self", "cross", or "uneven": self-attention with pooled tokens on one side
     route: str  # "interface", "sdpa", "softmax" or "pieces"
-    rebuilt: bool  # the pattern follows from queries and keys; otherwise the model's own map is passed on
+    rebuilt: bool  # whether the pattern is computed from queries and keys, or the model's own pattern is used
     heads: int
     kv_heads: int
     dim: int
@@ -59,22 +63,22 @@ class Site:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """Stack, site and block, as frames have them."""
+        """Stack, site and block: the key of its frames."""
         return self.stack, self.site, self.layer
 
 
 @dataclass(frozen=True)
 class Block:
-    """One block of a stack: the `nth` call of the module at `path`, and where the stream is in it."""
+    """One block of a stack: the `nth` call of the module at `path`, and where to read its stream."""
 
     path: str
     nth: int
     layer: int
     enters: Slot
     leaves: Slot
-    overwrites: bool  # changes the stream it is given in place
+    overwrites: bool  # whether it changes its input stream in place
     writes: Writes
-    kind: str = ATTENTION  # or what it has instead: "Mamba", "linear attention", "MLP"
+    kind: str = ATTENTION  # or what replaces attention: "Mamba", "linear attention", "MLP"
 
     @property
     def attends(self) -> bool:
@@ -82,9 +86,7 @@ class Block:
 
     @property
     def attention_writes(self) -> set[Location]:
-        """The writes of attention (or of its replacement): those before `middle`; in a parallel block, `middle`
-        itself.
-        """
+        """The writes of attention (or of its replacement): those before `middle`, or `middle` in a parallel block."""
         writes = self.writes
         if self.kind == "MLP":
             return set()
@@ -98,41 +100,41 @@ class Block:
 
 @dataclass(frozen=True)
 class Stack:
-    """Blocks that pass one stream on; `mask` names the model's argument that marks padding."""
+    """A list of blocks that share a residual stream. `mask` is the name of the model's argument that marks padding."""
 
     name: str
     blocks: tuple[Block, ...]
     width: int
     sequence_first: bool
     mask: str | None
-    chained: bool  # what leaves a block is what enters the next
+    chained: bool  # whether the output of every block is the input of the next
 
     @property
     def calls(self) -> dict[tuple[str, int], Block]:
-        """Blocks by path and number of the call."""
+        """The blocks, keyed by path and call number."""
         return {(block.path, block.nth): block for block in self.blocks}
 
     def turned(self, stream: Tensor) -> Tensor:
-        """Return a stream with its batch first, or one with its batch first as the model has it."""
+        """Swap the axes of batch and tokens if the model has tokens first. A second call undoes the first."""
         return stream.transpose(0, 1) if self.sequence_first else stream
 
 
 @dataclass(frozen=True)
 class Anatomy:
-    """What a probe run found. Holds paths and numbers, no tensors."""
+    """The parts of a model, as paths and numbers. Holds no tensors."""
 
     model_class: str
     sites: tuple[Site, ...]
     stacks: tuple[Stack, ...]
     fast_path: bool
-    notes: tuple[str, ...] = ()  # attention that is not seen, numbers that do not add up
+    notes: tuple[str, ...] = ()  # notes on attention that is not observed, and on mismatches with the configuration
 
     @property
     def routes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(site.route for site in self.sites))
 
     def without_stream(self, stack: str) -> tuple[int, ...]:
-        """Return attending blocks whose stream is not read, because it changes its shape or is not a row of tokens."""
+        """Return the attending blocks whose stream cannot be read: it changes shape, or has no axis of tokens."""
         blocks = {block.layer for each in self.stacks if each.name == stack for block in each.blocks}
         return tuple(sorted({site.layer for site in self.sites if site.stack == stack} - blocks))
 
@@ -140,13 +142,13 @@ class Anatomy:
         return next((s for s in self.stacks if s.name == name), None)
 
     def self_attention(self, stack: str | None = None) -> list[Site]:
-        """Return the self-attention of one stack, in order of blocks; `stack` may be None if there is one only."""
+        """Return the self-attention of one stack, in order of blocks; `stack` may be None if there is only one."""
         sites = sorted((s for s in self.sites if s.site == "self"), key=lambda s: (s.layer, s.nth))
         if not sites:
-            raise RefusalError(f"{self.model_class} has no self-attention: choose a model that has.")
+            raise RefusalError(f"{self.model_class} has no self-attention: choose another model.")
         stacks = list(dict.fromkeys(site.stack for site in self.sites if site.site == "self"))
         if stack is None and len(stacks) > 1:
-            raise RefusalError(f"{self.model_class} has the stacks {', '.join(stacks)}: say which one with stack=.")
+            raise RefusalError(f"{self.model_class} has the stacks {', '.join(stacks)}: choose one with `stack=`.")
         if stack is not None and stack not in stacks:
             raise RefusalError(
                 f"{self.model_class} has no stack '{stack}' with self-attention.{nearest(stack, stacks)}"
@@ -186,7 +188,7 @@ class Anatomy:
 
 
 def anatomy(model: nn.Module, example_inputs: Batch | None = None) -> Anatomy:
-    """Probe a model. `example_inputs` is any batch it can run on; transformers models do not need it."""
+    """Probe a model. `example_inputs` is any batch it can run on; most transformers models do not need it."""
     refuse_compiled(model)
     with keeping_its_modules(model), evaluating(model), same_chance(model), without_gradients():
         batch, log = _on_a_small_batch(model, example_inputs)
@@ -195,8 +197,8 @@ def anatomy(model: nn.Module, example_inputs: Batch | None = None) -> Anatomy:
         attention = tuple(seen.looking(own[n]) if n in own else seen for n, seen in enumerate(log.attention))
         log = replace(log, attention=attention)
         if len(own) < len(log.attention):
-            _refuse_equal_lengths(model, log)
-        placement = place(log, configured_kinds(getattr(model, "config", None)))
+            refuse_equal_lengths(model, log)
+        placement = place_calls(log, configured_kinds(getattr(model, "config", None)))
         placed = placement.sites
         refuse_mixed_rows(model, batch, log, placed)
         dissected = dissect(model, batch, placement, log.fast_path)
@@ -210,12 +212,12 @@ def anatomy(model: nn.Module, example_inputs: Batch | None = None) -> Anatomy:
     )
 
 
-def _on_a_small_batch(model: nn.Module, given: Batch | None) -> tuple[Batch, CallLog]:
-    """Log a run on an example, on a few tokens of the caller's batch, or on the whole of it if nothing smaller runs.
+def _on_a_small_batch(model: nn.Module, example_inputs: Batch | None) -> tuple[Batch, CallLog]:
+    """Log a run on a generated batch or on a small part of the caller's batch, or on all of it if no part runs.
 
-    Pictures have their places among the tokens, boxes their words, and some models need a certain length.
+    Some models cannot run on a part: pictures and boxes belong to certain tokens, or a minimum length is needed.
     """
-    if given is None:
+    if example_inputs is None:
         batch = example_batch(model)
         try:
             return batch, log_calls(model, batch)
@@ -224,10 +226,10 @@ def _on_a_small_batch(model: nn.Module, given: Batch | None) -> tuple[Batch, Cal
         except Exception as error:
             raise RefusalError(
                 f"{type(model).__name__} does not run on the probe input that was made for it ({error}): "
-                "pass example_inputs, a small batch it can run on."
+                "pass `example_inputs=`, a small batch that it can run on."
             ) from error
     for smaller in (cut_down, few_rows):
-        part = smaller(model, given)
+        part = smaller(model, example_inputs)
         try:
             with keeping_its_modules(model):
                 return part, log_calls(model, part)
@@ -235,26 +237,15 @@ def _on_a_small_batch(model: nn.Module, given: Batch | None) -> tuple[Batch, Cal
             continue
         except RefusalError:
             raise
-        except Exception:  # a model may fail in any way on half a batch
+        except Exception:  # a model may raise any error on part of a batch
             continue
-    return given, log_calls(model, given)
-
-
-def _refuse_equal_lengths(model: nn.Module, log: CallLog) -> None:
-    """Refuse equal lengths if only lengths can distinguish cross-attention from self-attention."""
-    two = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
-    takes_both = two and "decoder_input_ids" in inspect.signature(model.forward).parameters
-    if takes_both and not any(seen.crossing for seen in log.attention):
-        raise RefusalError(
-            f"The encoder and the decoder of {type(model).__name__} read equally many tokens of the example inputs, so "
-            "cross-attention cannot be told apart: give decoder_input_ids of another length."
-        )
+    return example_inputs, log_calls(model, example_inputs)
 
 
 def _site(model: nn.Module, mine: PlacedCall, placed: tuple[PlacedCall, ...], projections: Projections) -> Site:
     seen, keys_from = mine.seen, mine.stack
     width = key_width = None if mine.block is None else mine.block.shape[2]
-    if seen.crossing:  # the keys are tokens of the stack that has as many
+    if seen.crossing:  # find the stack of the keys by its number of tokens
         others = (p.stack for p in placed if p.stack != mine.stack and p.seen.queries == seen.keys)
         keys_from = next(others, "memory")
         widths = [p.block.shape[2] for p in placed if p.stack == keys_from and p.block is not None]
@@ -292,7 +283,7 @@ def _stacks(placement: Placement, batch: Batch, dissected: Dissected) -> tuple[S
 
 
 def _mask_argument(stack: str, tokens: int, batch: Batch) -> str | None:
-    """Return the argument that marks padding for a stack: the probe's mask with as many tokens as the stack."""
+    """Return the name of the argument that marks padding for a stack: a mask with as many tokens as the stack."""
     if not isinstance(batch, Mapping):
         return None
     fitting = [n for n, v in batch.items() if marks_padding(n, v) and v.shape[1] == tokens]
@@ -300,5 +291,5 @@ def _mask_argument(stack: str, tokens: int, batch: Batch) -> str | None:
 
 
 def marks_padding(name: str, value: object) -> bool:
-    """Return whether an argument of a model says which tokens are padding."""
+    """Return whether an argument of a model marks padding tokens."""
     return name.endswith(("attention_mask", "padding_mask")) and isinstance(value, Tensor) and value.ndim == 2

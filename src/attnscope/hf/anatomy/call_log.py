@@ -1,7 +1,7 @@
-"""One probe run that notes which modules run inside which, and where attention happens. No tensor outlives it.
+"""A probe run that logs the nesting of module calls and every attention call. It keeps no tensors.
 
-Two routes watch at once: the registry of transformers, and torch functions. Every attention call is tied to the module
-that made it (its owner) and to the chain of module calls around it, from which blocks are found later.
+Attention is observed in two ways at once: in the registry of transformers, and in torch functions. Every attention call
+is logged with the module that made it (its owner) and the module calls around it, from which blocks are found later.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ class ModuleCall:
     path: str
     nth: int
     class_name: str
-    around: int | None  # number of the module call it happened in
+    around: int | None  # number of the enclosing module call
     listed: bool  # an element of a ModuleList, ModuleDict or Sequential
-    takes: Shapes  # floating inputs, by slot
+    takes: Shapes  # shapes of the floating-point inputs, by slot
     gives: Shapes = ()
     overwrites: bool = False  # changes its first input in place
 
 
 @dataclass(frozen=True)
 class LoggedAttention:
-    """One attention call: owner, place in the run, and all sizes."""
+    """One attention call: its owner, the module calls around it, and all sizes."""
 
     owner: str
     nth: int  # counts the attention calls of this owner within the run
     inside: tuple[int, ...]  # numbers of the module calls around it, outermost first
     route: str
-    rebuilt: bool  # the pattern follows from queries and keys; otherwise the model's own map is used
+    rebuilt: bool  # whether the pattern is computed from queries and keys, or the model's own pattern is used
     batch: int
     heads: int
     kv_heads: int
@@ -65,7 +65,7 @@ class LoggedAttention:
         return self.site == "cross"
 
     def looking(self, at_itself: bool) -> LoggedAttention:
-        """Return the same call, now that it is known whether it looks at its own stream."""
+        """Return the same call with its site: `at_itself` says whether its values come from its own stream."""
         own = "self" if self.queries == self.keys else "uneven"
         return replace(self, site=own if at_itself else "cross")
 
@@ -74,8 +74,8 @@ class LoggedAttention:
 class CallLog:
     calls: tuple[ModuleCall, ...]
     attention: tuple[LoggedAttention, ...]
-    fast_path: bool  # the model has fused encoder layers of torch, which are switched off while watching
-    loose: tuple[tuple[int, ...], ...] = ()  # module calls around softmaxes that multiplied no values in sight
+    fast_path: bool  # whether the model has torch's fused encoder path, which is switched off while observing
+    loose: tuple[tuple[int, ...], ...] = ()  # module calls around softmaxes that were not seen to multiply values
 
     def around(self, number: int) -> Iterator[int]:
         """Yield a module call and the calls that contain it, innermost first."""
@@ -128,13 +128,16 @@ class _Logger(ProbeObserver[_Call]):
         rebuilt = follows_from_queries_and_keys(observed)
         if rebuilt is None:
             raise RefusalError(
-                f"{self.model_class} computes attention in {self.paths[module]} in a way that follows "
-                "neither from its queries and keys nor from the map it returns: it cannot be measured."
+                f"The attention of {self.model_class} in {self.paths[module]} follows neither from its queries and "
+                "keys nor from the pattern it returns, so it cannot be measured: choose another model."
             )
         self._note(self.paths[module], observed, rebuilt)
 
     def _batch_of(self, queries: int) -> int | None:
-        """Return the batch size where heads may be merged into it: the other axis of an input of those tokens."""
+        """Return the batch size, from an input of an enclosing module that has `queries` tokens.
+
+        In the attention call itself, heads may be merged into the batch axis.
+        """
         for opened in reversed(self.open):
             for _, shape in self.calls[opened.number].takes:
                 if len(shape) == 3 and queries in shape[:2]:
@@ -160,22 +163,22 @@ class _Logger(ProbeObserver[_Call]):
                 dim=dim,
                 value_dim=observed.value.shape[3],
                 causal=scores.causal or _looks_back(scores.pattern),
-                site="self" if queries == keys else "cross",  # until more is known
+                site="self" if queries == keys else "cross",  # a first guess
             )
         )
         self.attended[owner] += 1
 
 
 def log_calls(model: nn.Module, batch: Batch) -> CallLog:
-    """Run the model once on a small batch and note every module call and every attention call."""
+    """Run the model once on a small batch and log every module call and every attention call."""
     logger = _Logger(model)
     watch = probe_run(model, batch, logger)
     if watch.lost:
         path = logger.calls[watch.lost[0][-1]].path
         raise RefusalError(
-            f"{logger.model_class} mixes values in {path} in a way that is not understood (blocks of keys, or an "
-            "axis order of its own): part of its attention would be missing, so it is not measured at all. A model of "
-            "the same kind with full softmax attention can be measured."
+            f"{logger.model_class} mixes values in {path} in a way that is not supported (blocks of keys, or an "
+            "unusual order of axes), so part of its attention would be missing: choose a model of the same kind with "
+            "full softmax attention."
         )
     fast_path = any(isinstance(module, nn.MultiheadAttention) for module in logger.paths)
     loose = (Counter(watch.begun) - Counter(watch.used)).elements()
@@ -191,29 +194,29 @@ def _version(tensor: Tensor | None) -> int:
 
 
 def _looks_back(pattern: Tensor | None) -> bool:
-    """Return whether a map that the model made puts no weight at all on later keys."""
+    """Return whether a pattern that the model made has no weight on later keys."""
     if pattern is None or pattern.shape[2] != pattern.shape[3] or pattern.shape[2] == 1:
         return False
     return not bool(pattern.triu(1).any())
 
 
 def follows_from_queries_and_keys(observed: ObservedCall) -> bool | None:
-    """Return whether the pattern can be rebuilt; False if only the model's own map gives its values, None if neither.
+    """Return whether the pattern can be computed from queries and keys.
 
-    A fused kernel does what its arguments say. A written-out function may do anything, and may return maps from before
-    its last step: the one of the two that gives the mixed values is right.
+    Return False if only the model's own pattern gives the mixed values, and None if neither does. A fused kernel does
+    what its arguments say. A written-out function may do anything, and may return a pattern from before its last step.
     """
     scores, mixed = observed.scores, observed.mixed.double()
     if scores.pattern is None:
         return True
     if observed.holds is not None:
-        return False  # an installed variant, whose report cannot be rebuilt
+        return False  # an installed variant, which reports its own pattern
     made = {
         pattern is None: dense_mixed(replace(scores, pattern=pattern), observed.value)
         for pattern in (None, scores.pattern)
     }
     apart = {rebuilt: (own - mixed).abs().max() for rebuilt, own in made.items() if own.shape == mixed.shape}
-    # Models may take their softmax in float32 whatever they compute in: allowed if nothing comes nearer.
+    # A model may compute its softmax in float32 whatever its dtype, so try that tolerance second.
     for dtype in (observed.mixed.dtype, torch.float32):
         allowed = 64 * torch.finfo(dtype).eps * observed.value.double().abs().max()
         for rebuilt, difference in apart.items():
@@ -224,7 +227,7 @@ def follows_from_queries_and_keys(observed: ObservedCall) -> bool | None:
 
 ATTENTION = "attention"
 UNSEEN = "attention that is not seen"
-_KINDS: tuple[tuple[str, str], ...] = (  # the first that fits a class inside the block
+_KINDS: tuple[tuple[str, str], ...] = (  # the first pattern that matches a class inside the block decides
     ("mamba|ssm|statespace", "Mamba"),
     ("deltanet|deltaattention|lightningattention|linearatt|retention|rwkv|gatedlinear", "linear attention"),
     ("recurrent|rglru|lstm|gru", "recurrent"),
@@ -235,9 +238,9 @@ _ATTENDS = re.compile(r"attention|attn", re.IGNORECASE)
 
 
 def kind_of(log: CallLog, number: int, configured: str | None = None) -> str:
-    """Name what a block without softmax attention does, by the classes that ran inside it, for pages and sentences.
+    """Return the kind of a block without softmax attention in words, from the classes that ran inside it.
 
-    `configured` is the configuration's word for it. No statistic depends on this.
+    `configured` is the word in the configuration for this block. The result is only shown; no statistic depends on it.
     """
     inside = [log.calls[other] for other in log.within(number)]
     classes = [call.class_name.lower() for call in inside]
@@ -253,7 +256,7 @@ def kind_of(log: CallLog, number: int, configured: str | None = None) -> str:
 
 
 def configured_kinds(config: object) -> tuple[str, ...]:
-    """Return the configuration's word for each block, if it has such a list."""
+    """Return the configuration's list of kinds of blocks, or ()."""
     for name in ("layers_block_type", "layer_types", "block_types"):
         kinds = getattr(config, name, None)
         if isinstance(kinds, (list, tuple)) and all(isinstance(kind, str) for kind in kinds):
@@ -262,7 +265,8 @@ def configured_kinds(config: object) -> tuple[str, ...]:
 
 
 def unseen_attention(log: CallLog, number: int | None = None) -> tuple[str, ...]:
-    """Return classes named attention that ran without attention being seen, in one block or in the whole run."""
+    """Return the names of classes called attention that ran without an observed attention call, in one block or in the
+    whole run."""
     calls = range(len(log.calls)) if number is None else log.within(number)
     seen = {inside for attention in log.attention for inside in attention.inside}
     holding = {call.around for call in log.calls}

@@ -1,7 +1,6 @@
-"""A second probe run that looks inside the blocks the first one found: writes, norms, projections.
+"""A second probe run, which finds the writes, norms and projections inside each block.
 
-Each block is evaluated when it has finished, and its recording is dropped then, so that a probe needs the memory of one
-block, whatever the depth.
+The recording of a block is evaluated and dropped when the block ends, so that memory does not grow with depth.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from attnscope.hf.intercepting.wrappers import is_offloaded
 class Dissected:
     writes: dict[tuple[str, int], Writes]  # by stack and block
     projections: tuple[Projections, ...]  # in the order of attention calls
-    chained: dict[str, bool]  # by stack: what leaves a block enters the next
+    chained: dict[str, bool]  # by stack: whether the output of every block is the input of the next
 
 
 class LinearWatch(TorchFunctionMode):
-    """Passes weight, whether it is `[out, in]`, input and result of every product with a matrix to `seen`."""
+    """Calls `seen(weight, out_in, input, result)` for every product with a matrix, stored as [out, in] if `out_in`."""
 
     def __init__(self, seen: Callable[[Any, bool, Tensor, Tensor], None]) -> None:
         super().__init__()
@@ -52,7 +51,7 @@ class LinearWatch(TorchFunctionMode):
         elif name in ("matmul", "__matmul__") and len(args) == 2:
             self._seen(args[1], False, args[0], result)
         elif name == "einsum" and len(args) == 3:
-            # A matrix that acts on the last axis; weights of more axes are found by `hf.anatomy.parameters`.
+            # Only matrices on the last axis; `hf.anatomy.parameters` finds weights with more axes.
             inputs, _, out = args[0].replace(" ", "").partition("->")
             left, right = inputs.split(",")
             if left[:-1] == out[:-1] and right in (left[-1] + out[-1:], out[-1:] + left[-1]):
@@ -87,7 +86,7 @@ class _Dissection(CallMatcher[OpenCall]):
             stream = self.recordings[-1].stream(taken[block.enters])
             assert stream is not None
             before = self.left.get(block.stack)
-            # Another width begins another stage: what happened between stages belongs to no block.
+            # Another width begins another stage. Changes between stages belong to no block.
             same = before is None or before.shape != stream.shape or same_numbers(before, stream)
             self.chained[block.stack] = self.chained.get(block.stack, True) and same
             self.entered.append(stream)
@@ -127,7 +126,7 @@ class _Dissection(CallMatcher[OpenCall]):
             recording.maps.extend(LinearMap(matrix, a.clone(), b.clone()) for a, b in pairs)
 
     def _owners(self) -> Mapping[int, tuple[str, Tensor]]:
-        """Return parameters by address. Offloaded weights have one only while their module runs."""
+        """Return parameters by memory address. Offloaded weights have an address only while their module runs."""
         if not self.offloaded or not self.open:
             return self.owners
         inside = self.open[-1].module.named_parameters(prefix=self.open[-1].path)
@@ -147,8 +146,8 @@ class _Dissection(CallMatcher[OpenCall]):
         self.left[block.stack] = left
         attended = [when for _, when, _ in recording.attention]
         if block.kind not in (ATTENTION, "MLP"):
-            attended = [0]  # what the block has instead of attention writes first
-        with torch._C.DisableTorchFunction():  # our own arithmetic is not the model's
+            attended = [0]  # the replacement of attention writes first
+        with torch._C.DisableTorchFunction():  # do not observe our own arithmetic
             self.writes[block.stack, block.layer] = find_writes(entered, left, recording.streams, attended, self.eps)
             self.settle(recording)
 
@@ -167,7 +166,7 @@ def dissect(model: nn.Module, batch: Batch, placement: Placement, fast_path: boo
     dissection = _Dissection(model, placement)
     outside = BlockRecording(placed[0].seen.batch, None, sequence_first=False)
     if any(p.block is None for p in placed):
-        dissection.recordings.append(outside)  # attention without a block is matched against the whole run
+        dissection.recordings.append(outside)  # match attention outside blocks against the whole run
     probe_run(model, batch, dissection, fast_path=fast_path, also=(LinearWatch(dissection.multiplied),))
     dissection.settle(outside)
     projections = tuple(dissection.projections[index] for index in range(len(placed)))

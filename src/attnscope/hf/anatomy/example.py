@@ -1,6 +1,6 @@
 """Small inputs for a probe run, made from the model's configuration or cut out of a caller's batch.
 
-All lengths differ, so that axes can be recognised: two sequences, seven tokens, five decoder tokens.
+All lengths differ so that axes can be recognised: two sequences, seven tokens, five decoder tokens.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 
 BATCH, TOKENS, DECODER_TOKENS = 2, 7, 5
+LONG = 2048  # tokens; before a model runs on a longer text, its memory and its page are estimated
 Batch = Mapping[str, Any] | Sequence[Any]
 
 
 def run(model: nn.Module, batch: Batch) -> Any:
-    """Call a model with a batch: a mapping gives named arguments, a sequence positional ones."""
+    """Call a model with a batch: a mapping of named arguments, or a sequence of positional ones."""
     return model(**batch) if isinstance(batch, Mapping) else model(*batch)
 
 
 @contextmanager
 def same_chance(model: nn.Module) -> Iterator[None]:
-    """Make a model draw the same random numbers inside this context. The generators outside are not changed."""
+    """Seed torch inside this context, so that a model draws the same random numbers. Restore the generators on exit."""
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     with torch.random.fork_rng(devices=list(devices)):
         torch.manual_seed(0)
@@ -34,7 +35,7 @@ def same_chance(model: nn.Module) -> Iterator[None]:
 
 
 def rows_of(batch: Batch) -> int | None:
-    """Return how many sequences a batch holds: rows of `input_ids`, or rows that all its tensors agree on."""
+    """Return the number of sequences in a batch, or None if its tensors disagree."""
     if isinstance(batch, Mapping) and isinstance(ids := batch.get("input_ids"), Tensor) and ids.ndim:
         return len(ids)
     values = batch.values() if isinstance(batch, Mapping) else batch
@@ -49,7 +50,7 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
     if config is None:
         raise RefusalError(
             f"{type(model).__name__} has no configuration to make a probe input from: "
-            "pass example_inputs, a small batch it can run on."
+            "pass `example_inputs=`, a small batch that it can run on."
         )
     generator = torch.Generator().manual_seed(0)
     main = getattr(model, "main_input_name", "input_ids")
@@ -83,7 +84,7 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
     if not batch:
         raise RefusalError(
             f"No probe input could be made for {type(model).__name__} (it takes {', '.join(takes)}): "
-            "pass example_inputs, a small batch it can run on."
+            "pass `example_inputs=`, a small batch that it can run on."
         )
     weights = next((p for p in model.parameters() if p.is_floating_point()), None)
     if weights is None:
@@ -94,7 +95,7 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
 def _ids(config: Any, length: int, generator: torch.Generator) -> Tensor:
     text = config.get_text_config() if callable(getattr(config, "get_text_config", None)) else config
     vocabulary = int(getattr(text, "vocab_size", 0) or getattr(config, "vocab_size", 0) or 100)
-    # Never the padding token: some models derive positions and masks from it.
+    # Avoid the padding token, because some models derive positions and masks from it.
     padding = getattr(text, "pad_token_id", None)
     ids = torch.randint(0, vocabulary, (BATCH, length), generator=generator)
     return torch.where(ids == padding, (ids + 1) % vocabulary, ids) if isinstance(padding, int) else ids
@@ -103,9 +104,9 @@ def _ids(config: Any, length: int, generator: torch.Generator) -> Tensor:
 def cut_down(model: nn.Module, batch: Batch) -> Batch:
     """Cut a caller's batch to two sequences of seven tokens; images and sounds keep their size.
 
-    Fewer tokens are repeated: one alone cannot show causality, and cross-attention is recognised by its lengths. The
-    second of two stacks gets five tokens; it reads labels, shifted by one, if the batch holds nothing else for it. Only
-    for transformers models: what the axes of another model's inputs mean is unknown.
+    A shorter sequence is repeated: one token cannot show causality, and lengths help to recognise cross-attention. A
+    decoder gets five tokens; these are the labels if the batch has no decoder_input_ids. Batches of models other than
+    transformers' are not cut, because the meaning of their axes is unknown.
     """
     if not isinstance(batch, Mapping) or getattr(model, "config", None) is None:
         return batch
@@ -121,6 +122,14 @@ def cut_down(model: nn.Module, batch: Batch) -> Batch:
         if ids in small and mask in takes and small.get(mask) is None:
             small[mask] = torch.ones_like(small[ids])
     return small
+
+
+def of_tokens_only(batch: Batch) -> bool:
+    """Return whether all tensors of a batch are tables of token ids or masks, so that `cut_down` shortens all of
+    them."""
+    if not isinstance(batch, Mapping):
+        return False
+    return all(_length(batch, name) > 0 for name, value in batch.items() if isinstance(value, Tensor))
 
 
 def few_rows(model: nn.Module, batch: Batch) -> Batch:
@@ -145,7 +154,7 @@ def _cut(name: str, value: Any, tokens: int, repeat: bool) -> Any:
 
 
 def _length(batch: Mapping[str, Any], name: str) -> int:
-    """Return how many tokens an argument has; 0 if it is not a table of integers."""
+    """Return the number of tokens in an argument, or 0 if it is not a table of integers."""
     value = batch.get(name)
     if not isinstance(value, Tensor) or value.ndim != 2 or value.is_floating_point():
         return 0

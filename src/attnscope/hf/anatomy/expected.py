@@ -1,11 +1,12 @@
-"""Compare what was seen with what a model's configuration and module tree say, and refuse or note what is missing.
+"""Compare the observed attention with a model's configuration and module tree; refuse or note what is missing.
 
-Attention that the routes do not see must not pass for attention that is not there. If part of it is missing, a note
-says so in every survey; if nothing was seen at all, or rows cannot be assigned to sequences, the model is refused.
+If part of the attention was not observed, a note says so in every survey. If none was observed, or rows cannot be
+assigned to sequences, the model is refused.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,37 +28,48 @@ _OUTER = re.compile(r"Model$|For[A-Z]|Block$|Layer$|Encoder$|Decoder$")
 
 
 def refuse_without_attention(model: nn.Module, log: CallLog) -> None:
-    """Refuse a model without attention, or with attention of a kind that is not seen."""
+    """Refuse a model without attention, or with attention of an unsupported kind."""
     if log.attention:
         return
     name = type(model).__name__
     unseen = unseen_attention(log)
     if unseen:
         how = (
-            "what its softmax gives does not multiply values of tokens in one product (blocks or windows of keys, or "
-            "gates over channels)"
+            "its softmax does not multiply the values of tokens in one product (blocks or windows of keys, or gates "
+            "over channels)"
             if log.loose
-            else "it takes no softmax over keys (hashing, kernels, correlation or linear attention)"
+            else "it has no softmax over keys (hashing, kernels, correlation or linear attention)"
         )
         raise RefusalError(
-            f"{name} attends in {_names(unseen)}, in a way that is not supported: {how}. A model of the same kind with "
-            "full softmax attention can be measured."
+            f"The attention of {name} in {_names(unseen)} is not supported, because {how}: choose a model of the same "
+            "kind with full softmax attention."
         )
     holding = {call.around for call in log.calls}
     inner = (call for n, call in enumerate(log.calls) if n in holding and not _OUTER.search(call.class_name))
     mixers = tuple(dict.fromkeys(call.class_name for call in inner if _MIXER.search(call.class_name)))
     what = f" (its blocks mix tokens by {_names(mixers)})" if mixers else ""
     raise RefusalError(
-        f"{name} has no softmax attention{what}: no call of transformers' attention functions or of "
-        "scaled_dot_product_attention was made, and no softmax multiplied values. Choose a model with attention."
+        f"{name} has no softmax attention{what}: it called neither transformers' attention functions nor "
+        "scaled_dot_product_attention, and no softmax multiplied values. Choose a model with attention."
     )
 
 
-def refuse_mixed_rows(model: nn.Module, batch: Batch, log: CallLog, placed: tuple[PlacedCall, ...]) -> None:
-    """Refuse models that fold sequences into several rows (windows, frames, channels) in an order of their own.
+def refuse_equal_lengths(model: nn.Module, log: CallLog) -> None:
+    """Refuse equally long inputs if only lengths can tell cross-attention from self-attention."""
+    two = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    takes_both = two and "decoder_input_ids" in inspect.signature(model.forward).parameters
+    if takes_both and not any(seen.crossing for seen in log.attention):
+        raise RefusalError(
+            f"The encoder and the decoder of {type(model).__name__} read equally many tokens of the example inputs, so "
+            "cross-attention cannot be recognised: give decoder_input_ids of another length."
+        )
 
-    Numbers are kept by sequence, so rows of one sequence must stand together. They do if they move together when the
-    model runs on the probe batch with its sequences in reverse.
+
+def refuse_mixed_rows(model: nn.Module, batch: Batch, log: CallLog, placed: tuple[PlacedCall, ...]) -> None:
+    """Refuse models that split sequences into rows (windows, frames, channels) and do not keep these together.
+
+    Numbers are stored by sequence, so the rows of a sequence must be adjacent. This is checked with a run on the probe
+    batch with its sequences in reverse order.
     """
     sequences = rows_of(batch)
     if sequences is None or sequences < 2 or not isinstance(batch, Mapping):
@@ -76,14 +88,13 @@ def refuse_mixed_rows(model: nn.Module, batch: Batch, log: CallLog, placed: tupl
         rows, again = (each[index].reshape(sequences, -1) for each in sums)
         if not torch.allclose(rows, again.flip(0), rtol=1e-4, atol=1e-6):
             raise RefusalError(
-                f"{type(model).__name__} makes {rows.shape[1]} rows of every sequence in {placed[index].seen.owner} "
-                "and mixes their order, so that numbers cannot be given back to their sequences: give batches of one "
-                "sequence."
+                f"{type(model).__name__} splits every sequence into {rows.shape[1]} rows in {placed[index].seen.owner} "
+                "and mixes their order, so numbers cannot be assigned to sequences: give batches of one sequence."
             )
 
 
 class _Summing(CallMatcher[OpenCall]):
-    """Keeps one number for every row of every attention call."""
+    """Stores one number for every row of every attention call."""
 
     call_class = OpenCall
 
@@ -98,7 +109,7 @@ class _Summing(CallMatcher[OpenCall]):
 def what_does_not_add_up(
     model: nn.Module, log: CallLog, placement: Placement, sequences: int | None
 ) -> tuple[str, ...]:
-    """Return notes on blocks that the configuration promises and the probe did not see, and on limits of a survey."""
+    """Return notes on blocks of the configuration that the probe did not observe, and on limits of a survey."""
     streaming, attending = ({each.stack: None for each in group} for group in (placement.blocks, placement.sites))
     return (
         *_unseen(model, log),
@@ -111,20 +122,20 @@ def what_does_not_add_up(
 
 
 def _unseen(model: nn.Module, log: CallLog) -> Iterator[str]:
-    """Note modules that are called attention and took softmaxes, without attention being seen in them."""
+    """Yield a note on modules named attention that computed softmaxes, in which no attention was observed."""
     loose = {number for scope in log.loose for number in scope}
     seen = {inside for attention in log.attention for inside in attention.inside}
     classes = {log.calls[n].class_name for n in loose - seen}
     names = sorted(name for name in classes if re.search("attention|attn", name, re.IGNORECASE))
     if names:
         yield (
-            f"INCOMPLETE: {type(model).__name__} also attends in {_names(names)}, in pieces (blocks or windows "
-            "of keys) that are not supported: none of that attention is in this survey."
+            f"INCOMPLETE: {type(model).__name__} also attends in {_names(names)}, in blocks or windows of keys, which "
+            "is not supported: none of that attention is in this survey."
         )
 
 
 def _stream_only(placement: Placement, stack: str) -> Iterator[str]:
-    """Note blocks without softmax attention, by kind."""
+    """Yield a note on blocks without softmax attention, by kind."""
     own = [block for block in placement.blocks if block.stack == stack]
     for kind in dict.fromkeys(b.kind for b in own if b.kind != ATTENTION):
         layers = [b.layer for b in own if b.kind == kind]
@@ -136,36 +147,37 @@ def _stream_only(placement: Placement, stack: str) -> Iterator[str]:
 
 
 def _reshaped(placement: Placement, stack: str) -> Iterator[str]:
-    """Note attending layers that are not blocks, because their output has another shape than their input."""
+    """Yield a note on attending modules that are not blocks, because they change the shape of the stream."""
     own = {p.layer for p in placement.sites if p.stack == stack and p.block is None}
     if own:
         yield (
-            f"Block{'s' if len(own) > 1 else ''} {ranges(own)} of the {stack} give their stream another shape: it "
-            "is measured where other blocks begin and end, not there."
+            f"Block{'s' if len(own) > 1 else ''} {ranges(own)} of the {stack} change{'' if len(own) > 1 else 's'} the "
+            "shape of the stream: it is measured only where other blocks begin and end."
         )
 
 
 def _uneven(placement: Placement, stack: str) -> Iterator[str]:
-    """Note self-attention that is not square."""
+    """Yield a note on self-attention with different numbers of queries and keys."""
     layers = {p.layer for p in placement.sites if p.stack == stack and p.seen.site == "uneven"}
     if layers:
         yield (
-            f"Self-attention of the {stack} has unequally many queries and keys in {count(len(layers), 'block')} "
-            "(pooled tokens, global tokens with rows of their own, or further streams beside its own): measures that "
-            "need a diagonal are left out there."
+            f"Self-attention of the {stack} has different numbers of queries and keys in {count(len(layers), 'block')} "
+            "(pooled tokens, separate rows for global tokens, or additional streams): measures that need a diagonal "
+            "are left out there."
         )
 
 
 def _folded(placement: Placement, stack: str, sequences: int | None) -> Iterator[str]:
-    """Note attention whose rows are not sequences."""
+    """Yield a note if the rows of attention's batch axis are parts of sequences, or several sequences packed
+    together."""
     rows = {p.seen.batch for p in placement.sites if p.stack == stack}
     if sequences is not None and max(rows) > sequences:
         yield (
-            f"The {stack} makes several rows of every sequence before it attends (windows, frames or channels): "
-            "its numbers are means over those rows, and tokens attend within their own row only."
+            f"The {stack} splits every sequence into rows before it attends (windows, frames or channels): its numbers "
+            "are means over these rows, and tokens attend only within their row."
         )
     elif sequences is not None and min(rows) < sequences:
-        yield f"The {stack} packs a batch into fewer rows than it has sequences: its numbers are of those rows."
+        yield f"The {stack} packs several sequences into one row: its numbers are of rows, not of sequences."
 
 
 def _against_configuration(model: nn.Module, placement: Placement) -> Iterator[str]:
@@ -178,17 +190,17 @@ def _against_configuration(model: nn.Module, placement: Placement) -> Iterator[s
         if blocks in sizes:
             sizes.remove(blocks)
         elif blocks != sum(sizes):
-            left = f" (what was seen beside has {' and '.join(map(str, sizes))})" if sizes else ""
+            left = f" (other stacks have {' and '.join(map(str, sizes))})" if sizes else ""
             yield (
-                f"The configuration speaks of {count(blocks, 'block')}{what}, and no stack of as many ran on this "
-                f"batch{left}: that part of the model is not in this survey, or is numbered otherwise."
+                f"The configuration names {count(blocks, 'block')}{what}, but no stack of that size ran on this "
+                f"batch{left}: that part of the model is not in this survey, or is numbered differently."
             )
     heads = set(_promised_heads(config))
     other = sorted({p.seen.heads for p in placement.sites} - heads)
     if heads and other:
         yield (
-            f"The configuration speaks of {' or '.join(map(str, sorted(heads)))} heads, and attention with "
-            f"{' and '.join(map(str, other))} was seen."
+            f"The configuration names {' or '.join(map(str, sorted(heads)))} heads, but attention with "
+            f"{' and '.join(map(str, other))} was observed."
         )
 
 
@@ -201,14 +213,14 @@ _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_atte
 
 
 def _promised(config: Any) -> Iterator[tuple[str, int]]:
-    """Yield the number of blocks by tower, from the configuration and the ones nested in it."""
+    """Yield the number of blocks in each part of the model, from the configuration and nested configurations."""
     promised = {
         where: next((v for name in names if isinstance(v := _number(config, name), int)), None)
         for where, names in _LAYERS.items()
     }
     depths = _number(config, "depths")
     if isinstance(depths, (list, tuple)) and depths and all(isinstance(depth, int) for depth in depths):
-        promised = dict.fromkeys(promised) | {"": sum(depths)}  # such models say layers for stages of blocks
+        promised = dict.fromkeys(promised) | {"": sum(depths)}  # their `num_layers` counts stages of blocks
     if getattr(config, "is_encoder_decoder", False):
         promised["encoder"] = promised["encoder"] or promised[""]
         promised[""] = None
@@ -216,7 +228,7 @@ def _promised(config: Any) -> Iterator[tuple[str, int]]:
         promised["encoder"] = promised["decoder"] = None
     inside = [(f" in {name}", value) for name, inner in _inside(config) for _, value in _promised(inner)]
     if inside and not any(_number(config, name) is not None for name in _HEADS):
-        promised[""] = None  # a configuration of configurations without heads of its own repeats one, or their sum
+        promised[""] = None  # without heads, it repeats the number of blocks of an inner one, or their sum
     yield from ((f" in the {where}" if where else "", value) for where, value in promised.items() if value)
     yield from inside
 

@@ -1,13 +1,13 @@
-"""Find out whether an attention call looks at its own stream or at another, by what its values descend from.
+"""Tell self-attention from cross-attention by following values back through the autograd graph.
 
-A third probe run, with gradients on and used as a family tree only: every tensor that enters an element of a module
-list (a block, or half of one) becomes a root, and the tree above queries and values says which of those roots they come
-from.
+In a third probe run, with gradients on, every tensor that enters an element of a module list (a block, or half of one)
+becomes a leaf of the graph. The graph then shows from which leaves the queries and the values of each attention call
+come.
 
-    self    values come from what queries come from, and from a tensor that passes through the block
-    cross   values come from elsewhere: from an encoder, from pictures, from the other of two streams
+    self    values come from the same tensors as queries, or from some of them, one of which passes through the block
+    cross   values come from elsewhere: an encoder, a picture, or the other of two streams
 
-Lengths cannot decide it: self-attention over pooled keys (PVT, Segformer), or of pooled queries (Funnel), has unequal
+Lengths are not enough: self-attention with pooled keys (PVT, Segformer) or pooled queries (Funnel) has different
 numbers of queries and keys, and an encoder may have as many tokens as its decoder.
 """
 
@@ -28,15 +28,15 @@ from attnscope.hf.intercepting.owners import Slot, float_tensors
 from attnscope.hf.intercepting.restoring import outside_inference, with_gradients
 from attnscope.hf.intercepting.torch_calls import FusedCall, ReportedCall, Seen
 
-Fingerprint = tuple[tuple[int, ...], float, float]  # enough of a tensor to recognise it: shape and two sums
+Fingerprint = tuple[tuple[int, ...], float, float]  # shape and two sums, to recognise a tensor
 
 
 @dataclass
 class _Call(OpenCall):
-    """A module call with its roots (one for each tensor it was given), and the attention seen in it."""
+    """A module call with its roots (a leaf for each input tensor), and the attention calls in it."""
 
     listed: bool = False
-    roots: dict[int, Tensor] = field(default_factory=dict)  # by the identity of the root
+    roots: dict[int, Tensor] = field(default_factory=dict)  # keyed by the id() of the root
     prints: dict[int, Fingerprint] = field(default_factory=dict)
     seen: list[tuple[int, frozenset[int], frozenset[int]]] = field(default_factory=list)
 
@@ -50,8 +50,8 @@ class _Tree(ProbeObserver[_Call]):
         super().__init__(model)
         self.listed = {call.path for call in log.calls if call.listed}
         self.attended = 0
-        self.own: dict[int, bool] = {}  # by number of the attention call: whether it looks at its own stream
-        self.left: dict[tuple[str, ...], set[Fingerprint]] = {}  # by list of blocks: what left its elements
+        self.own: dict[int, bool] = {}  # by number of the attention call: whether it reads its own stream
+        self.left: dict[tuple[str, ...], set[Fingerprint]] = {}  # by list of blocks: outputs of its elements
 
     def began(
         self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -84,7 +84,7 @@ class _Tree(ProbeObserver[_Call]):
         earlier = self.left.setdefault(container, set())
         for number, asked, looked_at in call.seen:
             own = looked_at == asked or (looked_at <= asked and bool(looked_at & passing))
-            # Pooled queries beside keys that are not: both come out of the block before, one of them pooled on the way.
+            # Pooled queries with keys that are not pooled: both are outputs of the previous block.
             pooled = not looked_at & (asked | passing) and all(call.prints[root] in earlier for root in looked_at)
             self.own[number] = own or pooled
         if call.listed:
@@ -112,18 +112,18 @@ class _Tree(ProbeObserver[_Call]):
 
 
 def own_streams(model: nn.Module, batch: Batch, log: CallLog) -> dict[int, bool]:
-    """Return by number of the attention call whether it looks at its own stream. Undecided calls are left out."""
+    """Return whether each attention call, keyed by number, reads its own stream. Omit calls that cannot be decided."""
     tree = _Tree(model, log)
     try:
         with same_chance(model):
             probe_run(model, _usable(batch), tree, fast_path=log.fast_path, also=(with_gradients(),))
     except RuntimeError:
-        return {}  # operations in place, or without gradients, have no tree
+        return {}  # operations in place, or without gradients, have no graph
     return tree.own if tree.attended == len(log.attention) else {}
 
 
 def _usable(batch: Batch) -> Batch:
-    """Copy tensors that were made in inference mode: they cannot be used with gradients."""
+    """Return the batch with copies of tensors from inference mode, which cannot be used with gradients."""
 
     def used(value: Any) -> Any:
         return outside_inference(value) if isinstance(value, Tensor) else value
@@ -135,7 +135,7 @@ def _usable(batch: Batch) -> Batch:
 
 
 def _roots(tensor: Tensor, wanted: Mapping[int, Tensor]) -> frozenset[int]:
-    """Return the requested roots that a tensor descends from."""
+    """Return which of the `wanted` leaves a tensor depends on."""
     waiting, met, roots = [tensor.grad_fn], set(), set()
     while waiting:
         node = waiting.pop()

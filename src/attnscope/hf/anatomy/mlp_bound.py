@@ -1,9 +1,9 @@
 """The Lipschitz constant of every block's MLP, if it is two linear maps with a known activation between them.
 
-|phi(x W_1) W_2 - phi(y W_1) W_2| <= sup|phi'| ||W_1|| ||W_2|| |x - y|, in every induced norm. The two maps are the
-linear maps of a block that are not attention's, recognised by what they took and gave; the activation is recognised by
-comparing its output with that of known ones. A gated MLP (SwiGLU) multiplies two maps of its input: it has no such
-constant, and no constant is claimed for it, nor for mixtures of experts.
+|phi(x W_1) W_2 - phi(y W_1) W_2| <= sup|phi'| ||W_1|| ||W_2|| |x - y| in every induced norm, for matrices W_1 and W_2
+and an activation phi. The matrices are the linear maps of a block that do not belong to attention, recognised by their
+inputs and outputs. The activation is recognised by comparing its output with the outputs of known activations. A gated
+MLP (SwiGLU) multiplies two maps of its input and has no such constant. Mixtures of experts are not bounded either.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _TOKENS = 8
 
 @dataclass(frozen=True)
 class MlpBound:
-    """sup|phi'| ||W_1|| ||W_2|| in three induced norms."""
+    """The Lipschitz bound sup|phi'| ||W_1|| ||W_2|| of an MLP in three induced norms."""
 
     spectral: float
     one: float
     inf: float
 
 
-_ACTIVATIONS: tuple[tuple[Callable[[Tensor], Tensor], float], ...] = (  # with sup|phi'|, rounded up in the last place
+_ACTIVATIONS: tuple[tuple[Callable[[Tensor], Tensor], float], ...] = (  # with the largest slope sup|phi'|, rounded up
     (F.relu, 1.0),
     (F.gelu, 1.1290),
     (lambda x: F.gelu(x, approximate="tanh"), 1.1290),
@@ -52,7 +52,7 @@ class _Map:
 
 
 def mlp_bounds(model: nn.Module, found: Anatomy, stack: Stack, inputs: Mapping[str, Any]) -> dict[int, MlpBound] | str:
-    """Return the constants by block, or a few words on why a block has none."""
+    """Return the constant of every block, or, if a block has none, the reason as a clause for a sentence."""
     own = [site.projections for site in found.sites if site.stack == stack.name]
     if not all(p.complete for p in own):
         return "the projections of its attention were not recognised"
@@ -70,7 +70,7 @@ def mlp_bounds(model: nn.Module, found: Anatomy, stack: Stack, inputs: Mapping[s
 def _linear_maps(
     model: nn.Module, stack: Stack, attention: set[str], inputs: Mapping[str, Any]
 ) -> dict[int, list[_Map]]:
-    """Return the linear maps of every block that are not attention's, in the order in which they ran."""
+    """Return the linear maps of every block that do not belong to attention, in order of execution."""
     maps: dict[int, list[_Map]] = {block.layer: [] for block in stack.blocks}
     inside: list[Block] = []
     names = {parameter: name for name, parameter in model.named_parameters()}
@@ -124,7 +124,8 @@ def _bound(maps: list[_Map]) -> MlpBound | str:
 
 
 def _spectral(matrix: Float[Tensor, "inner outer"]) -> Tensor:
-    """Return ||W|| from the smaller of W W^T and W^T W: faster than singular values, and as good for the largest."""
+    """Return the spectral norm of a matrix W from the smaller of W W^T and W^T W: faster than an SVD, and as precise
+    for the largest value."""
     gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
     largest: Tensor = torch.linalg.eigvalsh(gram)[-1]
     return largest.clamp_min(0.0).sqrt()

@@ -1,11 +1,10 @@
-"""Projections that watching products did not find, found by trying the parameters of the attention itself.
+"""Find projections that `projections` missed, by trying every parameter of the attention module.
 
-Two things cannot be seen at the first token: a constant added to every query (relative positions) where all sequences
-begin with the same token, so that no difference removes it; and weights that are no `[in, out]` matrix but have heads
-as an axis of their own. Here every parameter of the module that attends is multiplied with what that module was given,
-or normed inside it, in every order of axes that its shape admits. It is a projection if that gives the queries, keys or
-values that were seen, at all tokens up to a constant, or at the first token, where rotary embeddings do nothing. It is
-the output projection if it takes the mixed heads to something that was seen afterwards.
+Two cases cannot be recognised from products at the first token: a constant added to every query (relative positions) if
+all sequences begin with the same token, and weights with a separate axis for heads. So every parameter of the module is
+multiplied with the tensors that the module read or normed, in every order of axes that fits. It is a projection if the
+product equals the observed queries, keys or values at all tokens up to a constant, or at the first token, where rotary
+embeddings are the identity. It is the output projection if it maps the mixed heads to a tensor that was observed later.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from attnscope.hf.intercepting.owners import arguments, float_tensors
 from attnscope.hf.intercepting.wrappers import in_reach
 
 Tokens = Float[Tensor, "batch token width"]
-_FEW = 4  # tokens of every sequence that are compared: agreement at all of these is no accident
+_FEW = 4  # tokens of every sequence that are compared
 
 
 def settled(
     model: nn.Module, batch: Batch, placed: tuple[PlacedCall, ...], found: tuple[Projections, ...], fast_path: bool
 ) -> tuple[Projections, ...]:
-    """Add projections that are found by trying parameters; run the model once more only if some are missing."""
+    """Return `found`, completed by trying parameters. Run the model only if projections are missing."""
     search = _Search(model, placed, found)
     if not search.homes:
         return found
@@ -46,9 +45,7 @@ def settled(
 
 @dataclass
 class _Call(OpenCall):
-    """A module call. If attention happens in it: the parameters seen before it, those seen after it, and the
-    attention.
-    """
+    """A module call and, if it attends, the tensors seen before and after its attention calls, and these calls."""
 
     given: list[Tensor] = field(default_factory=list)
     later: list[Tensor] = field(default_factory=list)
@@ -70,7 +67,8 @@ class _Search(CallMatcher[_Call]):
         self.homes = {index: home for index, home in homes if any(self._of(home))}
 
     def _home(self, placed: PlacedCall) -> str:
-        """Return the module that attends, or the outermost around it in its block: its projections may be there."""
+        """Return the path of the outermost module inside the block that contains the attention and may hold its
+        weights."""
         owner = placed.seen.owner
         block = owner if placed.block is None else placed.block.path
         inside = owner.removeprefix(f"{block}.").split(".") if owner.startswith(f"{block}.") else []
@@ -85,7 +83,7 @@ class _Search(CallMatcher[_Call]):
 
     def ended(self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         self._note(output)
-        with torch._C.DisableTorchFunction():  # our own arithmetic is not the model's
+        with torch._C.DisableTorchFunction():  # do not observe our own arithmetic
             for index, observed in call.attention:
                 self.found[index] = self._tried(self.found[index], index, observed, call)
 
@@ -112,13 +110,13 @@ class _Search(CallMatcher[_Call]):
             turned = (tensor.transpose(0, 1) if flipped else tensor for tensor in tensors)
             return [tensor[:, :_FEW] for tensor in turned if tensor.shape[:2] == (batch, count)]
 
-        asked, looked_at = tokens(call.given, queries), tokens(call.given, scores.key.shape[2])
+        query_inputs, key_inputs = tokens(call.given, queries), tokens(call.given, scores.key.shape[2])
         return replace(
             known,
-            query=known.query or self._columns(scores.query, asked, weights),
-            key=known.key or self._columns(scores.key, looked_at, weights),
-            value=known.value or self._columns(observed.value, looked_at, weights),
-            output=known.output or self._output(observed.mixed, asked, tokens(call.later, queries), weights),
+            query=known.query or self._columns(scores.query, query_inputs, weights),
+            key=known.key or self._columns(scores.key, key_inputs, weights),
+            value=known.value or self._columns(observed.value, key_inputs, weights),
+            output=known.output or self._output(observed.mixed, query_inputs, tokens(call.later, queries), weights),
         )
 
     def _columns(
@@ -138,15 +136,15 @@ class _Search(CallMatcher[_Call]):
     def _output(
         self,
         mixed: Float[Tensor, "batch token head dim"],
-        given: list[Tensor],
+        inputs: list[Tensor],
         later: list[Tensor],
         weights: Mapping[str, Tensor],
     ) -> Matrix | None:
         for matrix in _matrices(weights, (mixed.shape[2], mixed.shape[3]), ()):
             write = _product(mixed[:, :_FEW].flatten(2), matrix, weights)
             for state in (t for t in later if t.shape == write.shape):
-                # What is seen may be the write itself, or its sum with what the module was given.
-                for base in (None, *(t for t in given if t.shape == write.shape)):
+                # A later tensor may be the write itself, or its sum with an input of the module.
+                for base in (None, *(t for t in inputs if t.shape == write.shape)):
                     change = state.double() if base is None else state.double() - base.double()
                     cosine = cosine_similarity(_varying(write).flatten(), _varying(change).flatten(), dim=0)
                     if bool(cosine >= 1 - self.tolerance):
@@ -160,10 +158,10 @@ def _copies(values: Any) -> list[Tensor]:
 
 
 def _matrices(weights: Mapping[str, Tensor], first: tuple[int, ...], last: tuple[int, ...]) -> Iterator[Matrix]:
-    """Yield every parameter as a matrix, in every way its shape admits.
+    """Yield every parameter as a matrix, in every order of axes that fits.
 
-    A parameter of two axes must have as many rows as `first` multiplied; one of three axes must have an order of axes
-    that begins with `first` and ends with `last`.
+    A parameter with two axes must have as many rows as the product of `first`. One with three axes must have an order
+    that begins with the sizes `first` and ends with the sizes `last`.
     """
     for name, weight in weights.items():
         rows = weight.shape[0]
@@ -187,7 +185,7 @@ def _product(
 
 
 def _varying(tokens: Tokens) -> Float[Tensor, "row width"]:
-    """Return all tokens, less their mean."""
+    """Return the vectors of all tokens minus their mean."""
     rows = tokens.flatten(0, 1)
     return rows - rows.mean(0)
 
@@ -199,7 +197,8 @@ def _first(tokens: Tokens) -> Float[Tensor, "row width"]:
 def _starts(
     wanted: Float[Tensor, "row channel"], made: Float[Tensor, "row outer"], heads: int, tolerance: float
 ) -> tuple[int, ...] | None:
-    """Return for every head the run of products that is, in all rows at once, a positive multiple of it."""
+    """Return the first column, for every head, of the run of columns of `made` that equals it up to a positive
+    factor."""
     dim = wanted.shape[1] // heads
     if made.shape[1] < dim:
         return None

@@ -1,8 +1,7 @@
-"""Which modules round more coarsely than the model's own numbers, whatever dtype was asked for.
+"""Find modules that compute in float32 inside a float64 model, and suppress their casts.
 
-Many norms (Llama's, for one) and some softmaxes work in float32 inside a float64 model. Their output does not change
-when their input changes in the tenth digit: they are found by that, not by a list of names. `widened` leaves such casts
-out while it is active.
+Many norms (such as Llama's) and some softmaxes cast to float32. Such modules are recognised because their output does
+not change if their input changes in the tenth digit. `widened` suppresses these casts while it is active.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from torch.overrides import TorchFunctionMode
 from attnscope.hf.intercepting.restoring import Restoring
 
 _NUDGE = 1e-10  # far below float32's rounding (6e-8) and far above float64's (1e-16)
-_UNMOVED = 0.9  # a ReLU leaves half of its outputs unmoved; float32 leaves all but a few in a thousand
+_UNMOVED = 0.9  # share of unchanged outputs: half for a ReLU, nearly all for float32
 
 
 def coarse_modules(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return classes of the modules that compute in less than float64 inside a float64 model; () for other models."""
+    """Return the class names of modules that compute in less than float64; () if the model is not in float64."""
     coarse: dict[str, None] = {}
 
     def look(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -48,7 +47,7 @@ def coarse_modules(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[str, ..
 
 
 class widened(TorchFunctionMode):  # noqa: N801 - used as `with widened():`
-    """Inside, float64 tensors are not cast to float32: `x.to(torch.float32)`, `x.float()`, `softmax(x, dtype=...)`."""
+    """Suppress casts from float64 to float32: `x.to(torch.float32)`, `x.float()`, `softmax(x, dtype=...)`."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -1,7 +1,6 @@
 """One forward pass on a probe batch, observed in three ways: module calls, torch functions, the attention registry.
 
-The call log, the dissection, the lineage and the search of parameters each make one such run. They differ in what they
-note.
+The call log, the dissection, the lineage and the search for parameters each make one such run with their own observer.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class OpenCall:
-    """A module call that has begun and not ended."""
+    """A module call that has not ended."""
 
     module: nn.Module
     path: str
@@ -42,7 +41,7 @@ CallT = TypeVar("CallT", bound=OpenCall)
 
 
 class ProbeObserver(ABC, Generic[CallT]):
-    """Follow module calls and attention calls of one probe run. `call_class` is the class that stores a call."""
+    """Receives the module calls and attention calls of one probe run. `call_class` is the class that stores a call."""
 
     call_class: type[CallT]
 
@@ -65,31 +64,31 @@ class ProbeObserver(ABC, Generic[CallT]):
         self.open.pop()
 
     def began(self, call: CallT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return None, or the arguments the module is called with instead."""
+        """Handle the start of a module call. Return None, or arguments that replace its own."""
 
     def ended(self, call: CallT, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None: ...
 
     @abstractmethod
     def saw(self, call: Seen) -> None:
-        """Note attention by torch functions."""
+        """Handle attention in torch functions."""
 
     @abstractmethod
     def saw_interface(self, module: nn.Module, observed: ObservedCall) -> None:
-        """Note attention by a function of transformers' registry."""
+        """Handle attention in a function of transformers' registry."""
 
     def scope(self) -> tuple[int, ...]:
         """Return the numbers of the open module calls, outermost first."""
         return tuple(call.number for call in self.open)
 
     def owner(self, call: Seen) -> str:
-        """Return the path of the innermost module that ran all of an attention call."""
+        """Return the path of the innermost module that contains the whole attention call."""
         begun = call.begun if isinstance(call, WrittenOutCall) else self.scope()
         innermost = max(set(begun) & set(self.scope()))
         return next(opened.path for opened in self.open if opened.number == innermost)
 
 
 class CallMatcher(ProbeObserver[CallT]):
-    """Matches every attention call of a run with the same call of the log."""
+    """Matches every attention call of a run with the same call in the log."""
 
     def __init__(self, model: nn.Module, placed: tuple[PlacedCall, ...]) -> None:
         super().__init__(model)
@@ -99,7 +98,7 @@ class CallMatcher(ProbeObserver[CallT]):
 
     @abstractmethod
     def attended(self, index: int, observed: ObservedCall) -> None:
-        """Note that the attention call `placed[index]` has happened."""
+        """Handle the attention call `placed[index]`."""
 
     def saw(self, call: Seen) -> None:
         owner = self.owner(call)
@@ -123,10 +122,10 @@ def probe_run(
     fast_path: bool = True,
     also: tuple[AbstractContextManager[Any], ...] = (),
 ) -> SoftmaxWatch:
-    """Run `model` once on `batch`, inside the contexts `also`; restore everything, also after an exception.
+    """Run `model` once on `batch` inside the contexts `also`, and restore it, even after an exception.
 
-    Return the watch of torch functions, which knows in which scopes softmaxes were taken and whether they multiplied
-    values. `fast_path` says whether the model has torch layers whose fused path must be avoided.
+    Return the watch of torch functions, which knows in which scopes softmaxes ran and whether they multiplied values.
+    `fast_path` says whether the model has torch's fused encoder path, which must be switched off.
     """
     watch = SoftmaxWatch(observer.saw, observer.scope)
     every = observer.paths.__contains__

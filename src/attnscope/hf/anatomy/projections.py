@@ -1,9 +1,9 @@
-"""Which parameters project queries, keys, values and outputs, found by comparing numbers, not names.
+"""Find the parameters that project queries, keys, values and outputs, by comparing numbers instead of names.
 
-At the first token rotary embeddings are the identity, so a head's query there is, up to a scale, a run of consecutive
-outputs of some linear map: separate projections, fused ones and interleaved ones all look alike that way. If queries
-and keys are normed per head, the norm's input is matched and its gain is kept. The output projection is the linear map
-that takes the mixed heads.
+At the first token rotary embeddings are the identity. So the query of a head is, up to a scale, a run of consecutive
+outputs of some linear map, whether projections are separate, fused or interleaved. If queries and keys are normed per
+head, the input of the norm is matched and its gain is kept. The output projection is the linear map that reads the
+mixed heads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAMES = ("query", "key", "value", "output")
 
 @dataclass(frozen=True)
 class Columns:
-    """One run of columns of a matrix per head; `norm` is the module that norms them afterwards, if any."""
+    """Consecutive columns of a matrix for each head; `norm` is the module that norms them afterwards, if any."""
 
     matrix: Matrix
     starts: tuple[int, ...]
@@ -34,13 +34,13 @@ class Columns:
 
     @property
     def numbers(self) -> list[int]:
-        """All columns, head by head."""
+        """The numbers of all columns, head by head."""
         return [column for start in self.starts for column in range(start, start + self.dim)]
 
 
 @dataclass(frozen=True)
 class Projections:
-    """Where the projections of one attention call are; None for those not recognised."""
+    """The projections of one attention call. Those that were not recognised are None."""
 
     scale: float
     query: Columns | None = None
@@ -77,7 +77,7 @@ def find_projections(observed: ObservedCall, recording: BlockRecording, eps: flo
 
 
 def tolerance_of(model: nn.Module) -> float:
-    """Return how far from parallel two vectors may be that are equal up to rounding, as 1 - cosine."""
+    """Return the largest 1 - cosine between two vectors that are parallel up to rounding."""
     weight = next((p for p in model.parameters() if p.is_floating_point()), None)
     return _tolerance(torch.finfo(torch.float32 if weight is None else weight.dtype).eps)
 
@@ -87,16 +87,16 @@ def _tolerance(eps: float) -> float:
 
 
 def _whole(linear: LinearMap) -> bool:
-    """Return whether the parameter takes a whole token: one that multiplies every head alone is smaller."""
+    """Return whether the parameter multiplies whole tokens, not every head separately."""
     return linear.matrix.rows == (linear.given if linear.matrix.out_in else linear.taken).shape[1]
 
 
 def reading(
     found: Projections, parameters: Mapping[str, Tensor], width: int | None, key_width: int | None
 ) -> Projections:
-    """Keep only projections that read the stream, known by its width; without a stream, keep the widest.
+    """Drop projections whose input does not have the width of the stream; without a stream, keep the widest.
 
-    Latent attention projects twice: its second matrix reads a small latent, so it does not map the stream to the head.
+    Latent attention projects twice, and its second matrix reads a narrow latent vector instead of the stream.
     """
     read = {name: matrix.of(parameters).shape[0] for name, matrix in found.matrices.items() if name != "output"}
     widest = max(read.values(), default=None)
@@ -114,7 +114,7 @@ def _columns(heads: Float[Tensor, "batch head dim"], recording: BlockRecording, 
         starts = _runs(heads, linear.given, tolerance)
         if starts is not None:
             return Columns(linear.matrix, starts, dim)
-    for linear in recording.maps:  # a constant added to every query (relative positions) drops out of a difference
+    for linear in recording.maps:  # a difference removes a constant that is added to every query (relative positions)
         starts = _runs(heads.diff(dim=0), linear.given.diff(dim=0), tolerance) if heads.shape[0] > 1 else None
         if starts is not None:
             return Columns(linear.matrix, starts, dim)
@@ -130,7 +130,7 @@ def _columns(heads: Float[Tensor, "batch head dim"], recording: BlockRecording, 
 def _runs(
     heads: Float[Tensor, "batch head dim"], given: Float[Tensor, "rows outer"], tolerance: float
 ) -> tuple[int, ...] | None:
-    """Return for every head the start of the run of outputs that points the same way in every sequence."""
+    """Return the first channel, for every head, of the run of outputs that is parallel to it in every sequence."""
     dim = heads.shape[-1]
     if given.shape[1] < dim or given.shape[0] != heads.shape[0]:
         return None
@@ -147,7 +147,7 @@ def _parallel_vectors(left: Tensor, right: Tensor, tolerance: float) -> bool:
 
 
 def _logit_scale(observed: ObservedCall) -> float:
-    """Return the factor before q . k. If the model made its own map it is read off the map's logarithm."""
+    """Return the factor of query . key in the logits. If the model made its own pattern, fit it to the log of that."""
     scores = observed.scores
     if observed.route != "softmax" or scores.pattern is None or scores.query.shape[-1] == 0:
         return scores.scale

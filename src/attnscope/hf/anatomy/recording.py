@@ -1,8 +1,10 @@
-"""What happens inside one block during a probe: streams, linear maps and attention, kept as a few small copies.
+"""Recordings of the streams, linear maps and attention calls inside one block during a probe.
 
-Copies, because models change tensors in place. Of each tensor a few tokens from the first to the last are kept: a
-residual identity that holds for all of those holds for every token (windows keep the order of the first few only).
-Projections are recognised at the first token, where rotary embeddings do nothing.
+Tensors are copied, because models change them in place. A few tokens, spread from the first to the last, are kept: a
+residual identity that holds for these holds for every token. The first few would not suffice, because models with
+windows leave them in place and reorder the others.
+
+Projections are recognised at the first token, where rotary embeddings are the identity.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _TOKENS = 6
 
 @dataclass(frozen=True)
 class Location:
-    """Where a tensor can be read: an input or output of the `nth` call of a module."""
+    """An input or output of the `nth` call of a module, where a tensor can be read."""
 
     path: str
     nth: int
@@ -57,21 +59,21 @@ def read_at(
 
 @dataclass(frozen=True)
 class StreamRecord:
-    """A tensor of the stream's shape that went into or came out of a module, and when."""
+    """An input or output of a module with the shape of the stream, and its order in the run."""
 
     place: Location
     module: nn.Module
     tensor: Float[Tensor, "batch token width"]
     order: int
-    alone: bool  # the only floating tensor on its side
+    alone: bool  # the only floating-point input (or output) of its module
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix of a model: a parameter (or some of its rows), as `[in, out]` or the other way round.
+    """A matrix of a model: a parameter or some of its rows, stored as `[in, out]`, or as `[out, in]` if `out_in`.
 
-    A parameter with a head axis of its own may have any order of axes: `axes` puts them in the order in which the first
-    `inner` of them, taken together, are the matrix's rows.
+    A parameter with a separate axis for heads may have any order of axes. `axes` permutes them so that the first
+    `inner` axes together are the rows of the matrix.
     """
 
     parameter: str
@@ -91,7 +93,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class LinearMap:
-    """x -> x W, seen at the first token; `matrix` says where W is."""
+    """A linear map x -> x W with its input and output at the first token; `matrix` says where W is stored."""
 
     matrix: Matrix
     taken: Float[Tensor, "batch inner"]
@@ -100,7 +102,7 @@ class LinearMap:
 
 @dataclass(frozen=True)
 class Change:
-    """The change that a module made to a tensor at the first token. Used to follow norms of queries and keys."""
+    """Input and output of a module at the first token. Used to follow norms of queries and keys."""
 
     path: str
     taken: Float[Tensor, "batch channel"]
@@ -115,10 +117,10 @@ class BlockRecording:
     streams: list[StreamRecord] = field(default_factory=list)
     maps: list[LinearMap] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
-    attention: list[tuple[int, int, ObservedCall]] = field(default_factory=list)  # index of the call, when, what
+    attention: list[tuple[int, int, ObservedCall]] = field(default_factory=list)  # index, order, call
 
     def stream(self, tensor: Tensor) -> Float[Tensor, "batch token width"] | None:
-        """Return some tokens of a tensor that has the stream's shape, or its numbers with tokens in one row."""
+        """Return some tokens of a tensor if it has the size and the width of the stream, otherwise None."""
         if self.shape is None or tensor.shape[-1] != self.shape[-1] or tensor.numel() != math.prod(self.shape):
             return None
         whole = tensor.detach().reshape(self.shape)
@@ -128,7 +130,7 @@ class BlockRecording:
         return whole[:, some.to(whole.device)].to(torch.float64)
 
     def first_token(self, tensor: Tensor) -> list[Float[Tensor, "batch channel"]]:
-        """Return the first token of every sequence, flat; both readings if it is unknown which axis has tokens."""
+        """Return the first token of every sequence, flattened, for each axis that may be the axis of tokens."""
         tensor = tensor.detach()
         if tensor.ndim < 2:
             return []
@@ -143,10 +145,10 @@ class BlockRecording:
 
 
 def parameter_matrix(weight: Any, owners: Mapping[int, tuple[str, Tensor]], out_in: bool) -> Matrix | None:
-    """Return which parameter (or rows of it) a weight tensor is, however the parameter is stored.
+    """Return the parameter, or rows of one, that a weight tensor is a view of; None if there is none.
 
-    Only for two axes: if heads are an axis of their own, a product alone does not show in which order its result was
-    laid out, and `hf.anatomy.parameters` finds out by trying.
+    Only weights with two axes are handled. If heads have a separate axis, a product does not show the order of axes of
+    its result, and `hf.anatomy.parameters` tries all orders.
     """
     if not isinstance(weight, Tensor) or weight.ndim != 2 or not weight.is_floating_point():
         return None
@@ -162,10 +164,9 @@ def parameter_matrix(weight: Any, owners: Mapping[int, tuple[str, Tensor]], out_
 
 
 def _rows_of(weight: Tensor, parameter: Tensor) -> bool:
-    """Return whether a tensor in a parameter's memory is some of its rows, in order.
+    """Return whether a view of a parameter is a range of its rows.
 
-    Strides decide, not contiguity: a parameter stored by columns is a transposed view, and so is a weight that is
-    transposed for its product.
+    Strides are compared, because a contiguity check would fail for a parameter that is stored by columns.
     """
     pairs = zip(weight.shape, weight.stride(), parameter.stride(), strict=True)
     alike = all(own == other for size, own, other in pairs if size > 1)

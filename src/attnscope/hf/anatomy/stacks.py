@@ -1,9 +1,10 @@
-"""From a call log to stacks of blocks: which module calls are blocks, how their stacks are named, how deep each one is.
+"""Find the blocks in a call log, and group them into named stacks.
 
-A block is the outermost element of a module list whose call holds at most one self- and at most one cross-attention.
-That fits nearly every model, whether blocks share one module or not, with sublayers or not. Elements of the same list
-that pass the same stream on without attending (recurrent, convolutions) are blocks too, so that block 5 of a stack is
-block 5 of the model. Blocks of one list form a stack. Stacks are named by the first part of their paths that differs.
+A block is the outermost element of a module list whose call contains at most one self- and one cross-attention. This
+fits nearly every model, including models with shared modules or sublayers. Elements of the same list that pass on the
+same stream without attention (recurrences, convolutions) are blocks too, so that block 5 of a stack is block 5 of the
+model. The blocks of one list form a stack. A stack is named after the first part of its path that other stacks do not
+share.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _TAILS = ("_model", "_tower", "_encoder", "_decoder")
 
 @dataclass(frozen=True)
 class FoundBlock:
-    """A module call that is one block of a stack, and where the residual stream goes in and out of it."""
+    """A module call that is one block of a stack, and where the residual stream enters and leaves it."""
 
     stack: str
     layer: int
@@ -28,16 +29,16 @@ class FoundBlock:
     nth: int
     enters: Slot
     leaves: Slot
-    shape: tuple[int, int, int]  # of the stream, as the module takes it
+    shape: tuple[int, int, int]  # shape of the stream, with the axes in the module's own order
     sequence_first: bool
     overwrites: bool
-    batch: int  # of its attention: sequences, or windows of them
-    kind: str  # "attention", or what the block has instead
+    batch: int  # batch size of its attention: sequences, or windows of sequences
+    kind: str  # "attention", or what replaces it
 
 
 @dataclass(frozen=True)
 class PlacedCall:
-    """An attention call with its place in a stack; `block` is None if no stream surrounds it."""
+    """An attention call with its stack and block number; `block` is None if no block contains it."""
 
     seen: LoggedAttention
     stack: str
@@ -47,16 +48,16 @@ class PlacedCall:
 
 @dataclass(frozen=True)
 class Placement:
-    """Every attention call, and every block, whether it attends or not."""
+    """Every attention call, and every block, including those without attention."""
 
     sites: tuple[PlacedCall, ...]
     blocks: tuple[FoundBlock, ...]
 
 
-def place(log: CallLog, configured: tuple[str, ...] = ()) -> Placement:
+def place_calls(log: CallLog, configured: tuple[str, ...] = ()) -> Placement:
     """Find the blocks of a model, and the stack, number and block of every attention call.
 
-    `configured` is the configuration's word for each block, if it has such a list.
+    `configured` is the configuration's list of kinds of blocks, if it has one.
     """
     chosen = [_block_of(seen, log) for seen in log.attention]
     attending = {n: seen for n, seen in zip(chosen, log.attention, strict=True) if n is not None}
@@ -96,7 +97,7 @@ def place(log: CallLog, configured: tuple[str, ...] = ()) -> Placement:
 
 
 def _own_numbers(calls: list[ModuleCall]) -> list[int]:
-    """Return places in the model's list of blocks, or the order of calls if blocks are shared or in stages."""
+    """Return block numbers: the index in the module list, or the order of calls if blocks are shared or in stages."""
     once = len({call.path for call in calls}) == len(calls)
     one_list = len({_list_of(call.path) for call in calls}) == 1
     last = [call.path.rpartition(".")[2] for call in calls]
@@ -110,13 +111,13 @@ def _list_of(path: str) -> str:
 
 
 def _beside(log: CallLog, attending: dict[int, LoggedAttention]) -> dict[int, int]:
-    """Return elements of a list that pass the same stream on without attention, each with one that attends."""
+    """Return the blocks without attention, each with an attending block of the same list and stream width."""
     lists: dict[tuple[str, int | None], int] = {}
     for number in attending:
         call = log.calls[number]
         if call.listed:
             lists.setdefault((_list_of(call.path), call.around), number)
-    holding = {call.around for call in log.calls}  # norms, activations and the like hold nothing
+    holding = {call.around for call in log.calls}  # excludes modules without submodules, such as norms
     others = {}
     for number, call in enumerate(log.calls):
         alike = lists.get((_list_of(call.path), call.around)) if call.listed and number in holding else None
@@ -129,7 +130,7 @@ def _beside(log: CallLog, attending: dict[int, LoggedAttention]) -> dict[int, in
 
 
 def _unseen(log: CallLog, known: set[int]) -> list[int]:
-    """Return elements of lists that pass a stream on and attend in a way that is not seen: their streams can be."""
+    """Return blocks whose attention was not observed. Their streams can still be measured."""
     blocks: dict[int, None] = {}
     for scope in log.loose:
         if known.isdisjoint(scope):
@@ -140,19 +141,20 @@ def _unseen(log: CallLog, known: set[int]) -> list[int]:
 
 
 def _block_of(seen: LoggedAttention, log: CallLog) -> int | None:
-    # Two calls within one call of their module (differential attention) are one attention of the block.
+    # Two attention calls within one call of their module (differential attention) count once.
     apart = {(other.inside, other.crossing) for other in log.attention}
     held: Counter[tuple[int, bool]] = Counter((number, crossing) for inside, crossing in apart for number in inside)
     small = [n for n in seen.inside if held[n, False] <= 1 and held[n, True] <= 1]
     streaming = [n for n in small if _stream(log.calls[n]) is not None]
     listed = (n for n in streaming if log.calls[n].listed)
-    # Without a list: the outermost module with a stream through it, neither the whole model nor attention itself.
+    # Without a list, take the outermost module with a stream, but not the whole model or the attention itself.
     inner = (n for n in streaming if log.calls[n].path not in ("", seen.owner))
     return next(listed, next(inner, None))
 
 
 def _stream(call: ModuleCall) -> tuple[Slot, Slot, tuple[int, int, int]] | None:
-    """Return where a stream of tokens enters and leaves: the first input and output of the same three-axis shape."""
+    """Return the slots where a stream enters and leaves (the first input and output of one 3-axis shape), and this
+    shape."""
     for enters, shape in call.takes:
         if len(shape) == 3:
             leaves = next((slot for slot, given in call.gives if given == shape), None)
@@ -161,7 +163,7 @@ def _stream(call: ModuleCall) -> tuple[Slot, Slot, tuple[int, int, int]] | None:
 
 
 def _described(call: ModuleCall, stack: str, layer: int, alike: LoggedAttention | None, kind: str) -> FoundBlock:
-    """`alike` is the attention of this block, or of another block of its stack, if there is any."""
+    """Return a block. `alike` is its attention, or the attention of another block of its stack, or None."""
     stream = _stream(call)
     assert stream is not None
     enters, leaves, shape = stream
@@ -181,10 +183,10 @@ def _described(call: ModuleCall, stack: str, layer: int, alike: LoggedAttention 
 
 
 def _home(log: CallLog, number: int, chosen: Iterable[int]) -> tuple[str, ...]:
-    """Return a name for the stack of a block: the list that contains the block.
+    """Return the path that identifies the stack of a block: the path of the list that contains the block.
 
-    If one list element holds several blocks (two streams that attend to each other, as in LXMERT), each has its own
-    stack, named by its module. A block that is called twice in an element gets a stack for each call.
+    If one list element contains several blocks (two streams that attend to each other, as in LXMERT), each has its own
+    stack, named after its module. A block that is called twice in an element gets a stack for each call.
     """
     call = log.calls[number]
     element = next((n for n in log.around(number) if log.calls[n].listed), None)
@@ -197,15 +199,15 @@ def _home(log: CallLog, number: int, chosen: Iterable[int]) -> tuple[str, ...]:
 
 
 def _element(log: CallLog, seen: LoggedAttention) -> int | None:
-    """Return the innermost numbered element of a list that an attention call happened in."""
+    """Return the innermost numbered list element that contains an attention call."""
     listed = (n for n in reversed(seen.inside) if log.calls[n].listed)
     return next((n for n in listed if log.calls[n].path.rpartition(".")[2].isdigit()), None)
 
 
 def _home_without_block(log: CallLog, seen: LoggedAttention) -> tuple[str, ...]:
-    """Return the stack of an attention call with no stream around it: its list, or the module's own name.
+    """Return the path that identifies the stack of an attention call outside blocks.
 
-    The name is used if one element of the list attends several times.
+    This is the path of the list that contains the call, or of its module if one list element makes several calls.
     """
     element = _element(log, seen)
     if element is None or sum(element in other.inside for other in log.attention) == 1:
@@ -214,12 +216,12 @@ def _home_without_block(log: CallLog, seen: LoggedAttention) -> tuple[str, ...]:
 
 
 def _words(path: str) -> tuple[str, ...]:
-    """Return the parts of a path without its numbers, so that stages of one tower are one stack."""
+    """Return the parts of a path that are not numbers, so that the stages of a model form one stack."""
     return tuple(part for part in path.split(".") if part and not part.isdigit())
 
 
 def stack_names(containers: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """Return `encoder` and `decoder`, `text` and `vision`: the first part of each path that no other one shares."""
+    """Name each stack after the first part of its path that no other shares: `encoder`, `decoder`, `vision`."""
     paths = list(containers)
     if len(paths) == 1:
         return {paths[0]: "model"}
@@ -234,7 +236,7 @@ def stack_names(containers: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], 
 
 
 def _common(left: tuple[str, ...], right: tuple[str, ...]) -> int:
-    """Return how many parts two paths share at their beginning."""
+    """Return the length of the common prefix of two paths."""
     return next((n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
 
 

@@ -1,4 +1,4 @@
-"""Frames of weights: the projections of every attention call, read from a model by the places that a probe found."""
+"""Read the projections of every attention call from a model, as frames of weights."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from attnscope.hf.intercepting.wrappers import in_reach
 
 
 def weights(model: nn.Module, found: Anatomy) -> tuple[WeightsFrame, ...]:
-    """Return the projections of every attention call, split by head: parameters as they are now."""
+    """Return the current projections of every attention call, split by head."""
     return tuple(weights_in_turn(model, found))
 
 
 def weights_in_turn(model: nn.Module, found: Anatomy) -> Iterator[WeightsFrame]:
-    """Yield the same one by one: frames of grouped heads hold copies, and all at once would be a second model."""
+    """Yield the frames of `weights` one by one, to save memory: frames of grouped heads hold copies."""
     parameters = ParametersInEffect(model)
     for site in found.sites:
         p = site.projections
@@ -40,7 +40,7 @@ def weights_in_turn(model: nn.Module, found: Anatomy) -> Iterator[WeightsFrame]:
 def _head_weights(
     columns: Columns | None, heads: int, model: nn.Module, parameters: Mapping[str, Tensor]
 ) -> Float[Tensor, "heads inner dim"] | None:
-    """Return the matrix of every query head; grouped keys and values are repeated for the heads that share them."""
+    """Return a matrix for every query head; shared keys and values are repeated."""
     if columns is None:
         return None
     matrix = columns.matrix.of(parameters)
@@ -49,13 +49,13 @@ def _head_weights(
         try:
             gain = _gain(model.get_submodule(columns.norm), columns, parts)
         except (IndexError, RuntimeError, TypeError, ValueError):
-            return None  # not a norm of one token's channels (a convolution over tokens): no matrix does the same
+            return None  # not a norm over channels (for example a convolution over tokens), so not a matrix
         parts = parts * gain[:, None, :]
     return parts.repeat_interleave(heads // parts.shape[0], dim=0)
 
 
 def _gain(norm: nn.Module, columns: Columns, like: Tensor) -> Float[Tensor, "head dim"]:
-    """Return the per-channel gain of a norm: of +1, -1, +1, ... every norm gives gain times that, plus its bias."""
+    """Return the gain of a norm for each channel: a norm maps +1, -1, +1, ... to gain times that, plus bias."""
     whole = norm.get_parameter("weight").numel() if "weight" in dict(norm.named_parameters()) else columns.dim
     sign = torch.ones(whole, dtype=like.dtype, device=like.device)
     sign[1::2] = -1
@@ -69,7 +69,7 @@ def _gain(norm: nn.Module, columns: Columns, like: Tensor) -> Float[Tensor, "hea
 def output_weight(
     matrix: Matrix | None, heads: int, parameters: Mapping[str, Tensor]
 ) -> Float[Tensor, "heads value_dim width"] | None:
-    """Return the output projection as one matrix per head: a view, no copy."""
+    """Return the output projection as one matrix per head, without a copy."""
     if matrix is None:
         return None
     whole = matrix.of(parameters)
@@ -77,9 +77,9 @@ def output_weight(
 
 
 class ParametersInEffect(Mapping[str, Tensor]):
-    """Every parameter by name, read when it is looked up, as the model computes with it.
+    """Maps the name of a parameter to the value with which the model computes, read when it is looked up.
 
-    A weight that an installed variant changes at every forward is given as changed; an offloaded one is loaded.
+    A weight that an installed variant changes in every forward pass is returned changed. An offloaded one is loaded.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -114,10 +114,10 @@ def projection_parameters(found: Anatomy) -> tuple[str, ...]:
 
 
 def training_frames(model: nn.Module, found: Anatomy, before: Mapping[str, Tensor] | None) -> Iterator[TrainingFrame]:
-    """Yield one frame for every attention call: its projections now, before the step, and their gradients.
+    """Yield a frame for every attention call: its projections now and before the step, and their gradients.
 
-    `before` are parameters as they were before the step, by name. Gradients are those that the parameters hold now;
-    they are left out unless all of them are there.
+    `before` holds the parameters before the step, by name. `gradient` is None unless all parameters of
+    the call's projections have one.
     """
     now = {name: p.detach() for name, p in model.named_parameters()}
     gradients = {name: p.grad.detach() for name, p in model.named_parameters() if p.grad is not None}

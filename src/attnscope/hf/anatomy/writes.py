@@ -1,8 +1,8 @@
-"""How a block writes into the residual stream, found by arithmetic on what its modules took and gave.
+"""Find how a block writes into the residual stream, by arithmetic on the inputs and outputs of its modules.
 
-Backwards from what leaves the block: a state is either a norm of a sum (post-norm), or an earlier state plus the output
-of some module (a write), or the entering stream plus two writes made side by side (parallel). The walk ends at the
-stream that entered. If it does not get there, the block's writes are not separable and nothing is claimed.
+The search goes backwards from the output of the block. A state is a norm of a sum (post-norm), or an earlier state plus
+the output of a module (a write), or the input stream plus two simultaneous writes (parallel). The search ends at the
+input stream. If it does not get there, the writes of the block are not separable.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from torch import Tensor, nn
 
 from attnscope.hf.anatomy.recording import Location, StreamRecord
 
-_UNEXPLAINED = 0.5  # a change more than half of which is left over is not explained by a write
-_LONGEST = 8  # writes in one block: two, three with cross-attention, four in a macaron
+_UNEXPLAINED = 0.5  # largest unexplained share of a change
+_LONGEST = 8  # most writes in a block: usually two, three with cross-attention, four in a Macaron block
 State = Float[Tensor, "batch token width"]
 
 
 @dataclass(frozen=True)
 class Writes:
-    """Norm placement and where to read the stream between attention and MLP."""
+    """How a block writes to the stream: where it norms, and where to read the stream between attention and MLP."""
 
     norm: str  # "pre", "post", "sandwich", "parallel", "none" or "unknown"
     count: int = 0  # writes found; 0 if not separable
     middle: Location | None = None  # the stream after the last attention write
     adds: float | None = None  # in parallel blocks `middle` is the write itself: stream + adds * write
     identities: tuple[Identity, ...] = ()  # one per write (parallel: one for both)
-    norms: tuple[str, ...] = ()  # modules that norm a state of the stream, or give one
+    norms: tuple[str, ...] = ()  # modules that norm a state of the stream, or whose output is one
 
     @property
     def separable(self) -> bool:
@@ -38,7 +38,7 @@ class Writes:
 
 @dataclass(frozen=True)
 class Identity:
-    """result = before + multiplier * sum of writes, as locations that can be read during any run."""
+    """The identity result = before + multiplier * sum of writes, between tensors that can be read in any run."""
 
     result: Location | None  # None: the stream that leaves the block
     before: Location | None  # None: the stream that enters it
@@ -56,7 +56,7 @@ class _Step:
 
 
 def find_writes(entered: State, left: State, records: list[StreamRecord], attended: list[int], eps: float) -> Writes:
-    """Walk back from `left` to `entered`. `attended` says when, in record order, attention happened."""
+    """Search backwards from `left` to `entered`. `attended` holds the order numbers of the attention calls."""
     return _Walk(entered, left, records, attended, eps).writes()
 
 
@@ -79,7 +79,7 @@ class _Walk:
         state = self.left
         while len(steps) < _LONGEST:
             source, result = state, steps[-1].before.place if steps and steps[-1].before else None
-            taken = next((taken for given, taken in self.norms if torch.equal(given.tensor, state)), None)
+            taken = next((taken for normed, taken in self.norms if torch.equal(normed.tensor, state)), None)
             if taken is not None:
                 source, result = taken.tensor, taken.place
             step = self._last_write(source, result, normed=taken is not None)
@@ -92,13 +92,13 @@ class _Walk:
         return Writes("unknown")
 
     def _sequential(self, steps: list[_Step]) -> Writes:
-        # The write of an attention call is the first one that finishes after it.
+        # The write of an attention call is the first write that is complete after the call.
         last = max((_first_after(when, steps) for when in self.attended), default=-1)
         follows = steps[last + 1].before if 0 <= last < len(steps) - 1 else None
         states = [self.entered, *(step.before.tensor for step in steps if step.before is not None)]
         if any(step.normed for step in steps):
             norm = "post"
-        elif all(any(torch.equal(given.tensor, step.write.tensor) for given, _ in self.norms) for step in steps):
+        elif all(any(torch.equal(normed.tensor, step.write.tensor) for normed, _ in self.norms) for step in steps):
             norm = "sandwich"
         else:
             reads = any(torch.equal(taken.tensor, state) for _, taken in self.norms for state in states)
@@ -130,16 +130,16 @@ class _Walk:
         return Writes("parallel", 2, attention.place, multiplier, (identity,), norms)
 
     def _norms_of(self, states: list[State]) -> tuple[str, ...]:
-        """Return paths of the norms that read or give a state, and not a write, a query or a key."""
+        """Return the paths of norms whose input or output is a state (not a write, a query or a key)."""
         mine = (
-            given.place.path
-            for given, taken in self.norms
-            if any(torch.equal(seen.tensor, state) for seen in (taken, given) for state in states)
+            normed.place.path
+            for normed, taken in self.norms
+            if any(torch.equal(seen.tensor, state) for seen in (taken, normed) for state in states)
         )
         return tuple(dict.fromkeys(mine))
 
     def _last_write(self, state: State, result: Location | None, *, normed: bool) -> _Step | None:
-        """Explain state = before + multiplier * write; `before` is the entering stream or any tensor of the block."""
+        """Explain state = before + multiplier * write; `before` is the input stream or any tensor of the block."""
         best, lowest = None, _UNEXPLAINED
         for before in (None, *self.distinct):
             base = self.entered if before is None else before.tensor
@@ -162,11 +162,11 @@ def _first_after(when: int, steps: list[_Step]) -> int:
 def _explain(
     state: State, base: State, writes: Float[Tensor, "write batch token width"], eps: float
 ) -> tuple[Float[Tensor, " write"], Float[Tensor, " write"]]:
-    """Return which multiple of each write explains state - base best, and how much of the change is left over.
+    """Return the multiple of each write that best explains state - base, and the unexplained share of the change.
 
-    Every entry is measured in units of the rounding error it can have, eps * (|state| + |base| + |write|). So one
-    enormous activation does not hide all others, and low precision needs no looser rule: what is left over must be a
-    few roundings at most, and small beside the change itself.
+    Every entry is measured in units of its possible rounding error, eps * (|state| + |base| + |write|), so that one
+    huge activation does not hide the others, and the rule is the same in every precision: the remainder must be a few
+    rounding errors at most, and small compared with the change.
     """
     unit = eps * (state.abs() + base.abs() + writes.abs()) + 1e-30
     change, scaled = ((state - base) / unit).flatten(1), (writes / unit).flatten(1)
@@ -179,7 +179,7 @@ def _explain(
 
 
 def _distinct(records: list[StreamRecord]) -> list[StreamRecord]:
-    """Return the first record of every tensor. Dropout and containers pass tensors on without changing them."""
+    """Return the first record of every distinct tensor: dropout and containers return their input unchanged."""
     kept: list[StreamRecord] = []
     for record in records:
         if not any(torch.equal(record.tensor, other.tensor) for other in kept):
@@ -187,12 +187,12 @@ def _distinct(records: list[StreamRecord]) -> list[StreamRecord]:
     return kept
 
 
-def _is_norm(given: StreamRecord, taken: list[StreamRecord]) -> bool:
-    """Return whether a module gives the same for a vector and for ten times that vector, and is not the identity."""
-    inside = [child for child in given.module.children() if not getattr(child, "stays_a_norm", False)]
+def _is_norm(normed: StreamRecord, taken: list[StreamRecord]) -> bool:
+    """Return whether a module has the same output for a vector and for ten times that vector."""
+    inside = [child for child in normed.module.children() if not getattr(child, "stays_a_norm", False)]
     if len(taken) != 1 or not taken[0].alone or inside:
         return False
-    return not torch.equal(taken[0].tensor, given.tensor) and _scale_free(given.module, taken[0].tensor)
+    return not torch.equal(taken[0].tensor, normed.tensor) and _scale_free(normed.module, taken[0].tensor)
 
 
 def _scale_free(module: nn.Module, taken: State) -> bool:
@@ -201,7 +201,7 @@ def _scale_free(module: nn.Module, taken: State) -> bool:
     try:
         small, large = module.forward(scaled), module.forward(scaled * 10)
     except (RuntimeError, TypeError, ValueError):
-        return False  # it takes something else as well, or another shape: no norm
+        return False  # it needs other arguments or another shape, so it is not a norm
     if not isinstance(small, Tensor) or not isinstance(large, Tensor) or small.shape != large.shape:
         return False
     return bool((small - large).double().norm() <= 1e-2 * small.double().norm())

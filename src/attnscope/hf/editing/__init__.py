@@ -1,1 +1,1 @@
-"""Changes to a model that undo themselves: cuts, grafts, frozen networks."""
+"""Change a model temporarily: cut parts out, plant heads, freeze it at one input."""

@@ -1,12 +1,12 @@
-"""A model at one input, cut between its blocks, for path decompositions: `freeze(model, batch) -> Network`.
+"""Freeze a model at one input, for path decompositions: `freeze(model, batch) -> Network`.
 
-The model runs once with a graded stream put in where its first block begins. The arguments of every block are kept, so
-that each can be run again alone. What follows the last block (final norm, head) is run by the model itself, with its
-blocks answering from memory. Hooks and stand-ins live inside contexts: everything is restored.
+The model runs once, and every block gets a graded stream: a tensor that knows which paths it is made of. The arguments
+of every block are kept, so that each block can run again alone. The part after the last block (final norm, head)
+is run by the model itself, while its blocks return stored outputs. The model is restored afterwards.
 
-In float64 the casts to float32 that many norms make are left out, because paths must be exact. In float32 the numbers
-are the model's own up to rounding: the same functions run, but without a key-value cache and without fused layers, so
-that a processor may add in another order. Only the tap promises equality to the bit.
+In float64 the casts to float32 that many norms make are suppressed, because paths must be exact. In float32 the numbers
+equal the model's own up to rounding: the key-value cache and fused layers are off, so sums may be taken in another
+order.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Call:
 
 
 def freeze(model: nn.Module, batch: Batch, found: Anatomy | None = None, stack: str | None = None) -> Network:
-    """Return the network of `model` at `batch`; refuse if its linear form does not give the model's own numbers."""
+    """Return the network of `model` at `batch`; refuse if its linear form does not reproduce the model's output."""
     if found is None:
         found = anatomy(model, None if getattr(model, "config", None) is not None else batch)
     chosen = _stack(found, stack)
@@ -74,20 +74,17 @@ def freeze(model: nn.Module, batch: Batch, found: Anatomy | None = None, stack: 
             where = f"block {index}" if index < network.layers else "what follows the blocks"
             experts = experts_in(model)
             perhaps = "" if experts is None else f" (perhaps its mixture of experts ({experts}))"
-            cause = (
-                f"something in it{perhaps} is random (dropout left on), quantised or not linear when frozen; choose "
-                "another model"
-            )
             raise RefusalError(
                 f"The linear form of {network.name} differs from the model by {max(found_differences):.1e} (relative; "
-                f"first in {where}), above {ALLOWED[dtype]:.0e}: {cause}."
+                f"first in {where}), above {ALLOWED[dtype]:.0e}: something in it{perhaps} is random (dropout left on), "
+                "quantised or not linear when frozen; choose another model."
             )
     return replace(network, apart=max(found_differences))
 
 
 @contextmanager
 def _plainly(module: nn.Module, found: Anatomy) -> Iterator[None]:
-    """Set evaluation mode and make every step a separate function: no fused layers, no grouped experts."""
+    """Set evaluation mode, and run without fused layers and grouped experts."""
     with evaluating(module), without_fast_path(found.fast_path), one_after_another(module):
         yield
 
@@ -96,13 +93,13 @@ def _refuse_without_attention(found: Anatomy, stack: Stack) -> None:
     for block in stack.blocks:
         if not block.attends and block.kind != "MLP":
             raise RefusalError(
-                f"Block {block.layer} of {found.model_class} has no softmax attention ({block.kind}), and paths "
-                "through it are not a sum over heads: choose a model, or a stack, whose every block attends."
+                f"Block {block.layer} of {found.model_class} has no softmax attention ({block.kind}), so paths "
+                "through it are not a sum over heads: choose a model or a stack in which every block attends."
             )
 
 
 def _precision(model: nn.Module, batch: Batch) -> torch.dtype:
-    """Return the dtype of the weights; a model without weights computes in the dtype of its inputs."""
+    """Return the dtype of the weights, or of the inputs if the model has no weights."""
     given = (tensor for tensor in every_tensor(batch) if tensor.is_floating_point())
     return next((tensor.dtype for tensor in chain(model.parameters(), given)), torch.float32)
 
@@ -112,20 +109,20 @@ def _refuse_not_finite(model: nn.Module, network: Network) -> None:
         return
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
-            raise RefusalError(f"{network.name} has weights that are not numbers, in {name}: mend or reload them.")
+            raise RefusalError(f"The weights {name} of {network.name} hold NaN or infinity: load other weights.")
     first = next((i for i, stream in enumerate(network.streams) if not stream.isfinite().all()), network.layers)
     where = "before its first block" if first == 0 else f"in block {first - 1}"
-    wider = "look at the input" if network.output.dtype == torch.float64 else "try `dtype='float64'`"
-    raise RefusalError(f"{network.name} computes what is not a number {where} on this input: {wider}.")
+    wider = "check the input" if network.output.dtype == torch.float64 else "try `dtype='float64'`"
+    raise RefusalError(f"{network.name} computes NaN or infinity {where} on this input: {wider}.")
 
 
 def _refuse_unchained(network: Network, calls: tuple[_Call, ...], stack: Stack) -> None:
-    """Refuse changes of the stream between blocks: paths go from block to block and would lose them."""
+    """Refuse a model that changes the stream between blocks, because paths would miss the change."""
     for layer, (call, block) in enumerate(zip(calls, stack.blocks, strict=True)):
         if not same_numbers(stack.turned(at(call.answer, block.leaves)), network.streams[layer + 1]):
             raise RefusalError(
-                f"{network.name} changes the stream between blocks {layer} and {layer + 1}, outside of both: "
-                "paths cannot be followed through it; choose another model."
+                f"{network.name} changes the stream between blocks {layer} and {layer + 1}, so paths cannot be "
+                "followed: choose another model."
             )
 
 
@@ -159,20 +156,20 @@ def _network(
 
 
 def _recorded(model: nn.Module, stack: Stack, batch: Batch) -> tuple[tuple[_Call, ...], Tensor]:
-    """Run the model once on a graded stream: return the calls of the stack's blocks, and the model's output."""
+    """Run the model once on a graded stream. Return the calls of the stack's blocks, and the model's output."""
     calls: dict[int, _Call] = {}
-    given: dict[int, tuple[Any, Any]] = {}
+    inputs: dict[int, tuple[Any, Any]] = {}
 
     def enter(block: Block, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         stream = plain(arguments(args, kwargs)[block.enters]).detach()
         args, kwargs = with_argument(args, kwargs, block.enters, Graded.entering(stream))
         kept = stream.clone() if block.overwrites else stream
-        given[block.layer] = with_argument(plain(args), plain(kwargs), block.enters, kept)
+        inputs[block.layer] = with_argument(plain(args), plain(kwargs), block.enters, kept)
         return args, kwargs
 
     def leave(block: Block, answer: Any) -> None:
         followed(at(answer, block.leaves), f"block {block.layer} of {type(model).__name__}")
-        calls[block.layer] = _Call(model.get_submodule(block.path), *given[block.layer], plain(answer))
+        calls[block.layer] = _Call(model.get_submodule(block.path), *inputs[block.layer], plain(answer))
 
     with Restoring() as changes:
         changes.nth_calls(model, stack.calls, before=enter, after=leave)
@@ -187,7 +184,7 @@ def _recorded(model: nn.Module, stack: Stack, batch: Batch) -> tuple[tuple[_Call
 
 @contextmanager
 def _answering(model: nn.Module, stack: Stack, answers: list[Any]) -> Iterator[None]:
-    """Make the blocks of the stack return stored outputs inside this context, instead of computing."""
+    """Make the blocks of the stack return stored outputs inside this context."""
     waiting: dict[str, list[Any]] = {}
     for block, answer in sorted(zip(stack.blocks, answers, strict=True), key=lambda pair: pair[0].nth):
         waiting.setdefault(block.path, []).append(answer)
@@ -203,7 +200,7 @@ def _answering(model: nn.Module, stack: Stack, answers: list[Any]) -> Iterator[N
 
 def _stack(found: Anatomy, name: str | None) -> Stack:
     if not found.stacks:
-        raise RefusalError(f"{found.model_class} has no blocks that pass a stream on: paths need them.")
+        raise RefusalError(f"{found.model_class} has no blocks with a residual stream: choose another model.")
     if name is None:
         return found.stacks[-1]
     stack = found.stack(name)
@@ -213,6 +210,6 @@ def _stack(found: Anatomy, name: str | None) -> Stack:
 
 
 def _without_cache(model: nn.Module, batch: Batch) -> Batch:
-    """Switch the key-value cache off: it keeps tensors of one run for the next."""
+    """Add use_cache=False to the batch if the model accepts it: a cache keeps tensors of one run for the next."""
     takes = "use_cache" in inspect.signature(model.forward).parameters
     return {**batch, "use_cache": False} if takes and isinstance(batch, Mapping) else batch

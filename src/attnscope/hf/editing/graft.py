@@ -1,21 +1,21 @@
-"""Planting a compiled head into one attention head of a running model, and taking it out again.
+"""Plant a compiled head into one attention head of a model, for as long as a context lasts.
 
-What is possible. Of the chosen head, the query and the key of token i are replaced by those of row i of the compiled
-head, where the model's own query and key projections give theirs; the rest of the model is its own: values, output
-projection, other heads, whatever it does between the projections and the products. That last part is undone. Say the
-model turns a projected query u at position p into T_p u before the products (T_p is the identity in GPT-2, a rotation
-in Llama and Qwen2, a fixed factor where queries are scaled early) and multiplies products by its own scale c. Then
+The outputs of the query and key projections of the chosen head at token i are replaced by vectors made from row i of
+the compiled head. Everything else stays: values, output projection, other heads. The map that the model applies between
+projections and products is undone. Say it maps a projected query u at position p to T_p u before the products (T_p is
+the identity in GPT-2, a rotation in Llama and Qwen2, a fixed factor if queries are scaled early) and multiplies the
+products by its own scale c. Then
 
-    u_p = T_p^-1 [q_p  0] (s / c),        s the scale of the compiled head, zeros up to the model's head dimension
+    u_p = T_p^-1 [q_p  0] (s / c),  with zeros up to the model's head dimension
 
-gives exactly the logits s q_p . k_j, and the same without s/c for keys. T_p is measured, not looked up: see
-`position_maps`. Precision: u_p is rounded to the model's dtype, and the model maps it in that dtype, so logits carry
-a relative error of a few roundings on top of the head's own (1e-7 of the largest logit in float32, 1e-2 in bfloat16:
-plant heads with small logits into low precision).
+gives exactly the logits s q_p . k_j, where q_p, k_j and s are the queries, keys and scale of the compiled head; the
+formula for keys has no factor s / c. T_p is measured: see `position_maps`.
+u_p is rounded to the model's dtype, and the model maps it in that dtype, so logits have an additional relative error of
+a few roundings (1e-7 of the largest logit in float32, 1e-2 in bfloat16): in low precision, plant heads with small
+logits.
 
-Rows belong to tokens by their place in the sequence: no cache, no padding on the left, positions 0, 1, 2, ... Plant
-first, tap inside, with the anatomy that `plant.found` holds: planting and probing run the model, and a bidirectional
-head takes texts of its own length only.
+Rows are assigned to tokens by position in the sequence: no cache, no padding on the left, positions 0, 1, 2, ... Plant
+first and tap inside, with the anatomy in `plant.found`. A bidirectional head only fits texts of its own length.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ROWS = 512  # rows of attention compared at a time
 
 @dataclass(frozen=True, eq=False)
 class Planted:
-    """Where a head was planted, and how far the attention seen there was from the head's own."""
+    """Where a head was planted, and how much the observed attention differs from the pattern of the compiled head."""
 
     found: Anatomy
     site: Site
@@ -59,7 +59,7 @@ class Planted:
 def planted(
     model: nn.Module,
     head: Head,
-    layer: int,
+    block: int,
     head_index: int,
     *,
     stack: str | None = None,
@@ -68,20 +68,20 @@ def planted(
     example_inputs: Batch | None = None,
     found: Anatomy | None = None,
 ) -> Iterator[Planted]:
-    """Let one head of a model attend as a compiled head does, inside a `with` block.
+    """Let one head of a model attend like a compiled head inside a `with` statement.
 
     Parameters
     ----------
     model, head : torch.nn.Module, Head
         The model, which is restored on leaving, also after an exception; and the compiled head.
-    layer, head_index, stack : int, int, str, optional
+    block, head_index, stack : int, int, str, optional
         The block, the head in it that is replaced, and the stack, if the model has several.
     share_keys : bool
         Allow the whole group of query heads that share a key head to read the planted keys.
     tolerance : float
         The largest difference that any attention weight may have from that of `head`.
     example_inputs, found : mapping, Anatomy, optional
-        A batch of as many tokens as the head has rows, or token ids, which are repeated; and an anatomy. Rarely needed.
+        A batch with as many tokens as the head has rows (token ids are repeated); and an anatomy. Rarely needed.
 
     Yields
     ------
@@ -92,22 +92,23 @@ def planted(
     ------
     RefusalError
         If the head is wider than the model's; if the model norms projected queries or keys, caps logits, adds position
-        biases or a learned sink, sees a window only, or writes its attention out itself; for cross-attention; if only
-        head or model is causal; if keys are shared without `share_keys`; if the deviation exceeds `tolerance`.
+        biases or a learned sink, has a sliding window, or computes its attention without an attention function; for
+        cross-attention; if only the head or only the model is causal; if keys are shared without `share_keys`; if the
+        deviation exceeds `tolerance`.
 
     Examples
     --------
     >>> from attnscope.hf.loading.load import load
     >>> head = attnscope.compile(attnscope.generate("window", 16, 2, causal=True)).head
-    >>> with attnscope.planted(load("pocket").model, head, layer=0, head_index=0, share_keys=True) as plant:
+    >>> with attnscope.planted(load("pocket").model, head, block=0, head_index=0, share_keys=True) as plant:
     ...     deviation = plant.deviation
     """
     found = anatomy(model, example_inputs) if found is None else found
-    site = found.self_attention_at(layer, head_index, stack)
+    site = found.self_attention_at(block, head_index, stack)
     _refuse_what_cannot_fit(model, head, site)
     key_head = head_index // (site.heads // site.kv_heads)
-    places = (_place(model, site.projections.query, head_index), _place(model, site.projections.key, key_head))
-    group = _heads_that_share(site, places[1]) - {head_index}
+    outputs = (_place(model, site.projections.query, head_index), _place(model, site.projections.key, key_head))
+    group = _heads_that_share(site, outputs[1]) - {head_index}
     if group and not share_keys:
         raise RefusalError(
             f"{1 + len(group)} query heads of {type(model).__name__} share one key head, so heads "
@@ -115,7 +116,7 @@ def planted(
         )
     probe = probe_of(model, found, site, head.n, example_inputs)
     with evaluating(model):
-        turning = measured_position_maps(probe, places, (head_index, key_head))
+        turning = measured_position_maps(probe, outputs, (head_index, key_head))
     _refuse_other_attention(model, turning.scores, head, turning.tokens)
     ratio = head.scale / turning.scores.scale
     vectors = (
@@ -132,40 +133,40 @@ def planted(
     )
     with Restoring() as changes:
         changes.before(model, hooks.begin, prepend=True)
-        for which, place in enumerate(places):
-            changes.after(model.get_submodule(place.module), hooks.replacing(which, place))
+        for which, output in enumerate(outputs):
+            changes.after(model.get_submodule(output.module), hooks.replacing(which, output))
         with evaluating(model):
             seen = probe.scores(1, turning.tokens)
         deviation = _deviation(seen, head, head_index, key_head)
         if not deviation <= tolerance:
             raise RefusalError(
-                f"Head {head_index} of layer {layer} of {type(model).__name__} does not show the planted pattern (an "
-                f"attention weight is {deviation:.2g} off in {str(seen.query.dtype).removeprefix('torch.')}): plant a "
-                "head with smaller logits, or run the model in float32."
+                f"Head {head_index} of block {block} of {type(model).__name__} does not show the planted pattern (an "
+                f"attention weight is off by {deviation:.2g} in {str(seen.query.dtype).removeprefix('torch.')}): plant "
+                "a head with smaller logits, or run the model in float32."
             )
         yield Planted(found, site, head_index, key_head, tuple(sorted(group)), deviation)
 
 
 def _place(model: nn.Module, columns: Columns | None, index: int) -> Output:
-    """Where a head's projection comes out, if it comes out of a module of its own."""
+    """Return the module and the outputs that hold the projection of one head; refuse other projections."""
     name = type(model).__name__
     if columns is None:
         raise RefusalError(
-            f"The query and key projections of {name} were not recognised, so nothing can be planted there: "
+            f"The query and key projections of {name} were not recognised, so no head can be planted: "
             "choose a model with plain linear projections."
         )
     if columns.norm is not None:
         raise RefusalError(
-            f"{name} norms queries and keys after projecting them ({columns.norm}), so no projection gives it the "
-            "planted ones: choose a model without query and key norms."
+            f"{name} norms queries and keys after projecting them ({columns.norm}), so no head can be planted: choose "
+            "a model without query and key norms."
         )
     matrix = columns.matrix
     path, _, _ = matrix.parameter.rpartition(".")
     parameter = model.get_parameter(matrix.parameter)
     if matrix.first_row or matrix.rows != parameter.shape[0] or parameter.ndim != 2:
         raise RefusalError(
-            f"{name} cuts queries and keys out of one parameter ({matrix.parameter}) inside its own code, where "
-            "nothing can be planted: choose a model whose projections are modules."
+            f"{name} takes queries and keys from rows of one parameter ({matrix.parameter}) in its own code, where no "
+            "head can be planted: choose a model whose projections are modules."
         )
     return Output(path, columns.starts[index], columns.dim, parameter.shape[0 if matrix.out_in else 1])
 
@@ -174,7 +175,7 @@ def _refuse_what_cannot_fit(model: nn.Module, head: Head, site: Site) -> None:
     name = type(model).__name__
     if len(head.keys) != head.n:
         raise RefusalError(
-            f"The head has {head.n} queries and {len(head.keys)} keys, and self-attention has as many of both: compile "
+            f"The head has {head.n} queries and {len(head.keys)} keys, and self-attention needs equal numbers: compile "
             "a square pattern."
         )
     if head.width > site.dim:
@@ -184,22 +185,22 @@ def _refuse_what_cannot_fit(model: nn.Module, head: Head, site: Site) -> None:
         )
     if site.causal and not head.causal:
         raise RefusalError(
-            f"{name} is causal in this layer and would hide half of a two-way pattern: compile it with `causal=True`."
+            f"{name} is causal in this block and would hide half of a two-way pattern: compile it with `causal=True`."
         )
     if head.causal and not site.causal:
         raise RefusalError(
-            f"{name} looks both ways in this layer, and a causal head says nothing about later keys: compile the "
-            "pattern without `causal=`."
+            f"{name} is not causal in this block, and a causal head does not define the weights of later keys: compile "
+            "the pattern without `causal=`."
         )
     if not site.rebuilt:
         raise RefusalError(
-            f"{name} writes its attention out itself, where position biases may hide: choose a model that calls an "
-            "attention function."
+            f"{name} computes its attention without an attention function, so position biases cannot be excluded: "
+            "choose a model that calls one."
         )
 
 
 def _heads_that_share(site: Site, place: Output) -> set[int]:
-    """The query heads that read the same outputs of the key projection, however the model repeats them."""
+    """Return the query heads that read the same outputs of the key projection."""
     keys = site.projections.key
     assert keys is not None
     each = site.heads // site.kv_heads
@@ -207,19 +208,21 @@ def _heads_that_share(site: Site, place: Output) -> set[int]:
 
 
 def _refuse_other_attention(model: nn.Module, scores: Scores, head: Head, tokens: int) -> None:
-    """What the model does to logits besides scaling them, as seen in a run over as many tokens as the head has."""
+    """Refuse a model that does more to its logits than scaling them, and a length that does not fit."""
     name = type(model).__name__
     twists = {
         "caps its logits": scores.softcap is not None,
         "adds a learned sink to every row": scores.sinks is not None,
         "adds a position bias to its logits": scores.bias is not None,
-        f"sees a window of {scores.window} tokens only": scores.window is not None,
-        "hides tokens by a mask of its own": scores.allowed is not None,
-        "writes its attention out itself": scores.pattern is not None,
+        f"has a sliding window of {scores.window} tokens": scores.window is not None,
+        "hides tokens with its own mask": scores.allowed is not None,
+        "computes its attention without an attention function": scores.pattern is not None,
     }
     for twist, there in twists.items():
         if there:
-            raise RefusalError(f"{name} {twist} in this layer, so a planted head would not be itself: choose another.")
+            raise RefusalError(
+                f"{name} {twist} in this block, so a planted head would attend differently: choose another block."
+            )
     if not head.causal and tokens != head.n:
         raise RefusalError(
             f"The head has {head.n} rows and {name} runs on {tokens} tokens at most here: compile a pattern of "
@@ -229,21 +232,21 @@ def _refuse_other_attention(model: nn.Module, scores: Scores, head: Head, tokens
 
 @dataclass
 class _Hooks:
-    """What replaces projected queries and keys while the model runs."""
+    """Hooks that replace projected queries and keys while the model runs."""
 
     model_class: str
     head: Head
     vectors: tuple[Float[Tensor, "row dim"], Float[Tensor, "row dim"]]
     site: Site
     signature: inspect.Signature
-    counting: bool  # one module serves several layers: only one of its calls is meant
+    counting: bool  # whether several blocks share the module, so that only one of its calls is replaced
     called: Counter[int] = field(default_factory=Counter)
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.called.clear()
         _refuse_other_places(self.model_class, {**self.signature.bind_partial(*args).arguments, **kwargs})
 
-    def replacing(self, which: int, place: Output) -> Callable[..., Tensor | None]:
+    def replacing(self, which: int, target: Output) -> Callable[..., Tensor | None]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
             nth = self.called[which]
             self.called[which] += 1
@@ -252,7 +255,7 @@ class _Hooks:
             tokens = output.shape[1]
             self._refuse_length(tokens)
             changed = output.clone()
-            changed[..., place.start : place.start + place.dim] = self.vectors[which][:tokens].to(output)
+            changed[..., target.start : target.start + target.dim] = self.vectors[which][:tokens].to(output)
             return changed
 
         return hook
@@ -262,21 +265,20 @@ class _Hooks:
         if tokens > rows or (tokens != rows and not self.head.causal):
             fitting = f"up to {rows}" if self.head.causal else f"exactly {rows}"
             raise RefusalError(
-                f"The planted head is for {fitting} tokens, and {self.model_class} is given {tokens}: cut the text, or "
+                f"The planted head fits {fitting} tokens, but {self.model_class} reads {tokens}: shorten the text, or "
                 "compile a pattern of its length."
             )
 
 
 def _refuse_other_places(model_class: str, kwargs: Mapping[str, Any]) -> None:
-    """Rows belong to places in the sequence, so what moves tokens to other places is refused."""
+    """Refuse a cache, position_ids that do not count from 0, and padding on the left: rows are assigned to tokens by
+    position."""
     cache = kwargs.get("past_key_values")
     if cache is not None and cache.get_seq_length():
-        raise RefusalError(f"{model_class} is given a cache of earlier tokens: run whole sequences (use_cache=False).")
+        raise RefusalError(f"{model_class} got a cache of earlier tokens: run whole sequences (use_cache=False).")
     places = kwargs.get("position_ids")
     if isinstance(places, Tensor) and not bool((places == torch.arange(places.shape[-1], device=places.device)).all()):
-        raise RefusalError(
-            f"{model_class} is given position_ids of its own: leave them out, so that they count from 0."
-        )
+        raise RefusalError(f"{model_class} got position_ids that do not count from 0: leave them out.")
     mask = kwargs.get("attention_mask")
     if isinstance(mask, Tensor) and mask.ndim == 2 and not bool(mask[:, 0].all()):
         raise RefusalError(f"The batch for {model_class} is padded on the left: pad it on the right.")
@@ -284,7 +286,7 @@ def _refuse_other_places(model_class: str, kwargs: Mapping[str, Any]) -> None:
 
 @torch.no_grad()
 def _deviation(scores: Scores, head: Head, head_index: int, key_head: int) -> float:
-    """The largest difference between an attention weight of the model's head and the planted one's."""
+    """Return the largest difference between an attention weight of the model's head and of the planted head."""
     query, key = scores.query[0, head_index].double(), scores.key[0, key_head].double()
     worst = 0.0
     for first in range(0, len(query), _ROWS):

@@ -1,12 +1,13 @@
 """Measure the linear map that a model applies to projected queries and keys at each position, before their products.
 
-At position p a projected vector u becomes T_p u: by rotary embeddings, by early scaling, or unchanged. T_p is measured
-without knowing which: put basis vectors where the projections come out and read what arrives at the attention call.
+At position p a projected vector u becomes T_p u: by rotary embeddings, by early scaling, or unchanged. To measure T_p,
+outputs of the projections are replaced by basis vectors, and the arguments of the attention call are read.
 
-One vector for each of the d columns of T_p would need d runs over the whole length. Two steps need far fewer (the
-estimation of sparse Jacobians of Curtis, Powell and Reid, 1974). First, a run over a few tokens with one sequence for
-each basis vector shows which entries of T_p can be nonzero. Then columns that share no row travel in one vector, and
-their rows tell the entries apart. A rotation in planes needs two such vectors, whatever the head dimension.
+One vector for each of the d columns of T_p would need d runs over the whole length. Two steps need far fewer (as in the
+estimation of sparse Jacobians by Curtis, Powell and Reid, 1974). First, a run over a few tokens with one sequence for
+each basis vector shows which entries of T_p can be nonzero. Then columns that share no row are measured with one
+vector, because their rows separate the entries. A rotation in planes needs two such vectors, whatever the head
+dimension.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from attnscope.data.frame import AttentionFrame
 from attnscope.hf.anatomy.anatomy import Anatomy, Site
 from attnscope.hf.anatomy.example import Batch, example_batch, run
 from attnscope.hf.intercepting.restoring import Restoring
-from attnscope.hf.loading.classes import positions_of
+from attnscope.hf.loading.loaded import positions_of
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.matrix.scores import Scores
 
@@ -54,10 +55,10 @@ class Probe:
     found: Anatomy
     site: Site
     batch: Mapping[str, Any]
-    longest: int  # tokens: the head's rows, or the model's positions where those are fewer
+    longest: int  # most tokens: the rows of the head, or the model's limit if that is less
 
     def scores(self, sequences: int, tokens: int) -> Scores:
-        """Return the arguments of the attention call in a run over `sequences` copies of the batch's first sequence."""
+        """Return the arguments of the attention call in a run on `sequences` copies of the batch's first sequence."""
         caught: list[Scores] = []
 
         def receive(frame: Frame) -> None:
@@ -80,7 +81,7 @@ class Probe:
 def probe_of(model: nn.Module, found: Anatomy, site: Site, tokens: int, example_inputs: Batch | None) -> Probe:
     batch = example_batch(model) if example_inputs is None else example_inputs
     if not isinstance(batch, Mapping):
-        raise RefusalError("Give example_inputs as a mapping from the names of forward's arguments to tensors.")
+        raise RefusalError("example_inputs is not a mapping: give a mapping from the arguments of forward to tensors.")
     config = getattr(model, "config", None)
     named = callable(getattr(config, "get_text_config", None))
     positions = positions_of(model) if named else getattr(config, "max_position_embeddings", None)
@@ -89,7 +90,7 @@ def probe_of(model: nn.Module, found: Anatomy, site: Site, tokens: int, example_
 
 @dataclass(frozen=True, eq=False)
 class PositionMaps:
-    """The maps T_p of queries and keys as their nonzero entries, and the attention call that they were measured at."""
+    """The nonzero entries of the maps T_p of queries and keys, and the attention call that they were measured at."""
 
     scores: Scores
     tokens: int
@@ -98,7 +99,7 @@ class PositionMaps:
     entries: tuple[Float[Tensor, "token entry"], Float[Tensor, "token entry2"]]
 
     def undone(self, which: int, vectors: Float[Tensor, "token width"]) -> Float[Tensor, "token dim"]:
-        """Return T_p^-1 v for each position: the projection outputs that arrive as `v`, padded with zeros."""
+        """Return T_p^-1 v for each position: the projection outputs that the model maps to `v`, padded with zeros."""
         dim = self.scores.query.shape[-1]
         wanted = torch.nn.functional.pad(vectors.double().cpu(), (0, dim - vectors.shape[1]))
         answer = torch.empty_like(wanted)
@@ -110,8 +111,8 @@ class PositionMaps:
             solved, info = torch.linalg.solve_ex(maps, wanted[some, :, None])
             if bool(info.any()) or not bool(solved.isfinite().all()):
                 raise RefusalError(
-                    "The model maps different queries or keys to the same one before it multiplies them, so no "
-                    "projection gives it the planted ones: choose another model or layer."
+                    "The map that the model applies to queries or keys is not invertible, so no head can be planted: "
+                    "choose another model or block."
                 )
             answer[some] = solved[..., 0]
         return answer
@@ -128,7 +129,7 @@ def measured_position_maps(probe: Probe, outputs: tuple[Output, Output], heads: 
     count = max(len(each) for each in groups)
     packed = tuple(_packed(each, count, dim) for each in groups)
     scores, arrived = _arrived(probe, outputs, heads, (packed[0], packed[1]), probe.longest)
-    tokens = scores.query.shape[2]  # a vision model always reads the same number
+    tokens = scores.query.shape[2]  # may be less than asked for: a vision model always reads the same number
     at = [support.nonzero(as_tuple=True) for support in supports]
     entries = []
     for which in (0, 1):
@@ -147,7 +148,8 @@ def _arrived(
     vectors: tuple[Float[Tensor, "sequence dim"], Float[Tensor, "sequence dim"]],
     tokens: int,
 ) -> tuple[Scores, tuple[Float[Tensor, "sequence token dim"], Float[Tensor, "sequence token dim"]]]:
-    """Return the queries and keys that arrive when every token of sequence b projects to `vectors[b]`."""
+    """Return the queries and keys that reach the attention call if every token of sequence b projects to
+    `vectors[b]`."""
     with Restoring() as changes:
         for output, planted in zip(outputs, vectors, strict=True):
             changes.after(probe.model.get_submodule(output.module), _projecting(probe.model, output, planted))
@@ -160,14 +162,18 @@ def _projecting(
 ) -> Callable[[nn.Module, tuple[Any, ...], Any], Tensor]:
     """Return a hook that replaces the projection of every token of sequence b with `vectors[b]`."""
 
-    def hook(module: nn.Module, args: tuple[Any, ...], given: Any) -> Tensor:
-        if not isinstance(given, Tensor) or given.ndim != 3 or given.shape[::2] != (len(vectors), output.outputs):
+    def hook(module: nn.Module, args: tuple[Any, ...], projected: Any) -> Tensor:
+        if (
+            not isinstance(projected, Tensor)
+            or projected.ndim != 3
+            or projected.shape[::2] != (len(vectors), output.outputs)
+        ):
             raise RefusalError(
-                f"{output.module} of {type(model).__name__} does not give one row of numbers for each token of each "
-                "sequence, so nothing can be planted there: choose a model with plain linear projections."
+                f"The output of {output.module} of {type(model).__name__} is not one vector for each token, so no head "
+                "can be planted: choose a model with plain linear projections."
             )
-        changed = given.clone()
-        changed[..., output.start : output.start + output.dim] = vectors[:, None].to(given)
+        changed = projected.clone()
+        changed[..., output.start : output.start + output.dim] = vectors[:, None].to(projected)
         return changed
 
     return hook

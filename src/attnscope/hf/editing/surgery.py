@@ -1,4 +1,4 @@
-"""Take skips, MLPs or heads out of a model, for as long as a context lasts.
+"""Remove skips, MLPs or heads from a model, for as long as a context lasts.
 
     with cut(model, anatomy(model), CUTS["san"]):                  the four variants of arXiv:2103.03404
         model(**batch)
@@ -7,20 +7,21 @@
     with one_head_removed(model, site, [0, 1, 2], "zero"):         copy 0 without head 0, copy 1 without head 1, ...
         model(**three_copies)
 
-What a `Cut` means. A block is a chain of states: every write of a module is added to a state, and post-norm blocks
-normalise the sum (`hf.anatomy.writes` finds them by arithmetic). Norms stay where they are in all cuts.
+The meaning of a `Cut`. A block is a chain of states: every write of a module is added to a state, and post-norm blocks
+normalise the sum (`hf.anatomy.writes` finds these writes). Norms stay in all cuts.
 
-    no skip     the state is not added to the attention write: x <- f(x) where it was x <- x + f(x), and norm(f(x))
-                where it was norm(x + f(x)). The skip past the MLP stays, as in the authors' own surgery;
-                `mlp_skip=False` takes it out too
-    no MLP      the MLP writes nothing: its skip hands the state on (through the norm, in post-norm blocks)
-    parallel    x + attention(x) + mlp(x) has one skip: without it attention(x) + mlp(x) is left
-    shared      a block that is used several times (ALBERT) is cut in each of its uses
-    hybrid      in a block without attention, what it has instead (Mamba, linear attention) is treated as attention is;
-                one that is an MLP alone hands its stream on if MLPs are left out
+    no skip     the state is not added to the attention write: x <- f(x) instead of x <- x + f(x), and norm(f(x))
+                instead of norm(x + f(x)). The skip around the MLP stays, as in the authors' code; `mlp_skip=False`
+                removes it too
+    no MLP      the MLP writes nothing: the state passes unchanged (through the norm, in post-norm blocks)
+    parallel    x + attention(x) + mlp(x) has one skip: attention(x) + mlp(x) remains without it
+    shared      a block that is used several times (ALBERT) is cut each time
+    hybrid      in a block without attention, its replacement (Mamba, linear attention) is treated like attention; a
+                block that is only an MLP passes its stream on unchanged if MLPs are removed
 
-It is done by hooks on the modules that write: one returns its write less the state, so that the model's own addition
-leaves the write alone, the other returns zeros. This costs a rounding of the size of the rounding of the state itself.
+Hooks on the writing modules do this: for a skip the module returns its write minus the state, so that the model's own
+addition leaves only the write; for an MLP it returns zeros. This adds a rounding error as large as the error of the
+state.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from attnscope.hf.intercepting.restoring import Restoring
 
 
 def prunable(model: nn.Module, found: Anatomy, stack: str | None = None) -> dict[int, Site]:
-    """Return the self-attention of every block of a stack (default: the last); refuse if a head cannot be taken out."""
+    """Return the self-attention of every block of a stack (default: the last); refuse if no head can be removed."""
     name = stack or found.stacks[-1].name
     sites = [site for site in found.sites if site.stack == name and site.site == "self"]
     owners = [None if site.projections.output is None else site.projections.output.parameter for site in sites]
@@ -51,15 +52,15 @@ def prunable(model: nn.Module, found: Anatomy, stack: str | None = None) -> dict
         if owner is None:
             raise RefusalError(
                 f"The output projection of block {site.layer} of {found.model_class} was not recognised, so no head can"
-                " be taken out: choose a model with a plain linear output projection."
+                " be removed: choose a model with a plain linear output projection."
             )
         if owners.count(owner) > 1:
             raise RefusalError(
-                f"Blocks of {found.model_class} share their weights, so a head taken out of one is taken out of all: "
+                f"Blocks of {found.model_class} share their weights, so a head removed from one is removed from all: "
                 "choose a model whose blocks have their own."
             )
     if not sites:
-        raise RefusalError(f"{found.model_class} has no self-attention in its {name}: there is no head to take out.")
+        raise RefusalError(f"{found.model_class} has no self-attention in its {name}: choose another stack or model.")
     with torch.no_grad():
         for site in sites:
             _rows(model, site)
@@ -68,9 +69,9 @@ def prunable(model: nn.Module, found: Anatomy, stack: str | None = None) -> dict
 
 @contextmanager
 def without_heads(model: nn.Module, sites: dict[int, Site], heads: Iterable[tuple[int, int]]) -> Iterator[None]:
-    """Inside, the heads write nothing: their rows of the output projection are zero. Outside, all weights are restored.
+    """Set the heads' rows of the output projection to zero inside this context, and restore them afterwards.
 
-    A pruned model is an ordinary model with other weights. A bias of the projection belongs to no head and stays.
+    The bias of the projection belongs to no head and stays.
     """
     chosen = [_rows(model, sites[block])[head] for block, head in heads]
     kept = [(rows, rows.clone()) for rows in chosen]
@@ -93,7 +94,7 @@ def _rows(model: nn.Module, site: Site) -> Float[Tensor, "heads value_dim width"
     rows = output_weight(matrix, site.heads, {matrix.parameter: parameter})
     if rows is None or rows.untyped_storage().data_ptr() != parameter.untyped_storage().data_ptr():
         raise RefusalError(
-            f"The output projection of block {site.layer} cannot be changed in place, so no head can be taken out: "
+            f"The output projection of block {site.layer} cannot be changed in place, so no head can be removed: "
             "choose a model with a plain linear output projection."
         )
     return rows
@@ -107,9 +108,8 @@ def one_head_removed(model: nn.Module, site: Site, heads: Sequence[int], by: Rep
     """Remove head `heads[r]` at `site` from row r of a batch inside this context.
 
     The head's input to the output projection is replaced, and everything after it is recomputed: patterns, norms and
-    gates. `zero` writes nothing. `mean` writes, at every token, the mean over the tokens of this sequence: it keeps the
-    constant part of the head and removes the part that depends on the position. `without_heads` does the same as `zero`
-    to the weights, one head at a time; tests compare the two.
+    gates. `zero` removes the write. `mean` writes the mean over the tokens of this sequence at every token: this keeps
+    the constant part of the head and removes the part that depends on the position.
     """
     assert site.projections.output is not None
     module = model.get_submodule(site.projections.output.parameter.rpartition(".")[0])
@@ -118,7 +118,7 @@ def one_head_removed(model: nn.Module, site: Site, heads: Sequence[int], by: Rep
         mixed = args[0] if args else None
         if not isinstance(mixed, Tensor) or len(mixed) != len(heads) or mixed.shape[-1] % site.heads:
             raise RefusalError(
-                f"Heads of block {site.layer} cannot be told apart where its output is projected: leave removal out "
+                f"The input of the output projection of block {site.layer} does not separate heads: leave removal out "
                 "(`removal='none'`)."
             )
         apart = mixed.reshape(*mixed.shape[:-1], site.heads, -1).clone()
@@ -161,7 +161,7 @@ class _Edit:
 
 @contextmanager
 def cut(model: nn.Module, found: Anatomy, variant: Cut) -> Iterator[None]:
-    """Cut every block of the model as `variant` says inside this context. Restore it afterwards."""
+    """Cut every block of the model as `variant` says, inside this context."""
     edits = [edit for stack in found.stacks for block in stack.blocks for edit in _edits(found, block, variant)]
     states: dict[Location, Tensor] = {}
 
@@ -183,9 +183,9 @@ def _edits(found: Anatomy, block: Block, variant: Cut) -> Iterator[_Edit]:
     writes = block.writes
     if not writes.separable:
         raise RefusalError(
-            f"What attention and MLP write cannot be told apart in {block.path} of {found.model_class} (its stream is "
-            "not a sum of what entered and what the two wrote), so its skips cannot be cut: choose another model; "
-            "`scan` shows the attention and the streams of this one."
+            f"The writes of attention and MLP cannot be separated in {block.path} of {found.model_class} (its output "
+            "is not the sum of its input and these writes), so its skips cannot be cut: choose another model, or use "
+            "`scan`, which needs no cuts."
         )
     entered = Location(block.path, block.nth, "input", block.enters)
     attention = block.attention_writes

@@ -1,1 +1,1 @@
-"""Install other attention in a model, and restore the model."""
+"""Install a variant of attention in a model, and restore the model."""

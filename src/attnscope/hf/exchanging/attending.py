@@ -1,7 +1,7 @@
-"""How an installed variant answers an attention call: the model's own attention, with the variant where it acts.
+"""Answer an attention call with an installed variant. The arguments of a variant say where it acts:
 
-query, key, value     another attention instead of the model's own, on the heads that are treated
-mixed, stream         the model's own attention, then the variant on what heads give
+query, key, value     the variant replaces the model's own attention in the treated heads
+mixed, stream         the model's own attention, then the variant on the outputs of the heads
 value, stream         the variant on the values, then the model's own attention
 value, first_value    the same, with the values of the stack's first block
 """
@@ -16,17 +16,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
+from attnscope.core.variant import ATTENTION
 from attnscope.hf.anatomy.anatomy import Stack
-from attnscope.hf.exchanging.call import AttentionInputs, AttentionRequest, InstalledVariant, on_variant
+from attnscope.hf.exchanging.call import AttentionRequest, InstalledVariant, on_variant
 from attnscope.hf.intercepting.observed_call import ReportedPattern, VariantReport, is_observed, report
 from attnscope.hf.intercepting.owners import arguments, float_tensors
 from attnscope.matrix.gate import gate
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
-from attnscope.matrix.visibility import for_every_head, mix
+from attnscope.matrix.visibility import AttentionInputs, mix
 
 
 def watch_stream(changes: ExitStack, module: nn.Module, stack: Stack) -> None:
-    """Keep the tokens that the module is given in its variant's `held["stream"]` while the module runs."""
+    """Store the input of the module in its variant's `held["stream"]` while the module runs."""
 
     def keep(part: InstalledVariant, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         three = (t for _, t in float_tensors(arguments(args, kwargs)) if t.ndim == 3)
@@ -42,11 +43,10 @@ def _drop_stream(part: InstalledVariant, *_: Any) -> None:
 
 
 def report_exchange(part: InstalledVariant, call: AttentionInputs) -> None:
-    """Report an exchanged attention to observers: its own pattern, and which statistics of it hold.
+    """Report a variant's pattern to observers, and which statistics are valid for it.
 
-    A variant of kind `logits` is softmax attention of other queries and keys: those that the fused kernel was given.
-    Any other writes its pattern out by its own slow form, if the columns of its pattern are tokens. Nothing is computed
-    without an observer.
+    A variant of kind `logits` is softmax attention with other queries and keys, which its fused call shows. Other
+    variants compute their pattern, if its columns are tokens. Nothing is computed without an observer.
     """
     if not is_observed():
         return
@@ -55,8 +55,8 @@ def report_exchange(part: InstalledVariant, call: AttentionInputs) -> None:
         report(VariantReport(logits_of=tuple(range(call.query.shape[1])) if part.heads is None else part.heads))
     elif part.variant.pattern is None or not card.keys_are_tokens:
         reason = (
-            f"{card.name} does not give every token a weight of its own, so there is no pattern of tokens to look at: "
-            "measure the model with another variant, or by its loss."
+            f"{card.name} has no weight for each single token, so there is no pattern to measure: measure the model "
+            "with another variant, or by its loss."
         )
         report(VariantReport(unseen=reason))
     else:
@@ -71,39 +71,30 @@ def report_exchange(part: InstalledVariant, call: AttentionInputs) -> None:
         report(VariantReport(weights=weights))
 
 
-def _treated(part: InstalledVariant, call: AttentionInputs, *tensors: Tensor) -> tuple[list[Tensor], dict[str, Any]]:
-    """Return the tensors of the treated heads only, and the rule between them."""
-    visible = call.visible
-    if part.heads is None:
-        return list(tensors), call.rule
-    mine = list(part.heads)
-    if visible is not None and visible.shape[1] != 1:
-        visible = visible[:, mine]
-    own = [for_every_head(tensor, call.query.shape[1])[:, mine] for tensor in tensors]
-    return own, {**call.rule, "visible": visible}
+def _treated(part: InstalledVariant, call: AttentionInputs) -> AttentionInputs:
+    return call if part.heads is None else call.of_heads(part.heads)
 
 
 def pattern_of(part: InstalledVariant, call: AttentionInputs) -> Tensor:
     """Return `[batch, head, query, key]`: the variant's pattern on its heads, softmax on the others."""
     assert part.variant.pattern is not None
-    (query, key), rule = _treated(part, call, call.query, call.key)
-    own: Tensor = part.variant.pattern(query, key, **rule, **part.arguments)
+    own: Tensor = part.variant.pattern(_treated(part, call), **part.arguments)
     if part.heads is None:
         return own
-    plain = softmax_pattern(call.query, call.key, **call.rule)
+    plain = softmax_pattern(call)
     return plain.index_copy(1, torch.tensor(part.heads, device=plain.device), own.to(plain.dtype))
 
 
 def answer(part: InstalledVariant, request: AttentionRequest) -> tuple[Tensor, Any]:
-    """Return `[batch, token, head, dim]` and no weights, as the registry wants it."""
+    """Return `[batch, token, head, dim]` and attention weights or None, as functions of the registry do."""
     takes, module, value = part.variant.card.takes, request.module, request.value
-    if takes == ("query", "key", "value"):
+    if takes == ATTENTION:
         call = request.read()
         if part.held.get("comparing") is not None:
             return _compared(part, call, request.plain())
         rest = None if part.heads is None else request.plain()[0]
         report_exchange(part, call)
-        return exchanged(part, call, rest), None
+        return exchanged(part, call, rest, request.dropout), None
     if takes == ("mixed", "stream"):
         mixed, weights = request.plain()
         heads = mixed.reshape(*mixed.shape[:2], request.query.shape[1], -1)
@@ -127,20 +118,19 @@ def answer(part: InstalledVariant, request: AttentionRequest) -> tuple[Tensor, A
     return request.plain(changed)
 
 
-def exchanged(part: InstalledVariant, call: AttentionInputs, rest: Tensor | None) -> Tensor:
-    """Return the variant on its heads, `rest` on the others; `[batch, token, head, dim]`."""
-    variant = part.variant
+def exchanged(part: InstalledVariant, call: AttentionInputs, rest: Tensor | None, dropout: float) -> Tensor:
+    """Return the output `[batch, token, head, dim]`: the variant's for its heads, `rest` for the others."""
+    variant, treated = part.variant, _treated(part, call)
     _refuse_unequal(part, call)
-    (query, key, value), rule = _treated(part, call, call.query, call.key, call.value)
-    if not call.dropout:
-        mixed: Tensor = variant(query, key, value, **rule, **part.arguments)
+    if not dropout:
+        mixed: Tensor = variant(treated, **part.arguments)
     elif variant.pattern is None or variant.slow is not None:
         raise RefusalError(
-            f"{variant.card.name} has no pattern of tokens from which the model's attention dropout ({call.dropout:g}) "
-            "could take some away: set the dropout of attention to 0 in its configuration, or choose another variant."
+            f"{variant.card.name} has no pattern to which the model's attention dropout ({dropout:g}) could be "
+            "applied: set the attention dropout to 0 in the configuration, or choose another variant."
         )
-    else:  # dropout of attention weights in training: the pattern is written out for it
-        mixed = mix(F.dropout(variant.pattern(query, key, **rule, **part.arguments), call.dropout), value)
+    else:  # dropout of attention weights needs the pattern
+        mixed = mix(F.dropout(variant.pattern(treated, **part.arguments), dropout), treated.value)
     mixed = mixed.transpose(1, 2)
     if part.heads is None:
         return mixed.contiguous()
@@ -150,18 +140,18 @@ def exchanged(part: InstalledVariant, call: AttentionInputs, rest: Tensor | None
 
 
 def _refuse_unequal(part: InstalledVariant, call: AttentionInputs) -> None:
-    """Refuse a cache of earlier tokens for variants that count places or join tokens."""
+    """Refuse a cache of earlier tokens for variants that count positions or merge tokens."""
     card = part.variant.card
     if call.query.shape[2] != call.key.shape[2] and not (card.cross and card.keys_are_tokens):
         raise RefusalError(
-            f"{card.name} needs all tokens at once, and there are {call.query.shape[2]} queries for "
+            f"{card.name} needs all tokens at once, but there are {call.query.shape[2]} queries and "
             f"{call.key.shape[2]} keys: run the model without a cache (use_cache=False)."
         )
 
 
 def _compared(part: InstalledVariant, call: AttentionInputs, theirs: tuple[Tensor, Any]) -> tuple[Tensor, Any]:
-    """Note how far the model's attention is from softmax attention of the call as it was read; done once."""
-    plain = plain_attention(call.query, call.key, call.value, **call.rule).transpose(1, 2)
+    """Store how much the model's attention differs from softmax attention with the same arguments."""
+    plain = plain_attention(call).transpose(1, 2)
     own = theirs[0].reshape(plain.shape)
     largest = own.abs().max().clamp_min(1e-30)
     part.held["comparing"] = max(part.held["comparing"], float((own - plain).abs().max() / largest))
@@ -173,13 +163,13 @@ def stream_of(part: InstalledVariant, module: nn.Module, tokens: int) -> Tensor:
     stream = part.held.get("stream")
     if not isinstance(stream, Tensor):
         raise RefusalError(
-            f"{part.variant.card.name} reads what {type(module).__name__} is given, and no stream of width "
-            f"{part.size.width} was: choose a variant of kind pattern, logits or block."
+            f"{part.variant.card.name} needs a stream of width {part.size.width}, and {type(module).__name__} has no "
+            "such input: choose a variant of kind pattern, logits or block."
         )
     if stream.shape[1] != tokens:
         raise RefusalError(
-            f"{part.variant.card.name} was given {stream.shape[1]} tokens for {tokens} values (a cache of earlier "
-            "tokens): run the model without a cache (use_cache=False)."
+            f"{part.variant.card.name} got {stream.shape[1]} tokens for {tokens} values, because of a cache of earlier "
+            "tokens: run the model without a cache (use_cache=False)."
         )
     return stream
 
@@ -194,9 +184,9 @@ def _on_heads(part: InstalledVariant, heads: Tensor, stream: Tensor) -> Tensor:
 
 
 def _gates(part: InstalledVariant, heads: Tensor, stream: Tensor) -> Tensor | None:
-    """Return `[batch, token, head, 1 or dim]`, 1 for heads that are not treated.
+    """Return the gates `[batch, token, head, 1 or dim]`, which are 1 for untreated heads.
 
-    None if the variant is no gate, or is not observed.
+    Return None if the variant is not a gate, or nobody observes it.
     """
     if "gate_weight" not in part.arguments or not is_observed():
         return None
@@ -211,7 +201,7 @@ def _gates(part: InstalledVariant, heads: Tensor, stream: Tensor) -> Tensor | No
 
 
 def _with_first(part: InstalledVariant, module: nn.Module, value: Tensor) -> Tensor:
-    """Mix in the values of the first block. It stores them for the other blocks, and the last block drops them."""
+    """Mix in the values of the first block, which stores them for the others. The last block drops them."""
     kept = part.carried.tensors
     if part.role == "first":
         kept["first"] = value
@@ -219,8 +209,8 @@ def _with_first(part: InstalledVariant, module: nn.Module, value: Tensor) -> Ten
     first = kept.get("first")
     if first is None or first.shape != value.shape:
         raise RefusalError(
-            f"{type(module).__name__} has no values of the stack's first block at hand (blocks run alone, or with "
-            "gradient checkpointing): run the whole model, without gradient checkpointing."
+            f"{type(module).__name__} needs the values of the stack's first block, which did not run in this pass: run "
+            "the whole model, without gradient checkpointing."
         )
     if part.role == "last":
         kept.clear()

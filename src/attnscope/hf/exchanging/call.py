@@ -1,8 +1,8 @@
 """Variants installed in a model, and the attention calls they answer.
 
-A variant is attached below the module that it changes, under its name (`layers.3.self_attn.attnscope_gated_output`), so
-that `parameters()`, `to()`, `state_dict()` and copies of the model include it. Hooks and attention functions look it
-up there and are plain functions of the module: a copy of the model computes with its own variants.
+A variant is a submodule of the module that it changes (`layers.3.self_attn.attnscope_gated_output`), so that
+`parameters()`, `to()`, `state_dict()` and copies of the model include it. Hooks and attention functions look it up
+there: a copy of the model computes with its own variants.
 """
 
 from __future__ import annotations
@@ -21,40 +21,24 @@ from attnscope.core.variant import Size, Variant
 from attnscope.hf.exchanging.recipe import PREFIX, Recipe
 from attnscope.hf.intercepting.masks import FORBIDDING
 from attnscope.hf.intercepting.owners import Slot
+from attnscope.matrix.visibility import AttentionInputs
 
 _CHANGES_LOGITS = {
     "softcap": "caps its logits",
-    "s_aux": "has learned sinks of its own",
+    "s_aux": "has learned sinks",
     "position_bias": "adds a position bias to its logits",
     "head_mask": "masks whole heads",
     "cu_seq_lens_q": "packs several texts into one row",
     "cu_seq_lens_k": "packs several texts into one row",
 }
-_ANOTHER = "which another attention would lose: choose a variant of kind output, block or weights, or another model."
-
-
-@dataclass(frozen=True)
-class AttentionInputs:
-    """Queries, keys and values `[batch, head, token, dim]`, and the rule between them."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    visible: Tensor | None
-    causal: bool
-    scale: float
-    dropout: float
-
-    @property
-    def rule(self) -> dict[str, Any]:
-        return {"visible": self.visible, "causal": self.causal, "scale": self.scale}
+_ANOTHER = "which the variant would drop: choose a variant of kind output, block or weights, or another model."
 
 
 @dataclass(frozen=True)
 class AttentionRequest:
-    """One call of an attention function, as the model makes it, and the model's own function for it.
+    """One call of an attention function, and the model's own function for it.
 
-    `fused` says whether that function takes a missing mask with `is_causal` for causality, as torch does.
+    `fused` says whether that function applies `is_causal` if there is no mask, as torch does.
     """
 
     original: Callable[..., tuple[Tensor, Any]]
@@ -67,15 +51,19 @@ class AttentionRequest:
     options: Mapping[str, Any]
 
     def plain(self, value: Tensor | None = None) -> tuple[Tensor, Any]:
-        """Return the model's own attention, with other values if given."""
+        """Return the model's own attention, optionally with other values."""
         value = self.value if value is None else value
         return self.original(self.module, self.query, self.key, value, self.mask, **self.options)
 
-    def read(self) -> AttentionInputs:
-        """Return what variants need; refuse what changes the logits and would be lost in another attention.
+    @property
+    def dropout(self) -> float:
+        return float(self.options.get("dropout") or 0.0)
 
-        Models give masks in the form of their implementation: booleans, or nothing if `is_causal` says it all, under
-        fused attention; numbers that are added to logits under written-out attention.
+    def read(self) -> AttentionInputs:
+        """Return the inputs of a variant; refuse options that change the logits, which a variant would drop.
+
+        For fused attention, masks are boolean, or None if `is_causal` is enough. For eager attention, masks are numbers
+        that are added to the logits.
         """
         query, key, value, options = self.query, self.key, self.value, self.options
         for name, words in _CHANGES_LOGITS.items():
@@ -85,7 +73,7 @@ class AttentionRequest:
         if self.mask is None and self.fused and query.shape[2] > 1:
             flag = options.get("is_causal")
             causal = bool(getattr(self.module, "is_causal", True) if flag is None else flag)
-        if causal and key.shape[2] > query.shape[2]:  # a cache with room ahead, filled from the front
+        if causal and key.shape[2] > query.shape[2]:  # a cache with unused entries at its end
             key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
         scale = options.get("scaling")
         return AttentionInputs(
@@ -95,7 +83,6 @@ class AttentionRequest:
             visible=_visible(self.module, self.mask, key.shape[2]),
             causal=causal,
             scale=query.shape[-1] ** -0.5 if scale is None else float(scale),
-            dropout=float(options.get("dropout") or 0.0),
         )
 
 
@@ -104,8 +91,8 @@ def _visible(module: nn.Module, mask: Any, keys: int) -> Tensor | None:
         return None
     if not isinstance(mask, Tensor) or mask.ndim != 4:
         raise RefusalError(
-            f"{type(module).__name__} is given its mask in a form that cannot be read ({type(mask).__name__}): load "
-            "the model with attn_implementation='sdpa' or 'eager'."
+            f"The mask of {type(module).__name__} is a {type(mask).__name__}, which cannot be read: load the model "
+            "with attn_implementation='sdpa' or 'eager'."
         )
     cut: Tensor = mask[..., :keys]
     if cut.dtype == torch.bool:
@@ -118,13 +105,13 @@ def _visible(module: nn.Module, mask: Any, keys: int) -> Tensor | None:
 
 @dataclass
 class SharedTensors:
-    """Tensors on their way from one place of a forward pass to another; shared by all variants of one installation."""
+    """Tensors that one variant stores for another during a forward pass; shared by all variants of an installation."""
 
     tensors: dict[str, Any] = field(default_factory=dict)
 
 
 class InstalledVariant(nn.Module):
-    """The tensors and settings of one variant at one place. `heads` are those it treats; None: all."""
+    """The tensors and settings of one variant in one module. `heads` are the treated heads, or None for all."""
 
     def __init__(
         self,
@@ -140,11 +127,11 @@ class InstalledVariant(nn.Module):
     ) -> None:
         super().__init__()
         self.recipe, self.size, self.settings, self.heads = recipe, size, dict(settings), heads
-        self.role = role  # in a chain of places
-        self.slot = slot  # where the tensor that it changes stands among several
+        self.role = role  # "first" or "last" in a chain of blocks, "sees" (stores the mask for a variant), or ""
+        self.slot = slot  # which of several tensors it changes
         self.carried = SharedTensors() if carried is None else carried
-        self.held: dict[str, Any] = {}  # for the current call
-        self.weight_in_effect: Callable[[nn.Module], Tensor] | None = None  # of a module whose weight it changes
+        self.held: dict[str, Any] = {}  # values for the current call
+        self.weight_in_effect: Callable[[nn.Module], Tensor] | None = None  # if it changes the weight of its module
         drawn = variants()[recipe.variant].card.drawn
         for name, tensor in begun.items():
             if _is_drawn(name, drawn):
@@ -163,7 +150,7 @@ class InstalledVariant(nn.Module):
 
     @property
     def stays_a_norm(self) -> bool:
-        """Whether a norm with this variant below it is still a norm."""
+        """Whether a norm module with this variant still counts as a norm: only if its output is merely scaled."""
         return self.recipe.variant == "layer_scaling"
 
     def extra_repr(self) -> str:
@@ -172,20 +159,20 @@ class InstalledVariant(nn.Module):
 
 
 def _is_drawn(name: str, drawn: Mapping[str, str]) -> bool:
-    # mixed_heads has the tensors of its kinds under their names
+    # The tensors of mixed_heads are named KIND_TENSOR.
     kinds = {f"{kind}_{tensor}" for kind, other in variants().items() for tensor in other.card.drawn}
     return name in drawn or name in kinds
 
 
 def attach(changes: ExitStack, module: nn.Module, installed: InstalledVariant) -> None:
-    """Put the variant below the module, under its name; undone by `changes`."""
+    """Add the variant as a submodule; `changes` removes it."""
     name = f"{PREFIX}{installed.recipe.variant}"
     module.add_module(name, installed)
     changes.callback(module._modules.pop, name, None)
 
 
 def variant_in(module: nn.Module) -> InstalledVariant | None:
-    """Return the variant attached to this very module, if any."""
+    """Return the variant attached to this module itself, or None."""
     for name, child in module._modules.items():
         if name.startswith(PREFIX) and isinstance(child, InstalledVariant):
             return child
@@ -193,7 +180,7 @@ def variant_in(module: nn.Module) -> InstalledVariant | None:
 
 
 def on_variant(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn `hook(installed, ...)` into a hook of the module, skipped if the module has no variant."""
+    """Turn `hook(installed, ...)` into a hook of the module, which does nothing if the module has no variant."""
 
     def found(module: nn.Module, *rest: Any) -> Any:
         installed = variant_in(module)
@@ -203,7 +190,7 @@ def on_variant(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def installed_in(model: nn.Module) -> Iterator[tuple[str, InstalledVariant]]:
-    """Yield every installed variant of a model, with its path."""
+    """Yield path and variant for every installed variant of a model."""
     for path, module in model.named_modules():
         if isinstance(module, InstalledVariant):
             yield path, module
@@ -215,5 +202,5 @@ def recipe_of(model: nn.Module) -> Recipe | None:
 
 
 def gated(model: nn.Module) -> bool:
-    """Return whether a gate on heads or values is installed anywhere in a model."""
+    """Return whether a gate on heads or values is installed in a model."""
     return any("gate_weight" in installed.arguments for _, installed in installed_in(model))

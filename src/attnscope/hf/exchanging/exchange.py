@@ -1,7 +1,7 @@
 """Install a variant in a model: `exchange(changes, model, request) -> Treated`.
 
-Everything is undone when `changes` is closed, in reverse order: installed variants, hooks, weights, registry entries,
-the name of the attention implementation. A loader that wants a model to stay treated keeps `changes` open.
+Closing `changes` undoes everything in reverse order: installed variants, hooks, weights, registry entries, the name of
+the attention implementation. A loader that wants a model to stay treated does not close it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.registry import refuse_unknown_variant, variants
-from attnscope.core.variant import Variant
+from attnscope.core.variant import ATTENTION, Variant
 from attnscope.core.words import blocks, count
 from attnscope.hf.anatomy.anatomy import Anatomy, Site, anatomy
 from attnscope.hf.anatomy.example import Batch, example_batch, run, same_chance
@@ -30,23 +30,23 @@ from attnscope.hf.intercepting.restoring import evaluating, without_gradients
 from attnscope.hf.intercepting.wrappers import refuse_compiled
 
 OF_ATTENTION = (("query", "key", "value"), ("mixed", "stream"), ("value", "stream"), ("value", "first_value"))
-"""What variants take that act inside an attention call."""
+"""The arguments of variants that act inside an attention call."""
 _LOOSE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 
 
 def chosen_sites(
-    model: nn.Module, found: Anatomy, variant: Variant, layers: Iterable[int] | None, stack: str | None
+    model: nn.Module, found: Anatomy, variant: Variant, chosen_blocks: Iterable[int] | None, stack: str | None
 ) -> tuple[Site, ...]:
     """Return the self-attention of the chosen blocks of one stack, in order of blocks."""
     mine = found.self_attention(stack)
     there = list(dict.fromkeys(site.layer for site in mine))
-    wanted = there if layers is None else sorted({_number(layer, "block") for layer in layers})
+    wanted = there if chosen_blocks is None else sorted({_number(block, "block") for block in chosen_blocks})
     if not wanted:
-        raise RefusalError("No block was chosen: name at least one, or leave layers out for all of them.")
-    for layer in wanted:
-        if layer not in there:
+        raise RefusalError("No block was chosen: name at least one, or leave `blocks=` out for all of them.")
+    for block in wanted:
+        if block not in there:
             raise RefusalError(
-                f"{found.model_class} attends in {blocks(there)}, not in block {layer}: choose some of those."
+                f"{found.model_class} attends in {blocks(there)}, not in block {block}: choose some of those."
             )
     chosen = tuple(site for site in mine if site.layer in wanted)
     paths = {site.path for site in chosen}
@@ -54,7 +54,7 @@ def chosen_sites(
     if left:  # one module that is used in several blocks (ALBERT)
         raise RefusalError(
             f"{found.model_class} uses the same attention in {count(len(left) + len(chosen), 'block')}: treat all of "
-            "them (leave layers out)."
+            "them (leave `blocks=` out)."
         )
     _refuse_unfit(model, found, variant, chosen)
     return chosen
@@ -63,19 +63,21 @@ def chosen_sites(
 def chosen_heads(
     found: Anatomy, variant: Variant, sites: tuple[Site, ...], heads: Iterable[int] | None
 ) -> tuple[int, ...] | None:
-    """Return the heads that are treated in every chosen block; value heads for variants that act on values."""
+    """Return the heads to treat in every chosen block, or None for all; value heads if the variant acts on values."""
     if heads is None:
         return None
     takes = variant.card.takes
     if takes not in OF_ATTENTION and variant.card.name != "qk_clip":
         raise RefusalError(
-            f"{variant.card.name} acts on whole blocks and knows no heads: leave heads out, and choose layers instead."
+            f"{variant.card.name} acts on whole blocks, not on heads: leave `heads=` out, or choose `blocks=` instead."
         )
     if variant.card.name == "mixed_heads":
-        raise RefusalError("mixed_heads says by kinds= which head does what ('full' is left alone): leave heads out.")
+        raise RefusalError(
+            "The setting 'kinds' of mixed_heads assigns heads ('full' leaves one unchanged): leave `heads=` out."
+        )
     wanted = tuple(sorted({_number(head, "head") for head in heads}))
     if not wanted:
-        raise RefusalError("No head was chosen: name at least one, or leave heads out for all of them.")
+        raise RefusalError("No head was chosen: name at least one, or leave `heads=` out for all of them.")
     on_values = takes[0] == "value"
     for site in sites:
         there = site.kv_heads if on_values else site.heads
@@ -96,25 +98,25 @@ def _refuse_unfit(model: nn.Module, found: Anatomy, variant: Variant, sites: tup
         foreign = next((site for site in own if not has_attend(model.get_submodule(site.path))), None)
         if foreign is not None:
             raise RefusalError(
-                f"{found.model_class} computes its attention itself ({foreign.path}) and asks no registry for it, so "
-                f"there is no place for {card.name}: choose a variant of kind block or weights, or another model."
+                f"{found.model_class} computes its attention in its own code ({foreign.path}), so {card.name} cannot "
+                "be installed: choose a variant of kind block or weights, or another model."
             )
     if any(site.causal for site in sites) and not card.causal:
         raise RefusalError(
-            f"{card.name} looks at later tokens and cannot be causal, and {found.model_class} is: choose another "
-            "variant, or a model that reads both ways."
+            f"{card.name} cannot be causal, and {found.model_class} is: choose another variant, or a bidirectional "
+            "model."
         )
 
 
 def _number(given: object, what: str) -> int:
     if isinstance(given, bool) or not isinstance(given, int):
-        raise RefusalError(f"'{given}' is no {what} number: {what}s are counted 0, 1, 2.")
+        raise RefusalError(f"'{given}' is not a {what} number: give integers, counted from 0.")
     return given
 
 
 @dataclass(frozen=True)
 class Treated:
-    """A model with a variant in it: the same module object as before, for as long as the variant is installed."""
+    """A model in which a variant is installed. `model` is the same module object as before."""
 
     model: nn.Module
     recipe: Recipe
@@ -131,7 +133,7 @@ class Treated:
 
     @property
     def heads(self) -> tuple[int, ...] | None:
-        """The treated heads of every such block; None means all."""
+        """The treated heads of every treated block; None means all."""
         return self.recipe.heads
 
     @property
@@ -143,7 +145,7 @@ class Treated:
         return {f"{path}.{name}": p for path, part in installed_in(self.model) for name, p in part.named_parameters()}
 
     def buffers(self) -> dict[str, Tensor]:
-        """Return the untrained tensors that the variant added: random draws, and tensors that follow the weights."""
+        """Return the tensors that the variant added and that are not trained, such as random draws."""
         return {f"{path}.{name}": b for path, part in installed_in(self.model) for name, b in part.named_buffers()}
 
     def projections(self) -> dict[str, nn.Parameter]:
@@ -162,7 +164,7 @@ def exchange(
     variant = variants()[request.variant]
     start, calls = sorted_settings(variant, request.settings)
     found = anatomy(model, example_inputs)
-    sites = chosen_sites(model, found, variant, request.layers, request.stack)
+    sites = chosen_sites(model, found, variant, request.blocks, request.stack)
     recipe = Recipe(
         variant=request.variant,
         layers=tuple(dict.fromkeys(site.layer for site in sites)),
@@ -178,7 +180,7 @@ def exchange(
         into_blocks(changes, plan)
     else:
         into_weights(changes, plan)
-    if variant.card.takes == ("query", "key", "value"):
+    if variant.card.takes == ATTENTION:
         _refuse_other_attention(model, variant, sites, example_inputs)
     return Treated(model, recipe, projections_of(model, sites))
 
@@ -187,15 +189,15 @@ def refuse_installed(model: nn.Module) -> None:
     there = recipe_of(model)
     if there is not None:
         raise RefusalError(
-            f"{type(model).__name__} has {there.variant} installed already: leave that first (or give a copy of "
-            "the model as it was), since two at once could not be told apart."
+            f"{type(model).__name__} already has {there.variant} installed, and only one variant at a time is "
+            "possible: leave its `with` statement first, or give a plain copy of the model."
         )
 
 
 def _refuse_other_attention(
     model: nn.Module, variant: Variant, sites: tuple[Site, ...], example_inputs: Batch | None
 ) -> None:
-    """Refuse a model whose attention is not softmax(scale q k) v, as its call says: the variant would lose the rest."""
+    """Refuse a model whose attention is more than softmax(scale q k) v: a variant would drop the rest."""
     parts = [part for _, part in installed_in(model)]
     for part in parts:
         part.held["comparing"] = 0.0
@@ -211,14 +213,14 @@ def _refuse_other_attention(
     if max(apart) > _LOOSE.get(weight.dtype, 3e-2):
         site = sites[apart.index(max(apart))]
         raise RefusalError(
-            f"The attention of {type(model).__name__} in block {site.layer} is not a softmax of scaled products that "
-            f"its call describes (it differs by {max(apart):.1e}), so {variant.card.name} would take away more than it "
-            "exchanges: choose a variant of kind output, block or weights, or another model."
+            f"The attention of {type(model).__name__} in block {site.layer} is not plain softmax attention (it differs "
+            f"by {max(apart):.1e}), so {variant.card.name} would remove more than it replaces: choose a variant of "
+            "kind output, block or weights, or another model."
         )
 
 
 def projections_of(model: nn.Module, sites: tuple[Site, ...]) -> tuple[str, ...]:
-    """Return names of the parameters that project queries, keys, values and outputs, with their biases."""
+    """Return the names of the parameters that project queries, keys, values and outputs, with their biases."""
     named = dict(model.named_parameters())
     names: dict[str, None] = {}
     for matrix in (matrix for site in sites for matrix in site.projections.matrices.values()):

@@ -1,11 +1,11 @@
-"""Install variants of attention calls, of norms and of writes: variants below modules, and hooks on them.
+"""Install variants of attention calls, norms and writes, as submodules with hooks. `changes` undoes everything.
 
-    write              conditional_gate, contra_norm on what attention writes; sandwich_norm on what every branch writes
-    stream, normed     instead of a norm of the stream, or behind one that stands before a branch
-    streams            behind the last block, with what left all of them
+    write              conditional_gate and contra_norm on attention writes; sandwich_norm on every write
+    stream, normed     `stream` replaces a norm of the stream; `normed` follows a norm before attention or MLP
+    streams            after the last block, on the outputs of all blocks
 
-The anatomy knows by arithmetic where the writes and the norms are. Hooks run inside a block's call, and again when it
-is run again for gradient checkpointing. All functions here are undone by `changes`.
+The anatomy says where the writes and the norms are. Hooks run inside the call of a block, so that they also run when
+gradient checkpointing repeats the call.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def into_attention(changes: ExitStack, plan: InstallPlan) -> None:
     if takes == ("value", "first_value"):
         sites, roles = _chain(plan.found, sites)
         refuse_checkpointing(changes, plan)
-    stack = plan.stack if "stream" in takes else None  # or a refusal: the variant reads what enters the module
+    stack = plan.stack if "stream" in takes else None  # `plan.stack` refuses a model without a stream
     for site in {site.path: site for site in reversed(sites)}.values():
         module, role = plan.model.get_submodule(site.path), roles.get(site.path, "")
         attach(changes, module, plan.part(site, module, silent=role == "first", carried=carried, role=role))
@@ -45,9 +45,8 @@ def into_attention(changes: ExitStack, plan: InstallPlan) -> None:
 
 
 def _chain(found: Anatomy, sites: tuple[Site, ...]) -> tuple[tuple[Site, ...], dict[str, str]]:
-    """Return the first block of the stack, which gives its values to all treated blocks; the treated blocks; and their
-    roles.
-    """
+    """Return the sites of value_residual, beginning with the stack's first block, and the roles of the first and
+    last."""
     first = found.self_attention(sites[0].stack)[0]
     others = tuple(site for site in sites if site.path != first.path)
     if not others:
@@ -57,14 +56,14 @@ def _chain(found: Anatomy, sites: tuple[Site, ...]) -> tuple[tuple[Site, ...], d
     for site in others:
         if (site.kv_heads, site.value_dim) != (first.kv_heads, first.value_dim):
             raise RefusalError(
-                f"Block {site.layer} of {found.model_class} has values of another shape than block {first.layer}: "
-                "choose blocks that have the same."
+                f"The values of block {site.layer} of {found.model_class} have another shape than those of block "
+                f"{first.layer}: choose blocks with the same shape."
             )
     return (first, *others), {first.path: "first", others[-1].path: "last"}
 
 
 def into_blocks(changes: ExitStack, plan: InstallPlan) -> None:
-    """Install a variant of norms, of writes or of the last stream."""
+    """Install a variant of norms, of writes, or of the stream after the last block."""
     takes = plan.variant.card.takes
     if takes == ("streams",):
         _install_fusion(changes, plan)
@@ -97,16 +96,16 @@ def _install_on_writes(changes: ExitStack, plan: InstallPlan) -> None:
 def _writes(plan: InstallPlan, block: Block) -> Iterator[Location]:
     if not block.writes.separable:
         raise RefusalError(
-            f"What attention and MLP write cannot be told apart in {block.path} of {plan.found.model_class}, so "
-            f"{plan.recipe.variant} has no place there: choose other blocks, or a variant of another kind."
+            f"The writes of attention and MLP cannot be separated in {block.path} of {plan.found.model_class}, so "
+            f"{plan.recipe.variant} cannot be installed: choose other blocks, or a variant of another kind."
         )
     mine = block.attention_writes
     for location in (location for identity in block.writes.identities for location in identity.writes):
         if location in mine or plan.recipe.variant == "sandwich_norm":
             if location.path == block.path:
                 raise RefusalError(
-                    f"What attention writes in {block.path} of {plan.found.model_class} comes from no module of its "
-                    f"own, so {plan.recipe.variant} has no place there: choose a variant of another kind."
+                    f"The attention write in {block.path} of {plan.found.model_class} is not the output of a module, "
+                    f"so {plan.recipe.variant} cannot be installed: choose a variant of another kind."
                 )
             yield location
 
@@ -118,7 +117,7 @@ def _change_write(part: InstalledVariant, args: tuple[Any, ...], output: Any) ->
     elif "rule" in kept:
         visible, causal, shape = kept.pop("rule")
         tokens = write.reshape(*shape, write.shape[-1])
-        with unwatched():  # this is no attention of the model
+        with unwatched():  # not attention of the model
             changed = part.variant(tokens, visible=visible, causal=causal, **part.arguments).reshape(write.shape)
     else:
         changed = part.variant(write, **part.arguments)
@@ -138,10 +137,10 @@ def _install_on_norms(changes: ExitStack, plan: InstallPlan) -> None:
     for block in plan.blocks:
         paths = [path for path in block.writes.norms if path != block.path]
         if not paths or (behind and block.writes.norm not in ("pre", "parallel")):
-            words = "stands before attention and MLP" if behind else "was found"
+            words = "precedes attention and MLP" if behind else "was found"
             raise RefusalError(
                 f"No norm {words} in block {block.layer} of {plan.found.model_class} (its norms are: "
-                f"{block.writes.norm}), so {plan.recipe.variant} has no place there: choose another variant."
+                f"{block.writes.norm}), so {plan.recipe.variant} cannot be installed: choose another variant."
             )
         for path in paths:
             module = plan.model.get_submodule(path)
@@ -159,14 +158,14 @@ def _instead_of_norm(part: InstalledVariant, args: tuple[Any, ...], output: Any)
 
 
 def _install_fusion(changes: ExitStack, plan: InstallPlan) -> None:
-    """Make every block pass on its own output, and the last block return the fusion of all."""
+    """Make every block store its output, and the last block return the fusion of all."""
     blocks, carried = plan.stack.blocks, SharedTensors()
     if len(plan.sites) != len({s.layer for s in plan.found.sites if s.stack == plan.stack.name and s.site == "self"}):
-        raise RefusalError("fusion reads the streams behind all blocks: leave layers out.")
+        raise RefusalError("fusion reads the outputs of all blocks: leave `blocks=` out.")
     if not plan.stack.chained or len({block.path for block in blocks}) != len(blocks):
         raise RefusalError(
-            f"The blocks of {plan.found.model_class} do not hand one stream on, each a module of its own, which fusion "
-            "reads: choose another variant."
+            f"fusion needs blocks that are separate modules and pass one stream on, unlike those of "
+            f"{plan.found.model_class}: choose another variant."
         )
     refuse_checkpointing(changes, plan)
     for block in blocks:
@@ -187,7 +186,6 @@ def _fuse(part: InstalledVariant, args: tuple[Any, ...], output: Any) -> Any:
     whole = part.carried.tensors.pop("streams")
     if len(whole) != part.size.layers:
         raise RefusalError(
-            f"fusion was given the streams of {len(whole)} blocks where the model has {part.size.layers}: run the "
-            "whole model."
+            f"fusion got the outputs of {len(whole)} blocks, and the model has {part.size.layers}: run the whole model."
         )
     return with_output(output, part.slot, part.variant(torch.stack(whole), **part.arguments))

@@ -1,12 +1,12 @@
-"""Variants that change projections: once, in place (qk_clip), or at every forward (sigma_reparam).
+"""Install variants that change projections: once, in place (qk_clip), or in every forward pass (sigma_reparam).
 
-The projection of a head is a run of columns in some matrix, which may be fused with others. The anatomy found it by
-comparing numbers. Weights that are changed in place are restored to the bit.
+The projection of a head is a range of columns in a matrix that may be fused with others. Weights that are changed in
+place are restored bit for bit.
 
-sigma_reparam divides a projection by its largest singular value at every forward. That value is u . W v, where u and v
-are its singular vectors. They are computed exactly when the variant is installed, followed by one power iteration per
-training step (as published), and kept with the model. The factor c acts on the output y of the projection:
-y + (c - 1)(y - b) equals the product with c W plus b, and is exactly y for c = 1.
+sigma_reparam divides a projection by its largest singular value in every forward pass. That value is u . W v, where u
+and v are the singular vectors. They are computed exactly when the variant is installed, updated by one power iteration
+per training step (as published), and saved with the model. The factor c acts on the output y of the projection with
+bias b: y + (c - 1)(y - b) equals the product with c W plus b, and is exactly y for c = 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from attnscope.hf.exchanging.plan import InstallPlan
 
 @dataclass(frozen=True)
 class Projection:
-    """The place of one projection: a module's weight (and bias), and which of its outputs."""
+    """Where a projection is stored: the module with its weight and bias, and which of its outputs belong to it."""
 
     name: str  # query, key, value or output
     module: str
@@ -37,7 +37,7 @@ class Projection:
     outputs: tuple[int, ...]
 
     def weight(self, module: nn.Module) -> Tensor:
-        """Return the weight `[out, in]`, with its gradient."""
+        """Return the weight as `[out, in]`; gradients flow through it to the parameter."""
         whole = module.get_parameter("weight")
         mine = self.index(whole.device)
         return whole[mine] if self.out_in else whole[:, mine].t()
@@ -57,28 +57,30 @@ def into_weights(changes: ExitStack, plan: InstallPlan) -> None:
 def _clipped(changes: ExitStack, plan: InstallPlan) -> None:
     largest = _largest_logits(plan)
     for site in {site.path: site for site in plan.sites}.values():
-        found = {projection.name: projection for projection in _projections(plan, site, ("query", "key"))}
+        projections = {projection.name: projection for projection in _projections(plan, site, ("query", "key"))}
         if any(c is not None and c.norm for c in (site.projections.query, site.projections.key)):
             raise RefusalError(
-                f"{plan.found.model_class} norms its queries and keys after projecting them, so scaling the "
-                "projections down changes no logit: qk_clip has no place there."
+                f"{plan.found.model_class} norms its queries and keys after projecting them, so qk_clip would change "
+                "no logit: choose another variant."
             )
-        modules = {name: plan.model.get_submodule(projection.module) for name, projection in found.items()}
-        before = {f"{name}_weight": projection.weight(modules[name]).detach() for name, projection in found.items()}
-        for name, projection in found.items():
+        modules = {name: plan.model.get_submodule(projection.module) for name, projection in projections.items()}
+        before = {
+            f"{name}_weight": projection.weight(modules[name]).detach() for name, projection in projections.items()
+        }
+        for name, projection in projections.items():
             bias = modules[name]._parameters.get("bias")
             if bias is not None:
                 before[f"{name}_bias"] = bias.detach()[projection.index(bias.device)]
         threshold = {name: value for name, value in plan.calls.items() if name != "max_logit"}
         after = plan.variant(before, max_logit=largest[site.layer].to(before["query_weight"]), **threshold)
-        for name, projection in found.items():
+        for name, projection in projections.items():
             _write(changes, modules[name], projection, after[f"{name}_weight"], after.get(f"{name}_bias"))
         module = plan.model.get_submodule(site.path)
         attach(changes, module, plan.part(site, module, silent=True))
 
 
 def _write(changes: ExitStack, module: nn.Module, where: Projection, weight: Tensor, bias: Tensor | None) -> None:
-    """Change a parameter in place, so that optimisers keep holding it; `changes` restores it to the bit."""
+    """Change a parameter in place, so that optimisers still refer to it; `changes` restores it bit for bit."""
     for name, new in (("weight", weight), ("bias", bias)):
         if new is None:
             continue
@@ -103,29 +105,29 @@ def _put_back(own: nn.Parameter, saved: Tensor, where: Projection, columns: bool
 
 
 def _largest_logits(plan: InstallPlan) -> dict[int, Tensor]:
-    """Return the largest logit of every head in every treated block; 0 for heads that are not treated."""
-    given: Any = plan.calls.get("max_logit")
-    if given is None:
+    """Return the largest logit of every head in every treated block, or 0 for untreated heads."""
+    table: Any = plan.calls.get("max_logit")
+    if table is None:
         raise RefusalError(
             "qk_clip needs max_logit, the largest logit of every head, as a table of blocks and heads: "
             "attnscope.hf.installed.largest_logits(model, batches) measures it."
         )
-    rows = dict(given) if isinstance(given, Mapping) else dict(zip(plan.recipe.layers, given, strict=False))
-    found: dict[int, Tensor] = {}
+    rows = dict(table) if isinstance(table, Mapping) else dict(zip(plan.recipe.layers, table, strict=False))
+    largest: dict[int, Tensor] = {}
     for site in plan.sites:
         row: Any = rows.get(site.layer, rows.get(str(site.layer)))
         numbers = torch.as_tensor(() if row is None else row, dtype=torch.float32)
         if numbers.shape != (site.heads,):
             raise RefusalError(
                 f"max_logit has {numbers.numel()} numbers for block {site.layer}, which has {site.heads} heads: give "
-                "one for each."
+                "one number for each head."
             )
         if plan.recipe.heads is not None:
             kept = torch.zeros(site.heads)
             kept[list(plan.recipe.heads)] = numbers[list(plan.recipe.heads)]
             numbers = kept
-        found[site.layer] = numbers
-    return found
+        largest[site.layer] = numbers
+    return largest
 
 
 def _reparametrised(changes: ExitStack, plan: InstallPlan) -> None:
@@ -151,14 +153,17 @@ def _reparametrised(changes: ExitStack, plan: InstallPlan) -> None:
 
 
 def _direction(weight: Tensor) -> Tensor:
-    """Return the right singular vector of the largest singular value, exactly."""
+    """Return the right singular vector of the largest singular value."""
     wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
     right: Tensor = torch.linalg.svd(wide, full_matrices=False).Vh[0]
     return right.to(weight.dtype)
 
 
 def _sigma(weight: Tensor, direction: Tensor) -> Tensor:
-    """Return u . W v, whose gradient is u v^T. It is the largest singular value if u and v are its singular vectors."""
+    """Return u . W v, where W is `weight`, v is `direction` and u = W v / |W v|. Its gradient is u v^T.
+
+    It is the largest singular value of W if v is the right singular vector.
+    """
     left = F.normalize(weight.detach() @ direction, dim=0)
     return left @ (weight @ direction)
 
@@ -183,7 +188,7 @@ def _follow(part: InstalledVariant, module: nn.Module) -> None:
 
 
 def _factors(part: InstalledVariant, module: nn.Module, outputs: int) -> Tensor:
-    """Return g / sigma for every output of the module; 1 for outputs that belong to no projection."""
+    """Return gain / largest singular value for every output of the module, or 1 for outputs of no projection."""
     factors = torch.ones_like(module.get_parameter("weight")[:1, :1]).flatten().expand(outputs)
     own: Sequence[Projection] = part.settings["projections"]
     for projection in own:
@@ -206,15 +211,15 @@ def weight_in_effect(module: nn.Module) -> Tensor:
 
 def _projections(plan: InstallPlan, site: Site, names: Sequence[str]) -> Iterator[Projection]:
     for name in names:
-        found = getattr(site.projections, name)
-        matrix = found.matrix if isinstance(found, Columns) else found
+        stored = getattr(site.projections, name)
+        matrix = stored.matrix if isinstance(stored, Columns) else stored
         if matrix is None or matrix.axes or not matrix.parameter.endswith(".weight"):
             raise RefusalError(
-                f"The {name} projection of block {site.layer} of {plan.found.model_class} is no matrix of a module of "
-                f"its own that could be changed: choose another variant than {plan.recipe.variant}."
+                f"The {name} projection of block {site.layer} of {plan.found.model_class} is not the weight of a "
+                f"module, so {plan.recipe.variant} cannot change it: choose another variant."
             )
-        if isinstance(found, Columns):
-            outputs = found.numbers
+        if isinstance(stored, Columns):
+            outputs = stored.numbers
         else:
             shape = plan.model.get_parameter(matrix.parameter).shape
             outputs = list(range(matrix.rows if matrix.out_in else shape[1]))

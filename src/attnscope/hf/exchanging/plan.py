@@ -1,4 +1,4 @@
-"""What will be installed in a model, decided before anything is changed: variant, sites, settings."""
+"""Decide what will be installed in a model (variant, sites, settings) before anything is changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.registry import variants
-from attnscope.core.variant import CALL, Size, Variant
+from attnscope.core.variant import MASK, Size, Variant
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Site, Stack
 from attnscope.hf.exchanging.call import InstalledVariant, SharedTensors
 from attnscope.hf.exchanging.recipe import Recipe
@@ -21,10 +21,10 @@ _OF_SIZE = frozenset(each.name for each in fields(Size))
 
 
 def sorted_settings(variant: Variant, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return settings of the variant's start and of its function; refuse a name that neither knows."""
+    """Split settings into those of the variant's `start` and those of its function; refuse unknown names."""
     card = variant.card
     begins, takes = _keywords(variant.start), _keywords(variant.function)
-    own = {*CALL, *card.parameters, *card.drawn, "seed"}
+    own = {*MASK, *card.parameters, *card.drawn, "seed"}
     known = sorted((begins | takes) - own - _OF_SIZE)
     anything = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(variant.function).parameters.values())
     for name in given:
@@ -37,18 +37,20 @@ def sorted_settings(variant: Variant, given: Mapping[str, Any]) -> tuple[dict[st
 
 
 def _refuse_unfit_setting(variant: Variant, name: str, value: Any) -> None:
-    """Refuse a word in place of a number, or an unknown word."""
+    """Refuse a string where a number is needed, or an unknown choice."""
     for function in (variant.start, variant.function):
         parameter = inspect.signature(function).parameters.get(name)
         if parameter is None:
             continue
         hint = get_type_hints(inspect.unwrap(function)).get(name)
         if get_origin(hint) is Literal and value not in get_args(hint):
-            raise RefusalError(f"'{value}' is no {name} of {variant.card.name}: choose {' or '.join(get_args(hint))}.")
+            raise RefusalError(
+                f"{name} of {variant.card.name} cannot be '{value}': choose {' or '.join(get_args(hint))}."
+            )
         default = parameter.default
         number = isinstance(default, int | float) and not isinstance(default, bool)
         if number and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise RefusalError(f"{name} of {variant.card.name} is a number (default {default}), not '{value}'.")
+            raise RefusalError(f"{name} of {variant.card.name} must be a number (default {default}), not '{value}'.")
 
 
 def _keywords(function: Callable[..., Any]) -> set[str]:
@@ -57,7 +59,7 @@ def _keywords(function: Callable[..., Any]) -> set[str]:
 
 @dataclass(frozen=True)
 class InstallPlan:
-    """`start` are the settings of the variant's start, `calls` those of its function."""
+    """A planned installation. `start` are the settings of the variant's start, `calls` the settings of its function."""
 
     model: nn.Module
     found: Anatomy
@@ -75,19 +77,19 @@ class InstallPlan:
         stack = self.found.stack(self.sites[0].stack)
         if stack is None:
             raise RefusalError(
-                f"{self.found.model_class} has no blocks that pass a stream on, and {self.recipe.variant} needs one: "
+                f"{self.recipe.variant} needs blocks with a residual stream, and {self.found.model_class} has none: "
                 "choose another model."
             )
         return stack
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """The treated blocks; a module that serves several of them (ALBERT) comes once."""
+        """The treated blocks. A module that is used in several of them (ALBERT) is listed once."""
         mine = {block.path: block for block in reversed(self.stack.blocks) if block.layer in self.recipe.layers}
         return tuple(reversed(mine.values()))
 
     def size(self, site: Site) -> Size:
-        """Return the sizes for the variant's start: with the treated heads only."""
+        """Return the sizes for the variant's start, counting only the treated heads."""
         on_values = self.variant.card.takes[0] == "value"
         dim = site.value_dim if self.variant.card.kind == "output" else site.dim
         many, shared, heads = site.heads, site.kv_heads, self.recipe.heads
@@ -105,10 +107,10 @@ class InstallPlan:
         role: str = "",
         slot: Slot = 0,
     ) -> InstalledVariant:
-        """Make the variant for one site. A `silent` one has no tensors, and only helps others of its variant."""
+        """Make the variant for one site. A `silent` one has no tensors and only stores values for the others."""
         size, variant = self.size(site), self.variant
         begun: dict[str, Tensor] = {}
-        if not silent:  # every block draws numbers of its own
+        if not silent:  # every block has its own seed
             seeded = {"seed": self.recipe.seed * 10_007 + size.layer} if "seed" in _keywords(variant.start) else {}
             begun = {name: _like(t, module) for name, t in variant.start(size, **self.start, **seeded).items()}
         named = inspect.signature(variant.function).parameters
@@ -122,7 +124,7 @@ class InstallPlan:
 
 
 def _like(tensor: Tensor, module: nn.Module) -> Tensor:
-    """Move a tensor to the device and the precision of the module's own numbers."""
+    """Move a tensor to the device and the precision of the module's parameters."""
     weight = next((p for p in module.parameters() if p.is_floating_point()), None)
     if weight is None or not tensor.is_floating_point():
         return tensor

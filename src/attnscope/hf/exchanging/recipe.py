@@ -1,4 +1,4 @@
-"""What was installed in a model, as data: read from a folder before torch is imported."""
+"""A record of what was installed in a model. It can be read from a folder without importing torch."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-PREFIX = "attnscope_"  # of the name under which a variant is attached to a module
+PREFIX = "attnscope_"  # begins the name of a variant's submodule
 
 
 @dataclass(frozen=True)
 class InstallRequest:
-    """What to install, and where. None: all blocks, all heads, the only stack."""
+    """A request to install a variant. None means all blocks, all heads, or the only stack."""
 
     variant: str
-    layers: Iterable[int] | None = None
+    blocks: Iterable[int] | None = None
     heads: Iterable[int] | None = None
     stack: str | None = None
     seed: int = 0
@@ -23,7 +23,7 @@ class InstallRequest:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What was installed, and where: enough to do the same again."""
+    """A description of an installed variant, sufficient to install it again."""
 
     variant: str
     layers: tuple[int, ...]

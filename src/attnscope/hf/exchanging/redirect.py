@@ -1,7 +1,8 @@
 """Redirect attention calls to installed variants: in transformers' registry, or in modules with an `attend` function.
 
 Such a module (as in `papers.models.nano`) has an attribute `attend(query, key, value, mask, scale)`, with tensors
-`[batch, head, token, dim]` and a mask that is True where a key is seen. It is replaced by one that asks the variant.
+`[batch, head, token, dim]` and a mask that is True for visible keys. It is replaced by a function that calls the
+variant.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ _NUMBER = count(1)
 
 
 def register(changes: ExitStack, variant: str, modules: Iterable[nn.Module]) -> None:
-    """Point every configuration of these modules at an attention that asks variants; undone by `changes`.
+    """Make the configurations of these modules name an attention function that calls variants; undone by `changes`.
 
-    The function and the mask function are registered together, under a new name: without a mask function under the same
-    name a model would make no mask at all. The mask function is that of the model's implementation, so masks do not
-    change, and modules without a variant get the function they had. transformers cannot unregister an entry, so leaving
-    removes it from the mapping that all registries share.
+    The function and a mask function are registered together under a new name: without a mask function of that name a
+    model would make no mask at all. The mask function is the one that the model used before, so masks do not change.
+    Modules without a variant call the function they had. transformers cannot unregister an entry, so `changes` removes
+    it from the mapping that all registries share.
     """
     owners = (getattr(module, "config", None) for module in modules)
     configs: dict[int, Any] = {id(config): config for config in owners if config is not None}
@@ -46,7 +47,7 @@ def register(changes: ExitStack, variant: str, modules: Iterable[nn.Module]) -> 
         previous = config._attn_implementation
         if previous not in KNOWN:
             raise RefusalError(
-                f"The model attends by '{previous}', whose masks cannot be read: load it with "
+                f"The masks of the attention implementation '{previous}' cannot be read: load the model with "
                 "attn_implementation='sdpa' or 'eager'."
             )
         name = f"{PREFIX}{variant}_{next(_NUMBER)}"
@@ -59,7 +60,7 @@ def register(changes: ExitStack, variant: str, modules: Iterable[nn.Module]) -> 
 
 
 def attention_of_variants(previous: str) -> Callable[..., Any]:
-    """Return an attention function that asks a module's variant; a module without one attends as before."""
+    """Return an attention function that calls a module's variant, or the previous function if it has none."""
 
     def attend(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **options: Any
@@ -72,14 +73,13 @@ def attention_of_variants(previous: str) -> Callable[..., Any]:
 
 
 def original_attention(module: nn.Module, implementation: str) -> Callable[..., Any]:
-    """Return the function that a module would have called. Its file may have its own registry."""
+    """Return the function that a module called before. The file of its class may have its own registry."""
     home = sys.modules.get(type(module).__module__)
     if implementation == "eager":
         written_out = getattr(home, "eager_attention_forward", None)
         if written_out is None:
             raise RefusalError(
-                f"{type(module).__name__} has no written-out attention to go back to: load the model with "
-                "attn_implementation='sdpa'."
+                f"{type(module).__name__} has no eager attention: load the model with attn_implementation='sdpa'."
             )
         return written_out  # type: ignore[no-any-return]
     registry = getattr(home, "ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS)
@@ -87,16 +87,16 @@ def original_attention(module: nn.Module, implementation: str) -> Callable[..., 
 
 
 def refuse_checkpointing(changes: ExitStack, plan: InstallPlan) -> None:
-    """Refuse gradient checkpointing in training for variants that carry tensors from block to block.
+    """Refuse gradient checkpointing for variants that pass tensors from block to block.
 
-    It runs blocks a second time, alone, without what other blocks gave them.
+    It runs each block a second time, without the tensors from other blocks.
     """
     name = plan.recipe.variant
 
     def refuse(module: nn.Module, args: tuple[Any, ...]) -> None:
         if module.training and getattr(module, "gradient_checkpointing", False):
             raise RefusalError(
-                f"{name} carries tensors from block to block, which gradient checkpointing would lose: turn it off "
+                f"{name} passes tensors from block to block, which gradient checkpointing would lose: turn it off "
                 "(model.gradient_checkpointing_disable())."
             )
 
@@ -113,7 +113,7 @@ def has_attend(module: nn.Module) -> bool:
 
 
 def redirect_attention(changes: ExitStack, plan: InstallPlan, sites: tuple[Site, ...]) -> None:
-    """From here on the attention of these sites asks the variant below it; undone by `changes`."""
+    """Make the attention of these sites call its variant; undone by `changes`."""
     modules = [plan.model.get_submodule(site.path) for site in sites]
     kept: list[Any] = [module for module in modules if has_attend(module)]
     for module in kept:
@@ -123,7 +123,7 @@ def redirect_attention(changes: ExitStack, plan: InstallPlan, sites: tuple[Site,
 
 
 class RedirectedAttend:
-    """An `attend` that calls the variant of its module. A copied module calls its own copy of the variant."""
+    """An `attend` function that calls the variant of its module. A copied module calls its own copy of the variant."""
 
     def __init__(self, module: nn.Module, before: Attend) -> None:
         self.module, self.before = module, before
@@ -141,7 +141,7 @@ class RedirectedAttend:
         return self.before(query, key, value, mask, scaling).transpose(1, 2), None
 
     def _watched(self, part: InstalledVariant, request: AttentionRequest) -> Tensor:
-        """Answer the request, and announce it as one call, not piece by piece."""
+        """Answer the request, and announce it to watches as one call."""
         calls: list[FusedCall] = []
         with unwatched(), collecting_reports() as reports, FusedWatch(calls.append):
             mixed = answer(part, request)[0].transpose(1, 2)
@@ -153,7 +153,7 @@ class RedirectedAttend:
             first = observe_fused(calls[0], masks)
             scores, route = first.scores, first.route
         passed_on = PassedOn(mixed, lambda output: output.transpose(1, 2))
-        given = (request.query, request.value)
-        observed = ObservedCall(scores, value, mixed.detach().transpose(1, 2), route, given, passed_on=passed_on)
+        inputs = (request.query, request.value)
+        observed = ObservedCall(scores, value, mixed.detach().transpose(1, 2), route, inputs, passed_on=passed_on)
         announce(ReportedCall(with_report(observed, reports[-1], calls, masks) if reports else observed))
         return mixed

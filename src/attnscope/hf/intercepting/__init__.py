@@ -1,1 +1,1 @@
-"""Intercept attention calls, in torch functions and in transformers' registry, without changing what they compute."""
+"""Observe attention calls in torch functions and in transformers' registry, without changing their results."""

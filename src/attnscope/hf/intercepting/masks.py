@@ -1,8 +1,8 @@
-"""Read the masks that models pass to attention: what they forbid, in the smallest exact form.
+"""Read the masks that models pass to attention, and replace them by a small rule if it is exact.
 
-Models pass padding, causality and windows merged into one `[batch, 1, query, key]` tensor, boolean or float. Most of
-those are a rule (causal, window) times a row of allowed keys; in that form a statistic needs O(n) memory. A mask is
-replaced only by a rule that reproduces it entry by entry; any other mask is passed on as it is.
+Models merge padding, causality and windows into one `[batch, 1, query, key]` tensor, boolean or float. Most of these
+are a rule (causal, window) and a row of allowed keys, for which a statistic needs O(n) memory. A mask is replaced by a
+rule only if the rule reproduces every entry. Other masks are kept.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 from attnscope.matrix.scores import Scores
 
 FORBIDDING = -1e4  # additive masks use -1e4, finfo.min or -inf; exp of any of them is zero
-_ROWS = 1024  # rows compared at a time: the comparison itself must not need a second n x n tensor
-_REMEMBERED = 8  # models make a handful of masks and pass the same objects to every block
+_ROWS = 1024  # rows compared at a time, so that the comparison needs no second n x n tensor
+_REMEMBERED = 8  # a model makes a few masks and passes the same objects to every block
 Allowed = Bool[Tensor, "batch heads query key"]
 
 
@@ -33,7 +33,7 @@ class Rule:
 
 
 class MaskReader:
-    """Reads a mask once, however many blocks pass it: the last few are remembered by identity."""
+    """Reads each mask once, even if many blocks pass it: the last few are remembered by identity."""
 
     def __init__(self) -> None:
         self._read: list[tuple[Tensor, int, Rule]] = []
@@ -53,7 +53,7 @@ class MaskReader:
 
 
 def read_mask(mask: Shaped[Tensor, " ..."], queries: int) -> Rule:
-    """Return the rule of one mask of up to four axes, for that many query rows."""
+    """Return the rule of one mask of up to four axes, for `queries` rows."""
     four = mask[(None,) * (4 - mask.ndim)]
     for axis in (0, 1, 2):  # expanded axes (stride 0) repeat the same numbers
         if four.shape[axis] > 1 and four.stride(axis) == 0:
@@ -63,7 +63,7 @@ def read_mask(mask: Shaped[Tensor, " ..."], queries: int) -> Rule:
     forbidden = four <= FORBIDDING
     if bool(((four == 0) | forbidden).all()):
         return _rule(~forbidden, queries)
-    # A real bias. Huge finite stand-ins for -inf become -inf, so that no float range matters later.
+    # A bias. Replace huge negative numbers by -inf, so that later steps do not depend on the range of the dtype.
     hidden = four <= torch.finfo(four.dtype).min / 2
     return Rule(bias=four.masked_fill(hidden, float("-inf")) if bool(hidden.any()) else four)
 
@@ -87,7 +87,7 @@ def _rule(allowed: Allowed, queries: int) -> Rule:
 
 
 def _reach(allowed: Allowed) -> tuple[int, int]:
-    """Return how far back and how far ahead any query sees."""
+    """Return the largest distance back and the largest distance ahead that any query sees."""
     back = ahead = 0
     for start in range(0, allowed.shape[2], _ROWS):
         seen = allowed[:, :, start : start + _ROWS].flatten(0, 1).any(dim=0)  # [row, key]
@@ -112,13 +112,11 @@ def _same(allowed: Allowed, reached: Bool[Tensor, "batch heads2 1 key"], *, caus
     return True
 
 
-# Write the attention pattern out in float64, straight from the definition: every other route is compared with this.
-#
-# It makes the n x n map on purpose and shares no code with the statistics, so that an error in one cannot hide in both.
-
-
 def dense_pattern(scores: Scores) -> Float[Tensor, "batch heads query key"]:
-    """Return the softmax of the logits; rows that may attend to nothing are zero."""
+    """Return the n x n pattern in float64, from the definition; rows without visible keys are zero.
+
+    This is the reference for all routes. It shares no code with the statistics, so that they cannot share an error.
+    """
     if scores.pattern is not None:
         return scores.pattern.double()
     query, key = scores.query.double(), scores.key.double()
@@ -136,7 +134,7 @@ def dense_pattern(scores: Scores) -> Float[Tensor, "batch heads query key"]:
 
 
 def visible(scores: Scores) -> Bool[Tensor, "#batch #heads query key"]:
-    """Return which keys a query may see; in a map without a rule, those with a weight above zero."""
+    """Return which keys each query may see; for a pattern without a rule, those with a positive weight."""
     if scores.pattern is not None and scores.allowed is None:
         return scores.pattern > 0
     rows = torch.arange(scores.query.shape[2], device=scores.query.device)[:, None]
@@ -155,7 +153,7 @@ def visible(scores: Scores) -> Bool[Tensor, "#batch #heads query key"]:
 def dense_mixed(
     scores: Scores, value: Float[Tensor, "batch kv_heads key value_dim"]
 ) -> Float[Tensor, "batch query heads value_dim"]:
-    """Return A V. Only one sequence's maps exist at a time."""
+    """Return A V, the pattern times the values, with the pattern of one sequence in memory at a time."""
     rows = []
     for index in range(scores.query.shape[0]):
         pattern = dense_pattern(one_sequence(scores, index))

@@ -1,11 +1,11 @@
-"""Bring torch-level attention calls into one layout, `[batch, head, query, ...]`.
+"""Convert attention calls into one layout, `[batch, head, query, ...]`.
 
-Models lay their heads out in many ways: grouped keys, heads folded into the batch, sequence first, einsum with letters
-of their own. An `ObservedCall` is the same call in the one layout that frames use.
+Models arrange heads in many ways: grouped keys, heads merged into the batch, sequence first, einsum with any letters.
+An `ObservedCall` is the same call in the layout that frames use.
 
-An installed variant cannot be recognised from the arguments of its call: it mixes other values, passes on something
-else than A V, or has weights that are no softmax. So it reports what it did (`VariantReport`), and observers believe
-the report in place of the arguments. The verifier still compares the report with what is passed on.
+The arguments of a call do not show what an installed variant does: it mixes other values, changes A V (the pattern
+times the values), or has weights that are not a softmax. So it reports this (`VariantReport`), and observers use the
+report instead of the arguments. The verifier still compares the report with the output of the call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from attnscope.matrix.visibility import for_every_head
 
 @dataclass(frozen=True)
 class ReportedPattern:
-    """A pattern that is not softmax's: how to write it out, who sees whom, and which statistics of it hold."""
+    """A pattern that is not a softmax: how to compute it, its visible keys, and which statistics are valid for it."""
 
     write_out: Callable[[], Float[Tensor, "batch head query key"]]
     visible: Bool[Tensor, "#batch #head #query key"] | None
@@ -41,14 +41,14 @@ class ReportedPattern:
 
 @dataclass(frozen=True)
 class VariantReport:
-    """What an installed variant reports to observers: only what differs from the arguments of its call."""
+    """The report of an installed variant to observers: only the differences from the arguments of its call."""
 
     value: Float[Tensor, "batch kv_head key value_dim"] | None = None  # the values that were mixed
     attended: Float[Tensor, "batch query head value_dim"] | None = None  # A V, before the variant changed it
-    gate: Float[Tensor, "batch token head gates"] | None = None  # what heads, or values, were multiplied by
+    gate: Float[Tensor, "batch token head gates"] | None = None  # factors on the outputs of heads, or on values
     weights: ReportedPattern | None = None
-    logits_of: tuple[int, ...] | None = None  # heads whose queries and keys are those of the last fused call
-    unseen: str | None = None  # a sentence: why this attention cannot be observed
+    logits_of: tuple[int, ...] | None = None  # heads whose queries and keys are taken from the last fused call
+    unseen: str | None = None  # a sentence that says why this attention cannot be observed
 
 
 class _Collecting(local):
@@ -81,23 +81,23 @@ def collecting_reports() -> Iterator[list[VariantReport]]:
 
 @dataclass(frozen=True)
 class ObservedCall:
-    """One attention call."""
+    """One attention call in the layout of frames."""
 
     scores: Scores
     value: Float[Tensor, "batch kv_heads key value_dim"]
     mixed: Float[Tensor, "batch query heads value_dim"]
     route: str
-    given: tuple[Tensor, Tensor] | None = None  # queries and values as the model made them, with gradients
-    attended: Float[Tensor, "batch query heads value_dim"] | None = None  # A V, where `mixed` is more than that
-    holds: frozenset[str] | None = None  # statistics that mean what they mean for softmax; None: all
+    given: tuple[Tensor, Tensor] | None = None  # the model's queries and values, with gradients
+    attended: Float[Tensor, "batch query heads value_dim"] | None = None  # A V, if a variant changed it to `mixed`
+    holds: frozenset[str] | None = None  # statistics that are valid for this pattern; None: all
     sums_to_one: bool = True
-    passed_on: PassedOn | None = None  # A V as the model made it, with gradients
-    gate: Float[Tensor, "batch token gated_heads gates"] | None = None  # of heads or values, where there are gates
-    rows: Bool[Tensor, "batch query"] | None = None  # queries that this call answers, where another answers the rest
+    passed_on: PassedOn | None = None  # the model's A V, with gradients
+    gate: Float[Tensor, "batch token gated_heads gates"] | None = None  # factors on outputs of heads or on values
+    rows: Bool[Tensor, "batch query"] | None = None  # which queries belong to this call, if another call has the rest
 
 
 def observe_fused(call: FusedCall, masks: MaskReader) -> ObservedCall:
-    """Return a fused call outside any registry. Without a head axis there is one head."""
+    """Convert a fused call that was not made through a registry. Without a head axis there is one head."""
     query, key, value, output = (_with_heads(t.detach()) for t in (call.query, call.key, call.value, call.output))
     mask = call.mask
     if mask is not None and call.query.ndim == 3 and mask.ndim == 3:
@@ -122,7 +122,7 @@ def _with_heads(tensor: Float[Tensor, " ..."]) -> Float[Tensor, "batch heads tok
 
 
 def observe_written_out(call: WrittenOutCall, heads: int | None, batch: int | None) -> ObservedCall:
-    """Return a call whose pattern the model made. `heads` or `batch` tells how to unfold a merged leading axis."""
+    """Convert a call whose pattern the model computed. `heads` or `batch` says how to split a merged leading axis."""
     inputs, out = call.equation.split("->")
     left, right = inputs.split(",")
     axes = mixing_axes(call.equation)
@@ -144,7 +144,7 @@ def observe_written_out(call: WrittenOutCall, heads: int | None, batch: int | No
 
 
 def _permute(tensor: Shaped[Tensor, " ..."], have: str, want: str) -> Shaped[Tensor, " ..."]:
-    """Return axes in the wanted order; a letter that is missing becomes an axis of length one."""
+    """Return the tensor with its axes in the order `want`; a missing letter becomes an axis of length one."""
     tensor = tensor.detach()
     for letter in want:
         if letter not in have:
@@ -153,7 +153,7 @@ def _permute(tensor: Shaped[Tensor, " ..."], have: str, want: str) -> Shaped[Ten
 
 
 def _unfold(tensor: Shaped[Tensor, " ..."], heads: int | None, batch: int | None) -> Shaped[Tensor, "batch head a b"]:
-    """Return exactly one batch and one head axis: split a merged one, merge several head axes."""
+    """Return the tensor with one batch and one head axis: split a merged axis, or merge several head axes."""
     if tensor.ndim == 4:
         return tensor
     if tensor.ndim > 4:
@@ -166,7 +166,7 @@ def _unfold(tensor: Shaped[Tensor, " ..."], heads: int | None, batch: int | None
 def _factors(
     product: Product | None, pattern: Float[Tensor, "batch head query key"], heads: int | None, batch: int | None
 ) -> tuple[Float[Tensor, "batch head query dim"], Float[Tensor, "batch head key dim"]]:
-    """Return queries and keys of the product the logits began with; of width zero if no product fits."""
+    """Return the queries and keys whose product gave the logits, or tensors of width zero if no product fits."""
     rows, columns = pattern.shape[2:]
     nothing = (pattern.new_zeros(*pattern.shape[:2], rows, 0), pattern.new_zeros(*pattern.shape[:2], columns, 0))
     if product is None:
@@ -186,7 +186,7 @@ def _factors(
 def with_report(
     observed: ObservedCall, by_variant: VariantReport, calls: Sequence[FusedCall], masks: MaskReader
 ) -> ObservedCall:
-    """Replace the arguments of a call with the values that the variant reports."""
+    """Return the call with its arguments replaced by what the variant reports."""
     if by_variant.unseen is not None:
         raise RefusalError(by_variant.unseen)
     changed = observed
@@ -224,9 +224,11 @@ def _with_pattern(scores: Scores, reported: ReportedPattern, masks: MaskReader) 
 
 
 def _with_queries_of(calls: Sequence[FusedCall], scores: Scores, heads: tuple[int, ...]) -> Scores:
-    """Take queries and keys of these heads from the fused kernel's arguments, not from the call's."""
+    """Take the queries and keys of these heads from the last fused call."""
     if not calls:
-        raise RefusalError("The installed variant did not use the fused kernel, so its logits were not seen.")
+        raise RefusalError(
+            "The installed variant did not use the fused kernel, so its logits are unknown: choose another variant."
+        )
     last, count = calls[-1], scores.query.shape[1]
     if len(heads) == count:
         return replace(scores, query=last.query.detach(), key=last.key.detach(), lse=last.lse)
@@ -239,7 +241,7 @@ def _with_queries_of(calls: Sequence[FusedCall], scores: Scores, heads: tuple[in
 
 
 def observe(call: Seen, masks: MaskReader, *, heads: int | None = None, batch: int | None = None) -> ObservedCall:
-    """Return any torch-level call in the one layout. `heads` and `batch` matter for written-out calls only."""
+    """Return a call in the layout of frames. `heads` and `batch` are used for written-out calls only."""
     if isinstance(call, FusedCall):
         return observe_fused(call, masks)
     if isinstance(call, WrittenOutCall):

@@ -1,15 +1,15 @@
-"""Watch torch-level attention while the module that makes it (its owner) runs, for any number of listeners.
+"""Observe the attention of a module (its owner) for any number of listeners.
 
-An owner's forward is wrapped once. Listeners come and go in any order, and all hear of the same calls from one watch:
-of two nested watches the inner one would keep fused calls to itself. The last listener to leave restores the forward.
-A listener hears of calls in its own thread only.
+The forward of an owner is wrapped once, and all listeners get the calls from one watch: of two nested watches the inner
+one would hide fused calls from the outer one. Listeners may come and go in any order. The last one to leave restores
+the forward. A listener gets only the calls of its own thread.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from threading import Lock, get_ident
 from typing import Any, TypeVar
@@ -19,13 +19,11 @@ from torch import Tensor, nn
 from attnscope.hf.intercepting.restoring import Restoring
 from attnscope.hf.intercepting.torch_calls import Seen, SoftmaxWatch, unwatched
 
-# Find and replace tensors in what modules take and return: by position, by name, in tuples or in output classes.
-
-Slot = int | str
+Slot = int | str  # position or name of an argument, or index or key in an output
 
 
 def float_tensors(values: Any) -> Iterator[tuple[Slot, Tensor]]:
-    """Yield (slot, tensor) for each floating tensor at the top level of an output or of a mapping of arguments."""
+    """Yield (slot, tensor) for each floating-point tensor at the top level of an output or a mapping of arguments."""
     pairs: Any = ()
     if isinstance(values, Tensor):
         pairs = enumerate((values,))
@@ -37,7 +35,7 @@ def float_tensors(values: Any) -> Iterator[tuple[Slot, Tensor]]:
 
 
 def arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[Slot, Any]:
-    """Return positional (by number) and named arguments as one mapping."""
+    """Return positional and named arguments as one mapping, positional ones by number."""
     every: dict[Slot, Any] = dict(enumerate(args))
     return every | dict(kwargs)
 
@@ -74,12 +72,12 @@ def every_tensor(values: Any) -> Iterator[Tensor]:
 
 
 def first_output(output: Any) -> Tensor:
-    """Return the model's first floating output: logits, or the last state."""
+    """Return the first floating-point output of a model: logits, or the last state."""
     return next(tensor for tensor in every_tensor(output) if tensor.is_floating_point())
 
 
 def repeated(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """Return a batch of one sequence expanded to that many rows."""
+    """Return a batch of one sequence, expanded to `rows` rows."""
     return {
         name: value.expand(rows, *value.shape[1:]) if isinstance(value, Tensor) and value.ndim else value
         for name, value in batch.items()
@@ -87,12 +85,12 @@ def repeated(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
 
 
 def same_numbers(left: Tensor, right: Tensor) -> bool:
-    """Return whether shape and all entries are equal, where NaN equals NaN."""
+    """Return whether shapes and all entries are equal; NaN equals NaN."""
     return left.shape == right.shape and bool(((left == right) | (left.isnan() & right.isnan())).all())
 
 
 class SharedForward(ABC):
-    """A module's forward, wrapped once for all who use the wrapper at the same time."""
+    """The forward of a module, wrapped once for all current users."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module, self.forward = module, module.forward
@@ -112,7 +110,7 @@ Wrapped = TypeVar("Wrapped", bound=SharedForward)
 def shared_forward(
     active: dict[nn.Module, Wrapped], module: nn.Module, wrap: Callable[[nn.Module], Wrapped], user: object
 ) -> Iterator[None]:
-    """Wrap the module's forward by `wrap`, unless `active` has it wrapped; restore it when the last user leaves."""
+    """Wrap the module's forward with `wrap` unless it is in `active`; restore it when the last user leaves."""
     with _CHANGING:
         if module not in active:
             active[module] = wrap(module)
@@ -128,7 +126,7 @@ def shared_forward(
 
 @dataclass(frozen=True, eq=False)
 class CallListener:
-    """`seen` gets each attention call of an owner while `active()`; `lost` runs after calls not understood."""
+    """`seen` gets each attention call of an owner while `active()`; `lost` runs after unsupported calls."""
 
     active: Callable[[], bool]
     seen: Callable[[Seen], None]
@@ -150,7 +148,7 @@ class _Owner(SharedForward):
                 listener.seen(call)
 
         watch = SoftmaxWatch(pass_on)
-        with unwatched(), watch:  # an owner around this one does not take these calls for its own
+        with unwatched(), watch:  # an enclosing owner must not get these calls
             result = self.forward(*args, **kwargs)
         if watch.lost:
             for listener in listeners:
@@ -161,8 +159,6 @@ class _Owner(SharedForward):
 _OWNERS: dict[nn.Module, _Owner] = {}
 
 
-@contextmanager
-def watched_owner(module: nn.Module, listener: CallListener) -> Iterator[None]:
-    """While active, `listener` hears of the attention that `module` makes."""
-    with shared_forward(_OWNERS, module, _Owner, listener):
-        yield
+def watched_owner(module: nn.Module, listener: CallListener) -> AbstractContextManager[None]:
+    """Pass the attention calls of `module` to `listener` inside this context."""
+    return shared_forward(_OWNERS, module, _Owner, listener)

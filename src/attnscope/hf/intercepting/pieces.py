@@ -1,10 +1,9 @@
-"""Read attention that a model computes in pieces, and mixes in several products, as one call.
+"""Observe attention that a model computes in several products (windows, blocks of keys) as one call.
 
-Sliding windows and blocks of keys multiply values piece by piece, so that no single product shows a pattern. The result
-is still softmax attention under an exact rule of who may see whom. A reader gets the module, the arguments of its call,
-its result, and, for classes in `WRITES`, what entered the projection at its end. It returns queries, keys, values and
-that rule. The verifier checks a reader like any other route: it recomputes A V and compares it with what the module
-passed on.
+No single product of such a model shows a pattern, but the result is softmax attention with a known mask. A reader gets
+the module, the arguments of its call, its result, and, for classes in `WRITES`, the input of its last projection. It
+yields calls with queries, keys, values and the mask. The verifier checks a reader like any other route: it recomputes A
+V, the pattern times the values, and compares it with the output of the module.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def _by_head(output: States, heads: int) -> Float[Tensor, "batch token head dim"
 
 
 def _projected(part: nn.Linear, tokens: States, heads: int) -> Float[Tensor, "batch head token dim"]:
-    """Multiply by the weight alone: a call of the module would be counted by its hooks."""
+    """Apply a linear module without calling it, because its hooks would count the call."""
     made = F.linear(tokens, part.weight, part.bias)
     return made.view(*made.shape[:2], heads, -1).transpose(1, 2)
 
@@ -54,18 +53,18 @@ def _observed(
 
 
 def neighbouring_blocks(
-    module: Any, given: Arguments, result: Any, written: Sequence[Tensor]
+    module: Any, arguments: Arguments, result: Any, written: Sequence[Tensor]
 ) -> Iterator[ObservedCall]:
-    """Blocks that see themselves and their two neighbours (LongT5, Guo et al. 2022, arXiv:2112.07916, section 3.1).
+    """Yield attention between neighbouring blocks (LongT5, Guo et al. 2022, arXiv:2112.07916, section 3.1).
 
-    Tokens stand in blocks of w + 1, and key j is seen by query i where |i - j| <= w, which never reaches past a
-    neighbouring block. Logits are not scaled, and have a bias for every distance,
+    Tokens are in blocks of w + 1, and query i sees key j if |i - j| <= w, which never reaches past a neighbouring
+    block. Logits are not scaled, and have a bias for every distance,
 
         A_ij = softmax_j(q_i . k_j + b_(j - i)),
 
-    which the model keeps for a block and its neighbours, with hidden keys at minus 1e10: an exponential of zero.
+    which the model stores for a block and its neighbours. Hidden keys have a bias of -1e10, whose exponential is zero.
     """
-    tokens: States = given["hidden_states"]
+    tokens: States = arguments["hidden_states"]
     heads = module.n_heads
     bias = _unblocked(result[1].detach(), tokens.shape[1])
     seen = bias > _HIDDEN
@@ -81,7 +80,7 @@ def neighbouring_blocks(
 
 
 def _unblocked(bias: Float[Tensor, "batch block head row near"], tokens: int) -> Float[Tensor, "batch head token key"]:
-    """Turn rows of blocks, with keys of three blocks side by side, into all tokens by all tokens; others are hidden."""
+    """Expand the bias of each block (with the keys of three blocks) to all tokens by all tokens; the rest is -inf."""
     batch, blocks, heads, size, _ = bias.shape
     every = -(-tokens // size)
     bias = bias.expand(batch, every if blocks == 1 else blocks, -1, -1, -1)
@@ -92,21 +91,21 @@ def _unblocked(bias: Float[Tensor, "batch block head row near"], tokens: int) ->
     return whole[:, :, :tokens, size : size + tokens]
 
 
-def sliding_windows(module: Any, given: Arguments, result: Any, _: Sequence[Tensor]) -> Iterator[ObservedCall]:
-    """Sliding windows with global tokens (Longformer, Beltagy et al. 2020, arXiv:2004.05150, section 3).
+def sliding_windows(module: Any, arguments: Arguments, result: Any, _: Sequence[Tensor]) -> Iterator[ObservedCall]:
+    """Yield attention in sliding windows with global tokens (Longformer, Beltagy et al. 2020, arXiv:2004.05150, sec.
+    3).
 
-    With w tokens on either side, key j is seen by query i where |i - j| <= w or j is global, and j is no padding:
+    With w tokens on either side, query i sees key j if |i - j| <= w or j is global, and j is not padding:
 
         A_ij = softmax_j(q_i . k_j / sqrt(d)) over those keys.
 
-    A global key inside the window counts once: the model takes it out of the window. Rows of global queries do not
-    follow this rule: they see every key, with projections of their own (query_global, key_global, value_global). They
-    are a second call, with as many queries as the sequence with most of them has.
+    A global key inside the window counts once. Global queries see every key, with separate projections (query_global,
+    key_global, value_global). They are a second call, with as many queries as the largest number in a sequence.
     """
-    tokens: States = given["hidden_states"]
+    tokens: States = arguments["hidden_states"]
     heads, scale = module.num_heads, module.head_dim**-0.5
-    real = ~given["is_index_masked"]
-    globally = given["is_index_global_attn"] if given["is_global_attn"] else torch.zeros_like(real)
+    real = ~arguments["is_index_masked"]
+    globally = arguments["is_index_global_attn"] if arguments["is_global_attn"] else torch.zeros_like(real)
     where = torch.arange(tokens.shape[1], device=tokens.device)
     near = (where[:, None] - where).abs() <= module.one_sided_attn_window_size
     windows = _observed(
@@ -137,23 +136,23 @@ def sliding_windows(module: Any, given: Arguments, result: Any, _: Sequence[Tens
         )
 
 
-def sparse_blocks(module: Any, given: Arguments, result: Any, _: Sequence[Tensor]) -> Iterator[ObservedCall]:
-    """Sparse blocks of keys (BigBird, Zaheer et al. 2020, arXiv:2007.14062, appendix D).
+def sparse_blocks(module: Any, arguments: Arguments, result: Any, _: Sequence[Tensor]) -> Iterator[ObservedCall]:
+    """Yield attention to sparse blocks of keys (BigBird, Zaheer et al. 2020, arXiv:2007.14062, appendix D).
 
-    Tokens stand in blocks; the rows of a block see the blocks beside it, the first and the last one, and random ones.
-    The first and the last block see everything. Outside training the library draws no random blocks: it takes the first
-    block for each of them, beside the first block that is there already. A key that is listed m times counts m times,
+    A block sees its neighbours, the first and the last block, and some random blocks. The first and the last block see
+    everything. In evaluation, transformers uses the first block in place of each random one, in addition to the first
+    block itself. A key that is listed m times counts m times. With logits s_ij,
 
         A_ij = m_ij exp(s_ij) / sum_l m_il exp(s_il) = softmax_j(s_ij + ln m_ij),
 
-    which is a bias on the logits, and minus infinity where a key is not listed at all.
+    which is a bias on the logits, and minus infinity for a key that is not listed.
     """
     if module.training:
         raise RefusalError(
-            f"{type(module).__name__} draws random blocks anew in every forward pass of training: measure it in "
+            f"{type(module).__name__} draws new random blocks in every forward pass of training: measure it in "
             "evaluation mode."
         )
-    tokens: States = given["hidden_states"]
+    tokens: States = arguments["hidden_states"]
     heads, size = module.num_attention_heads, module.block_size
     projected = [_projected(part, tokens, heads) for part in (module.query, module.key, module.value)]
     times = how_often_listed(tokens.shape[1] // size, module.num_random_blocks).to(tokens.device)
@@ -162,13 +161,13 @@ def sparse_blocks(module: Any, given: Arguments, result: Any, _: Sequence[Tensor
         projected,
         PassedOn(result[0], lambda output: _by_head(output, heads)),
         scale=projected[0].shape[-1] ** -0.5,
-        allowed=given["to_mask"].bool(),
+        allowed=arguments["to_mask"].bool(),
         bias=each.to(tokens.dtype).log()[None, None],
     )
 
 
 def how_often_listed(blocks: int, random: int) -> Float[Tensor, "block block"]:
-    """Return how many times the rows of every block see the keys of every other."""
+    """Return how many times each block lists each block of keys."""
     times = torch.zeros(blocks, blocks)
     for row in range(1, blocks - 1):
         for beside in {0, row - 1, row, row + 1, blocks - 1}:
@@ -190,7 +189,7 @@ WRITES: Mapping[Reader, str] = {neighbouring_blocks: "o"}
 
 
 class _Joined(SharedForward):
-    """A forward that announces its attention as whole calls."""
+    """A forward that announces its attention to watches as whole calls."""
 
     def __init__(self, reader: Reader, module: nn.Module) -> None:
         super().__init__(module)
@@ -199,15 +198,15 @@ class _Joined(SharedForward):
     def call(self, *args: Any, **kwargs: Any) -> Any:
         if not is_watched():
             return self.forward(*args, **kwargs)
-        given = self.signature.bind(*args, **kwargs)
-        given.apply_defaults()
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
         written: list[Tensor] = []
         with unwatched(), Restoring() as changes:
             if self.reader in WRITES:
                 last = self.module.get_submodule(WRITES[self.reader])
                 changes.before(last, lambda _, entered: written.append(entered[0]), kwargs=False)
             result = self.forward(*args, **kwargs)
-            calls = tuple(self.reader(self.module, given.arguments, result, written))
+            calls = tuple(self.reader(self.module, bound.arguments, result, written))
         for observed in calls:
             announce(ReportedCall(observed))
         return result
@@ -218,7 +217,7 @@ _JOINED: dict[nn.Module, _Joined] = {}
 
 @contextmanager
 def pieces_joined(model: nn.Module) -> Iterator[None]:
-    """While active, modules that attend in pieces announce whole calls to active watches. Contexts may overlap."""
+    """Make modules that attend in pieces announce whole calls to active watches. Contexts may overlap."""
     user = object()
     with ExitStack() as shared:
         for module in list(model.modules()):

@@ -1,8 +1,8 @@
-"""Watch transformers' attention registry: most models ask it for a function and call that with queries, keys, values.
+"""Observe transformers' attention registry, from which most models get their attention function.
 
-Inside the context, the function that the registry returns is wrapped. The wrapper calls the function the model asked
-for, with the same arguments, and observes. Implementation, masks and configuration stay as they are, so they cannot
-disagree (a function registered without its mask function would receive no mask at all).
+Inside the context, the function that the registry returns is wrapped. The wrapper calls the original function with the
+same arguments and observes the call. The implementation, the masks and the configuration do not change. (A new function
+would need a mask function of the same name, or it would get no masks.)
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from attnscope.matrix.scores import Scores
 
 @dataclass(frozen=True, eq=False)
 class RegistryWatcher:
-    """`seen(module, observed)` follows every attention call of modules that are `ours`.
+    """Calls `seen(module, observed)` after every attention call of a module for which `ours` is true.
 
-    `as_pattern` says for which modules the logits cannot be rebuilt from queries and keys: the map that the model made
-    is passed on for these.
+    `as_pattern` says for which modules the logits cannot be computed from queries and keys. For these, the model's own
+    pattern is used.
     """
 
     ours: Callable[[nn.Module], bool]
@@ -48,7 +48,7 @@ _CHANGING = Lock()
 
 @contextmanager
 def watched_registry(watcher: RegistryWatcher) -> Iterator[None]:
-    """Watch the registry. Contexts may overlap in any order: it is wrapped once, and restored by the last to leave."""
+    """Observe the registry. Contexts may overlap: it is wrapped once, and the last one to leave restores it."""
     with _CHANGING:
         if not _WATCHERS:
             _ORIGINAL[:] = [AttentionInterface.get_interface]
@@ -132,9 +132,9 @@ def _observed(
 
 
 def _own_call(fused: list[FusedCall], by_variant: VariantReport | None) -> FusedCall | None:
-    """Return the fused call that is the model's attention.
+    """Return the fused call that is the model's attention, or None.
 
-    Fused calls that an installed pattern makes inside itself (the blocks of a local window) have keys of their own.
+    An installed variant may make several fused calls with other keys, such as the blocks of a local window.
     """
     if by_variant is not None and by_variant.logits_of is not None:
         return fused[0]
@@ -143,21 +143,21 @@ def _own_call(fused: list[FusedCall], by_variant: VariantReport | None) -> Fused
 
 
 def _by_head(heads: int, output: Tensor) -> Tensor:
-    """Split heads that a function gives side by side."""
+    """Split the last axis into heads if the function returned them concatenated."""
     return output.reshape(*output.shape[:2], heads, -1) if output.ndim == 3 else output
 
 
 def _refuse_unreadable(module: nn.Module, mask: Any, implementation: str) -> None:
-    """Refuse masks that are programs and not numbers, like the BlockMask of FlexAttention."""
+    """Refuse masks that are not tensors, such as the BlockMask of FlexAttention."""
     if mask is not None and not isinstance(mask, Tensor):
         raise RefusalError(
-            f"{type(module).__name__} is given a {type(mask).__name__} as its mask ({implementation}), which cannot be "
-            "read: load the model with attn_implementation='sdpa' or 'eager'."
+            f"The mask of {type(module).__name__} is a {type(mask).__name__} ({implementation}), which cannot be read: "
+            "load the model with attn_implementation='sdpa' or 'eager'."
         )
 
 
 def _scores(call: _Call, inner: FusedCall | None, masks: MaskReader, maps: Tensor | None) -> Scores:
-    """Return the rule of an attention function's logits, from its arguments and the fused call it made, if any."""
+    """Return the scores of a call, from its arguments and the fused call that it made, if any."""
     query, key, mask, options = call.query.detach(), call.key.detach(), call.mask, call.options
     causal, window, lse = False, None, None
     scale = options.get("scaling")
@@ -166,7 +166,7 @@ def _scores(call: _Call, inner: FusedCall | None, masks: MaskReader, maps: Tenso
         key = key[:, :, : inner.key.shape[2]]  # a cache longer than the queries is cut before a causal fused call
         scale = inner.scale if scale is None else scale
         if mask is None and inner.mask is not None and query.shape[2] > 1:
-            # Causality that was asked for beside a position bias is part of the mask of the fused call.
+            # With a position bias, causality is part of the mask of the fused call.
             corner = inner.mask[..., 0, -1]
             causal = bool((corner <= torch.finfo(query.dtype).min / 2).all())
     elif call.flash:

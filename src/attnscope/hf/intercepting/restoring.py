@@ -1,12 +1,12 @@
-"""The one way to change a model for a while: every change is undone when the context is left, also by an exception.
+"""Change a model temporarily: every change is undone when the context is left, even by an exception.
 
     with Restoring() as changes:
         changes.before(module, look_at_inputs)
         changes.forward(block, answer_from_memory)
         model(**batch)
 
-Hooks and forwards act only in the thread that added them: a forward pass of the same model in another thread passes
-through untouched. Changes are undone in reverse order. `enter_context` adds any other context.
+Hooks and forwards act only in the thread that added them, not on forward passes in other threads. Changes are undone in
+reverse order. `enter_context` adds any other context.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Restoring(ExitStack[bool | None]):
         self.callback(module.register_forward_pre_hook(hook, with_kwargs=kwargs, prepend=prepend).remove)
 
     def after(self, module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = False, always: bool = False) -> None:
-        """Run `hook(module, args, output)` after every call; with `always` also after one that failed."""
+        """Run `hook(module, args, output)` after every call; with `always`, also after a call that failed."""
         hook = _in_this_thread(hook)
         self.callback(module.register_forward_hook(hook, with_kwargs=kwargs, always_call=always).remove)
 
@@ -51,8 +51,8 @@ class Restoring(ExitStack[bool | None]):
     ) -> None:
         """Run `before(kept, args, kwargs)` and `after(kept, output)` around some calls of some modules.
 
-        `calls` maps a module's path and the number of its call to what the hooks get as `kept`. Calls are counted anew
-        in every forward pass of `model`. What a hook returns, if not None, replaces the arguments or the output.
+        `calls` maps the path of a module and the number of its call to the first argument of the hooks. Calls are
+        counted in every forward pass of `model`. A hook may return other arguments or another output, or None.
         """
         begun: Counter[str] = Counter()
         ended: Counter[str] = Counter()
@@ -83,8 +83,8 @@ class Restoring(ExitStack[bool | None]):
                 self.after(model.get_submodule(path), leave)
 
     def forward(self, module: nn.Module, stand_in: Callable[..., Any], *, everywhere: bool = False) -> None:
-        """Call `stand_in` instead of the module's forward; with `everywhere` also in other threads."""
-        own = vars(module).get("forward")  # a forward of this one module, not of its class
+        """Call `stand_in` instead of the module's forward; with `everywhere`, also in other threads."""
+        own = vars(module).get("forward")  # set on this module, not on its class
         vars(module)["forward"] = stand_in if everywhere else _in_this_thread(stand_in, module.forward)
         if own is None:
             self.callback(vars(module).pop, "forward", None)
@@ -98,7 +98,7 @@ class Restoring(ExitStack[bool | None]):
         model.eval()
 
     def parts(self, model: nn.Module) -> None:
-        """Remember submodules, and settings that are strings: some models change these when they run."""
+        """Save submodules, and settings that are strings: some models change these when they run."""
         config = getattr(model, "config", None)
         for owner in (*model.modules(), *(() if config is None else (config,))):
             settings = {name: value for name, value in vars(owner).items() if isinstance(value, str)}
@@ -109,9 +109,9 @@ class Restoring(ExitStack[bool | None]):
 
 
 def _in_this_thread(function: Callable[..., Any], elsewhere: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """Return `function` for the current thread; other threads get `elsewhere`, or nothing.
+    """Return a function that calls `function` in this thread, and `elsewhere` (or nothing) in other threads.
 
-    A hook that is compiled into a graph does nothing there: it could see no numbers and would break the graph in two.
+    A hook does nothing while torch compiles a graph: it would see no numbers and break the graph.
     """
     mine = get_ident()
 
@@ -127,7 +127,7 @@ def _in_this_thread(function: Callable[..., Any], elsewhere: Callable[..., Any] 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; every module's own mode again outside."""
+    """Set evaluation mode inside this context, and restore the mode of every module afterwards."""
     with Restoring() as changes:
         changes.evaluation(model)
         yield
@@ -135,7 +135,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def without_cache(model: nn.Module) -> Iterator[None]:
-    """Turn off the key-value cache in all configurations of the model: it would outlive a run."""
+    """Turn off the key-value cache in all configurations of the model inside this context."""
     configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
     with Restoring() as changes:
         for config in configs.values():
@@ -146,15 +146,15 @@ def without_cache(model: nn.Module) -> Iterator[None]:
 
 
 class ExchangedModulesError(RefusalError):
-    """The model exchanged modules of its own while it ran."""
+    """Raised if the model replaced some of its own modules while it ran."""
 
 
 @contextmanager
 def keeping_its_modules(model: nn.Module) -> Iterator[None]:
-    """Refuse models that exchange modules of their own inside the context, after putting the old ones back.
+    """Refuse a model that replaces its own modules inside this context, and restore them.
 
-    BigBird, for one, replaces its block-sparse attention by a full one on short inputs, and keeps it: a probe would
-    then describe another model than the caller's.
+    For example, BigBird permanently replaces its block-sparse attention by full attention on short inputs, so that a
+    probe would describe another model than the caller's.
     """
     paths = {module: path for path, module in model.named_modules()}
     children = {module: dict(module._modules) for module in paths}
@@ -168,33 +168,33 @@ def keeping_its_modules(model: nn.Module) -> Iterator[None]:
         exchanged = [path for module, path in paths.items() if dict(module._modules) != children[module]]
     if exchanged:
         raise ExchangedModulesError(
-            f"{type(model).__name__} exchanges modules of its own in {exchanged[0] or 'itself'} when it runs on a few "
-            "tokens, so a probe would describe another model: give it sequences that are long enough for its sparse "
-            "attention, or configure it for full attention (attention_type='original_full' for BigBird)."
+            f"{type(model).__name__} replaces modules in {exchanged[0] or 'itself'} when it runs on few tokens, so a "
+            "probe would describe another model: give sequences that are long enough for its sparse attention, or "
+            "configure full attention (attention_type='original_full' for BigBird)."
         ) from failure
     if failure is not None:
         raise failure
 
 
-_LOOKING: dict[nn.Module, int] = {}  # which thread looks at a module
+_LOOKING: dict[nn.Module, int] = {}  # the thread that measures a module
 _CHANGING = Lock()
 
 
 @contextmanager
 def looking_at(model: nn.Module) -> Iterator[None]:
-    """Refuse any other thread that begins to measure the model, or a part of it. The same thread may enter twice.
+    """Refuse other threads that begin to measure the model or a part of it. The same thread may enter twice.
 
-    Two measurements of one model at once would each restore modes and forwards that the other still needs. A thread
-    that only runs the model is not disturbed.
+    Each of two simultaneous measurements would restore modes and forwards that the other still needs. Threads that only
+    run the model are not refused.
     """
-    _refuse_deadly_products(model)
+    _refuse_crashing_products(model)
     me = get_ident()
     modules = list(model.modules())
     with _CHANGING:
         if any(_LOOKING.get(module, me) != me for module in modules):
             raise RefusalError(
-                f"Another scan is looking at this model ({type(model).__name__}) in another thread: wait until it has "
-                "ended, or give this one a copy of the model."
+                f"This model ({type(model).__name__}) is being measured in another thread: wait until that has ended, "
+                "or use a copy of the model."
             )
         new = [module for module in modules if module not in _LOOKING]
         _LOOKING.update(dict.fromkeys(new, me))
@@ -206,21 +206,20 @@ def looking_at(model: nn.Module) -> Iterator[None]:
                 del _LOOKING[module]
 
 
-def _refuse_deadly_products(model: nn.Module) -> None:
+def _refuse_crashing_products(model: nn.Module) -> None:
     here = (p for p in model.parameters() if p.device.type in ("cpu", "meta"))
     if any(p.dtype in (torch.bfloat16, torch.float16) for p in here) and half_precision_crashes():
         raise RefusalError(
-            "This processor announces AMX and stops the program at the first product in bfloat16 (a virtual machine "
-            f"without tiles): set {LIMIT}={LIMITED_TO} in the environment before Python starts, or use float32."
+            "This processor reports AMX but would crash at the first product in bfloat16 (a virtual machine without "
+            f"AMX tiles): set {LIMIT}={LIMITED_TO} in the environment before Python starts, or use float32."
         )
 
 
 @contextmanager
 def without_gradients() -> Iterator[None]:
-    """No gradients inside, and no inference mode.
+    """Disable gradients inside this context, without inference mode.
 
-    Models keep tensors (position tables, windows) for the next run. One made in inference mode could never be used in
-    training again.
+    Models cache tensors (position tables, windows). A tensor from inference mode could not be used in training later.
     """
     with torch.inference_mode(False), torch.no_grad():
         yield
@@ -228,11 +227,11 @@ def without_gradients() -> Iterator[None]:
 
 @contextmanager
 def with_gradients() -> Iterator[None]:
-    """Enable gradients inside this context, whatever the caller's mode."""
+    """Enable gradients inside this context, even within inference mode."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
 
 
 def outside_inference(tensor: Tensor) -> Tensor:
-    """Return the tensor, or a copy of one that was made in inference mode and cannot be used outside it."""
+    """Return the tensor, or a copy if it was made in inference mode and cannot be used outside it."""
     return tensor.clone() if tensor.is_inference() and not torch.is_inference_mode_enabled() else tensor

@@ -1,12 +1,12 @@
-"""Watch attention at the level of torch functions: fused calls, and softmaxes that end up multiplying values.
+"""Observe attention in torch functions: fused calls, and softmaxes whose result multiplies values.
 
-`FusedWatch` sees `scaled_dot_product_attention` wherever it is called. On a CPU, where dispatch would choose the flash
-kernel, it calls that kernel itself: the same kernel on the same tensors gives the same bits, and the log-sum-exp of
-every row, which the public function throws away, comes for free.
+`FusedWatch` observes every call of `scaled_dot_product_attention`. On a CPU, if torch would choose the flash kernel, it
+calls that kernel directly: the result has the same bits, and the log-sum-exp of every row, which the public function
+drops, costs nothing.
 
-`SoftmaxWatch` sees models that write attention out: it follows the result of a softmax over the last axis through
-dropout, casts, views and head masks to the product with the values. A softmax that never multiplies anything (a router,
-a classifier) is no attention and is forgotten.
+`SoftmaxWatch` also observes models that compute attention step by step: it follows the result of a softmax over the
+last axis through dropout, casts, views and head masks to the product with the values. A softmax that multiplies nothing
+(a router, a classifier) is ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Scope = tuple[int, ...]  # numbers of the module calls that are open, outermost 
 
 @dataclass(frozen=True)
 class FusedCall:
-    """One call of `scaled_dot_product_attention`, with its row log-sum-exps where the kernel has them."""
+    """One call of `scaled_dot_product_attention`, with the log-sum-exp of each row if the kernel returns it."""
 
     query: Float[Tensor, "*batch query dim"]
     key: Float[Tensor, "*batch2 key dim"]
@@ -52,19 +52,19 @@ class Product:
 
 @dataclass(frozen=True)
 class WrittenOutCall:
-    """A pattern the model made itself, the values it multiplied, the result, and how axes correspond."""
+    """A pattern that the model computed step by step, the values that it multiplied, and the result."""
 
     equation: str  # einsum notation: pattern,value->output
     pattern: Float[Tensor, " ..."]
     value: Float[Tensor, " ..."]
     output: Float[Tensor, " ..."]
-    logits: Product | None  # the product of queries and keys the logits began with, where it was seen
-    begun: Scope = ()  # where the softmax was taken
+    logits: Product | None  # the product of queries and keys that gave the logits, if it was observed
+    begun: Scope = ()  # where the softmax was computed
 
 
 @dataclass(frozen=True)
 class ReportedCall:
-    """A call described by the code that made it, as a ready `ObservedCall`."""
+    """A call that is not inferred from torch functions: the code that made it describes it as an `ObservedCall`."""
 
     observed: Any
 
@@ -75,15 +75,15 @@ Seen = FusedCall | WrittenOutCall | ReportedCall
 def fused_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *more: Any, **options: Any
 ) -> FusedCall:
-    """Call `scaled_dot_product_attention` with the same arguments and bits, and log-sum-exps if possible."""
-    options |= zip(("dropout_p", "is_causal"), more, strict=False)  # the others are keywords only
+    """Compute `scaled_dot_product_attention` to the same bits, with log-sum-exps if possible."""
+    options |= zip(("dropout_p", "is_causal"), more, strict=False)  # the others are keyword-only
     output, lse = attend_with_lse(query, key, value, attn_mask=attn_mask, **options)
     causal, scale = options.get("is_causal", False), options.get("scale")
     return FusedCall(query, key, value, attn_mask, causal, scale, output, lse)
 
 
 class FusedWatch(TorchFunctionMode):
-    """While active, passes every fused attention call to `seen`."""
+    """Passes every fused attention call to `seen` while active."""
 
     def __init__(self, seen: Callable[[FusedCall], None]) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class FusedWatch(TorchFunctionMode):
 
 
 def _opened(function: Any) -> FunctionType:
-    """Return the same code, but let function modes see each call inside it instead of the whole."""
+    """Return a copy of a torch function; function modes see the calls inside the copy, not the call of the copy."""
     names = {**function.__globals__, "has_torch_function": lambda _tensors: False}
     opened = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     opened.__kwdefaults__ = function.__kwdefaults__
@@ -109,7 +109,7 @@ def _opened(function: Any) -> FunctionType:
 
 _OPENED_MULTI_HEAD = _opened(F.multi_head_attention_forward)
 _PRODUCTS = frozenset({"matmul", "__matmul__", "bmm", "baddbmm", "einsum"})
-_TRANSPARENT = frozenset(  # what happens to probabilities between their softmax and the values
+_TRANSPARENT = frozenset(  # functions that models apply between the softmax and the product with the values
     {"dropout", "to", "type", "type_as", "float", "half", "bfloat16", "double", "clone", "contiguous"}
     | {"view", "view_as", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "__getitem__"}
     | {"mul", "__mul__", "__rmul__", "masked_fill", "where", "nan_to_num", "narrow"}
@@ -127,9 +127,9 @@ _ACTIVE = _Active()
 
 
 class SoftmaxWatch(TorchFunctionMode):
-    """While active, passes fused calls, and softmaxes whose result multiplies values, to `seen`.
+    """Passes fused calls, and softmaxes whose result multiplies values, to `seen` while active.
 
-    `scope` says which module calls are open.
+    `scope` returns the numbers of the open module calls.
     """
 
     def __init__(self, seen: Callable[[Seen], None], scope: Callable[[], Scope] = tuple) -> None:
@@ -137,10 +137,10 @@ class SoftmaxWatch(TorchFunctionMode):
         self.seen, self._scope = seen, scope
         self._followed: dict[int, tuple[Tensor, Scope]] = {}
         self._products: dict[tuple[int, ...], Product] = {}
-        self.begun: list[Scope] = []  # where softmaxes over the last axis were taken
-        self.used: list[Scope] = []  # and those of them that multiplied values
-        self.lost: list[Scope] = []  # where probabilities went into a product that was not understood
-        self.muted = False  # set by a route that sees the same calls from further out
+        self.begun: list[Scope] = []  # where softmaxes over the last axis were computed
+        self.used: list[Scope] = []  # where the softmaxes that multiplied values were computed
+        self.lost: list[Scope] = []  # where the result of a softmax entered an unsupported product
+        self.muted = False  # set while another route observes the same calls
 
     def __enter__(self) -> SoftmaxWatch:
         _ACTIVE.watches.append(self)
@@ -152,7 +152,7 @@ class SoftmaxWatch(TorchFunctionMode):
         _ACTIVE.watches.pop()
 
     def forget(self) -> None:
-        """Release every tensor followed so far."""
+        """Release all tensors that are being followed."""
         self._followed.clear()
         self._products.clear()
 
@@ -210,7 +210,7 @@ class SoftmaxWatch(TorchFunctionMode):
             self._products.setdefault(tuple(result.shape), Product(equation, left, right))
 
     def _by_size(self, pattern: Tensor) -> Product | None:
-        """Return the first product of the right size: logits may have been reshaped before their softmax."""
+        """Return the first product of the right size: logits may be reshaped before the softmax."""
         for shape, product in self._products.items():
             if shape[-2:] == tuple(pattern.shape[-2:]) and torch.Size(shape).numel() == pattern.numel():
                 return product
@@ -226,7 +226,7 @@ def _product_equation(left: Tensor, right: Tensor) -> str | None:
 
 
 def mixing_axes(equation: str) -> tuple[str, str, str] | None:
-    """Return the letters of query, key and channel if the equation mixes values along keys for every query."""
+    """Return the letters of query, key and channel if the equation multiplies a pattern with values, or None."""
     inputs, out = equation.split("->")
     left, right = inputs.split(",")
     keys = [c for c in left if c in right and c not in out]
@@ -237,12 +237,12 @@ def mixing_axes(equation: str) -> tuple[str, str, str] | None:
 
 
 def is_watched() -> bool:
-    """Return whether some watch of this thread would see an attention call now."""
+    """Return whether a watch of this thread is active and not muted."""
     return any(not watch.muted for watch in _ACTIVE.watches)
 
 
 def announce(call: ReportedCall) -> None:
-    """Pass the call to the innermost watch that is not muted, as if it had seen the call itself."""
+    """Pass the call to the innermost watch that is not muted."""
     watch = next((watch for watch in reversed(_ACTIVE.watches) if not watch.muted), None)
     if watch is not None:
         watch.seen(call)
@@ -250,7 +250,7 @@ def announce(call: ReportedCall) -> None:
 
 @contextmanager
 def unwatched() -> Iterator[None]:
-    """Mute all active watches of this thread."""
+    """Mute all active watches of this thread inside this context."""
     before = [(watch, watch.muted) for watch in dict.fromkeys(_ACTIVE.watches)]
     for watch, _ in before:
         watch.muted = True

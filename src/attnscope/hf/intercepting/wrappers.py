@@ -1,15 +1,16 @@
-"""What wraps a model and hides its attention or its weights: torch.compile, torch's fused encoder path, offloading.
+"""Handle models whose attention or weights are hidden: torch.compile, torch's fused encoder path, offloading.
 
     uncompiled(model)                                              the same weights, with nothing compiled
-    in_reach(model)["model.layers.3.self_attn.o_proj.weight"]      read from where it is stored, and not kept
-    with held(block): ...                                          the weights of one block, in memory for a while
+    in_reach(model)["model.layers.3.self_attn.o_proj.weight"]      read from disk if it is offloaded, and not kept
+    with held(block): ...                                          keeps the weights of one block in memory
 
-Compiled code runs no hooks and asks no registry, so nothing can be seen in it. The module inside has the same weights
-and computes the same thing, and that one is measured. The caller's model is not changed: if parts of it are compiled,
-the same weights get a second set of modules around them.
+Compiled code runs no hooks and calls no registry, so it cannot be observed. The module inside it, which has the same
+weights, is measured instead. If parts of a model are compiled, a copy of its modules shares the weights, and the
+caller's model is not changed.
 
-Offloaded parameters are on torch's meta device, where they have a shape and no numbers; accelerate's hooks load a
-module's own before it runs and drop them after. Code that reads parameters outside a forward pass must use `in_reach`.
+Offloaded parameters are on torch's meta device: they have a shape, but no numbers. The hooks of accelerate load them
+before their module runs and drop them afterwards. Code that reads parameters outside a forward pass must use
+`in_reach`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ NOTE = "the module inside was measured"
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
-    """Return `model` if nothing in it is compiled, else one with the same weights in which nothing is."""
+    """Return `model` if nothing in it is compiled, otherwise an uncompiled module with the same weights."""
     while _is_wrapper(model):
         model = _inside(model)
     if not any(_is_compiled(module) for module in model.modules()):
@@ -38,18 +39,18 @@ def uncompiled(model: nn.Module) -> nn.Module:
         made_of = None if _is_wrapper(module) else _compiled_forward(module)
         if made_of is not None and getattr(made_of, "__func__", None) is not type(module).forward:
             raise RefusalError(
-                f"The forward of {path or type(module).__name__} is a compiled function that is not its class's own, "
-                "and cannot be looked into: give the model as it was before torch.compile."
+                f"The forward of {path or type(module).__name__} is a compiled function that is not the forward of its "
+                "class, so it cannot be observed: give the model from before torch.compile."
             )
     return _with_the_same_weights(model)
 
 
 def refuse_compiled(model: nn.Module) -> None:
-    """Refuse a compiled model, for callers that must work on the caller's own module."""
+    """Refuse a compiled model."""
     if any(_is_compiled(module) for module in model.modules()):
         raise RefusalError(
-            f"{type(model).__name__} is compiled, and nothing can be seen inside compiled code: give the model as it "
-            "was before torch.compile (model._orig_mod where it was wrapped)."
+            f"{type(model).__name__} is compiled, and compiled code cannot be observed: give the model from before "
+            "torch.compile (model._orig_mod)."
         )
 
 
@@ -59,7 +60,7 @@ def note_on(given: nn.Module, measured: nn.Module) -> dict[str, str]:
 
 
 def _is_wrapper(module: nn.Module) -> bool:
-    # by name: importing the class imports the compiler, which takes seconds
+    # Compare names, because importing the class would import the compiler, which takes seconds.
     return type(module).__name__ == "OptimizedModule" and isinstance(module._modules.get("_orig_mod"), nn.Module)
 
 
@@ -74,7 +75,7 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def _compiled_forward(module: nn.Module) -> Any | None:
-    """Return the function that `m.forward = torch.compile(m.forward)` wrapped; None without such a forward."""
+    """Return the function inside `module.forward = torch.compile(module.forward)`, or None."""
     return getattr(vars(module).get("forward"), "_torchdynamo_orig_callable", None)
 
 
@@ -82,24 +83,24 @@ def _with_the_same_weights(model: nn.Module) -> nn.Module:
     modules = list(model.modules())
     tensors = (t for module in modules for t in (*module._parameters.values(), *module._buffers.values()))
     known: dict[int, Any] = {id(tensor): tensor for tensor in tensors}  # shared, not copied
-    for module in reversed(modules):  # inner wrappers first: outer ones hold them
+    for module in reversed(modules):  # inner wrappers first, because outer ones contain them
         if _is_wrapper(module):
             known[id(module)] = deepcopy(_inside(module), known)
-    copy = deepcopy(model, known)  # a copied module has no compiled call: torch leaves that out
+    copy = deepcopy(model, known)  # torch does not copy the compiled call of a module
     for module in copy.modules():
         if _compiled_forward(module) is not None:
             del vars(module)["forward"]
     return copy
 
 
-_ENABLED_BEFORE: list[bool] = []  # one entry for every context below that is open, all the same
+_ENABLED_BEFORE: list[bool] = []  # one entry per open context: the setting before the first
 
 
 @contextmanager
 def without_fast_path(needed: bool = True) -> Iterator[None]:
-    """Inside, torch's encoder layers call their attention step by step, not as one fused kernel that hides it.
+    """Switch off torch's fused encoder path, which hides attention, inside this context.
 
-    Contexts may overlap in any order: the last one to be left restores the setting.
+    Contexts may overlap in any order: the last one to leave restores the setting.
     """
     if not needed:
         yield
@@ -116,18 +117,18 @@ def without_fast_path(needed: bool = True) -> Iterator[None]:
 
 
 def is_offloaded(model: nn.Module) -> bool:
-    """Return whether some of its parameters are out of memory now."""
+    """Return whether some parameters are not in memory."""
     return any(parameter.is_meta for parameter in model.parameters())
 
 
 def in_reach(model: nn.Module) -> Mapping[str, Tensor]:
-    """Return every parameter by name; an offloaded one is read when it is looked up."""
+    """Return every parameter by name. An offloaded one is read when it is looked up."""
     return _InReach(model) if is_offloaded(model) else dict(model.named_parameters())
 
 
 @contextmanager
 def held(module: nn.Module) -> Iterator[None]:
-    """Keep all weights of the module in memory inside this context. Nothing is loaded or dropped when it runs."""
+    """Keep all weights of the module in memory inside this context, instead of loading them for each call."""
     with Restoring() as changes:
         for owner, name, hook, key in list(_hooked(module)):
             parameter = owner._parameters[name]
@@ -151,6 +152,11 @@ class _InReach(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         parameter = self._model.get_parameter(name)
+        if parameter.is_meta and name not in self._hooks:
+            raise RefusalError(
+                f"The weights {name} of {type(self._model).__name__} are on torch's meta device and hold no numbers: "
+                "load the weights, or build the model on a real device."
+            )
         return _read(*self._hooks[name]) if parameter.is_meta else parameter
 
     def __iter__(self) -> Iterator[str]:
@@ -161,7 +167,7 @@ class _InReach(Mapping[str, Tensor]):
 
 
 def _hooked(model: nn.Module) -> Iterator[tuple[nn.Module, str, Any, str]]:
-    """Yield owner and name of every parameter that a hook loads, the hook, and the hook's key for it."""
+    """Yield (owner, name, hook, key of the hook) for every parameter that a hook loads."""
     for module in model.modules():
         for hook in _offloading(module):
             for key, _ in module.named_parameters(recurse=bool(hook.place_submodules), remove_duplicate=False):

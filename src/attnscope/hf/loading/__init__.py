@@ -1,1 +1,1 @@
-"""From what a person typed to a model in memory, with what is known about it."""
+"""Load a model by name, and turn corpora into batches for it."""

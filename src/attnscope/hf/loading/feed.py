@@ -28,36 +28,37 @@ from attnscope.hf.loading.options import Sampling
 from attnscope.hf.loading.targets import beginning_of, with_targets
 
 
-def shown(loaded: Loaded, files: Gallery, sampling: Sampling) -> Batches:
+def media_batches(loaded: Loaded, files: Gallery, sampling: Sampling) -> Batches:
     """Return batches of pictures or sounds; files of one shape share a batch."""
     if sampling.batch_size < 1:
         raise RefusalError(f"A batch of {sampling.batch_size} sequences is empty: pass `batch_size=1` or more.")
-    read = [
+    readings = [
         reading_of(loaded, file, sampling.bos, what="Corpora") for file in files.drawn(sampling.samples, sampling.seed)
     ]
     # Notes on what a decoder wrote belong to one sound each; notes on how files are read are the same for all.
-    notes = () if loaded.decoder_start is not None else tuple(dict.fromkeys(note for one in read for note in one.notes))
-    made = Batches.of(_together([dict(one.batch) for one in read], sampling.batch_size), files.name)
+    every_note = dict.fromkeys(note for reading in readings for note in reading.notes)
+    notes = () if loaded.decoder_start is not None else tuple(every_note)
+    made = Batches.of(_together([dict(reading.batch) for reading in readings], sampling.batch_size), files.name)
     return Batches(made.name, made.sha256, made.batches, notes=notes)
 
 
 def _together(inputs: list[dict[str, Tensor]], batch_size: int) -> Iterator[dict[str, Tensor]]:
-    """Group neighbours of one shape, at most `batch_size` in a group."""
+    """Group consecutive inputs of one shape, at most `batch_size` in a group."""
     group: list[dict[str, Tensor]] = []
-    for one in inputs:
-        if group and (len(group) == batch_size or _shapes(one) != _shapes(group[0])):
-            yield {name: torch.cat([each[name] for each in group]) for name in group[0]}
+    for item in inputs:
+        if group and (len(group) == batch_size or _shapes(item) != _shapes(group[0])):
+            yield {name: torch.cat([member[name] for member in group]) for name in group[0]}
             group = []
-        group.append(one)
+        group.append(item)
     if group:
-        yield {name: torch.cat([each[name] for each in group]) for name in group[0]}
+        yield {name: torch.cat([member[name] for member in group]) for name in group[0]}
 
 
 def _shapes(inputs: dict[str, Tensor]) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in inputs.items()}
 
 
-SAMPLES = 64  # random sequences, where no number is asked for
+SAMPLES = 64  # default number of random sequences
 
 
 def feed(loaded: Loaded, corpus: Corpus | None, sampling: Sampling) -> Batches:
@@ -67,8 +68,8 @@ def feed(loaded: Loaded, corpus: Corpus | None, sampling: Sampling) -> Batches:
     """
     if not loaded.reads_text:
         raise RefusalError(
-            f"{loaded.name} ({loaded.class_name}) does not read text alone: in Python, give batches of what its "
-            'forward takes, such as [{"pixel_values": images}] or [{"input_features": sound}].'
+            f"{loaded.name} ({loaded.class_name}) cannot read text alone: in Python, give batches with the arguments "
+            'of its forward, such as [{"pixel_values": images}] or [{"input_features": sound}].'
         )
     beginning = beginning_of(loaded, sampling.bos)
     notes: tuple[str, ...] = ()
@@ -83,7 +84,7 @@ def feed(loaded: Loaded, corpus: Corpus | None, sampling: Sampling) -> Batches:
         )
     elif loaded.tokenizer is not None:
         text = read() if corpus is None else corpus
-        how: dict[str, Any] = {
+        cutting: dict[str, Any] = {
             "max_tokens": sampling.max_tokens,
             "positions": loaded.positions,
             "vocab_size": loaded.vocab_size,
@@ -92,10 +93,10 @@ def feed(loaded: Loaded, corpus: Corpus | None, sampling: Sampling) -> Batches:
             "beginning": beginning,
         }
         if text.targets is None:
-            sequences = windows(text, loaded.tokenizer, short=sampling.short, **how)
+            sequences = windows(text, loaded.tokenizer, short=sampling.short, **cutting)
         else:
             _refuse_pairs_without_a_decoder(loaded, text)
-            sequences, notes = pair_windows(text, loaded.tokenizer, **how)
+            sequences, notes = pair_windows(text, loaded.tokenizer, **cutting)
     elif corpus is None and loaded.vocab_size:
         sequences = random_windows(
             loaded.vocab_size,
@@ -107,17 +108,17 @@ def feed(loaded: Loaded, corpus: Corpus | None, sampling: Sampling) -> Batches:
         )
         if "treated" in loaded.provenance:
             notes = (
-                f"{loaded.name} was saved without its tokenizer and read random tokens, which say nothing of the text "
-                "it was treated on: save it again with attnscope.save_treated(model, folder, tokenizer=...).",
+                f"{loaded.name} was saved without its tokenizer and read random tokens, not the text it was treated "
+                "on: save it again with attnscope.save_treated(model, folder, tokenizer=...).",
             )
     else:
         raise RefusalError(
-            f"{loaded.name} has no tokenizer, so it cannot read a corpus: add tokenizer.json to it (in "
+            f"{loaded.name} has no tokenizer, so it cannot read a corpus: add tokenizer.json to its folder (in "
             "Python pass tokenizer=), or leave the corpus out to scan it on random tokens."
         )
     if loaded.decoder_start is not None:
-        sequences, said = with_targets(loaded, sequences, sampling.batch_size, sampling.seed)
-        notes = (said, *notes)
+        sequences, target_note = with_targets(loaded, sequences, sampling.batch_size, sampling.seed)
+        notes = (target_note, *notes)
     made = batches(
         sequences,
         batch_size=sampling.batch_size,
@@ -129,10 +130,10 @@ def feed(loaded: Loaded, corpus: Corpus | None, sampling: Sampling) -> Batches:
 
 
 def _ordinary_tokens(loaded: Loaded) -> list[int]:
-    """Return the tokens that model and tokenizer both know, without special tokens."""
+    """Return the tokens that both the model and the tokenizer have, without special tokens."""
     known = [size for size in (loaded.vocab_size, _length(loaded.tokenizer)) if size]
     if not known:
-        raise RefusalError(f"How many tokens {loaded.name} knows is not known: give ready batches in Python.")
+        raise RefusalError(f"The vocabulary size of {loaded.name} is unknown: give ready batches in Python.")
     special = set(getattr(loaded.tokenizer, "all_special_ids", ()))
     return [token for token in range(min(known)) if token not in special]
 
@@ -150,22 +151,22 @@ def _refuse_pairs_without_a_decoder(loaded: Loaded, pairs: Corpus) -> None:
 
 
 def _known(token: int | None, loaded: Loaded) -> int | None:
-    """Return a token if the model's vocabulary has it: shrunken vocabularies may not."""
+    """Return a token if the model's vocabulary has it, else None: a reduced vocabulary may lack special tokens."""
     return token if token is None or loaded.vocab_size is None or token < loaded.vocab_size else None
 
 
-# Shards of a corpus that is larger than memory: made when needed, and not kept.
+# Shards of a corpus that is larger than memory: each is read when it is needed, and not kept.
 #
-# The N sequences that are asked for come from a systematic sample of blocks, by length. Let C be the characters of the
-# corpus, c(k) those of its first k blocks, and r a number below C that the seed draws. The first k blocks give
-# g(k) = (c(k) N + r) // C sequences and the next one g(k + 1) - g(k): N in all, from all over the corpus, and blocks
-# that give none are not read. Over r, a block gives (c(k + 1) - c(k)) N / C in the mean: every stretch of text has the
-# same chance, whether its file or document is short or long.
+# The N requested sequences are a systematic sample of blocks of text, by length. Let C be the number of characters in
+# the corpus, c(k) the number in its first k blocks, and r a random number below C, drawn from the seed. The first k
+# blocks give g(k) = (c(k) N + r) // C sequences, and the next block gives g(k + 1) - g(k). This makes N sequences in
+# total, spread over the whole corpus. Blocks that give none are not read. On average over r, a block gives
+# (c(k + 1) - c(k)) N / C sequences: every stretch of text has the same chance, whatever the length of its document.
 #
-# Consecutive blocks make a piece, as many as give `SHARD_TOKENS` tokens; in a piece sequences are drawn, sorted and
-# padded as those of a small corpus are. A shard is one piece, or as many consecutive ones as keep the number of
-# shards at `MOST_SHARDS`: a billion tokens are 30,518 shards of four pieces. What a shard holds follows from the
-# corpus and the options alone.
+# Consecutive blocks form a piece with about `SHARD_TOKENS` tokens. The sequences of a piece are drawn, sorted and
+# padded like those of a small corpus. A shard is one piece, or several consecutive pieces if there would be more than
+# `MOST_SHARDS` shards: a billion tokens are 30,518 shards of four pieces. The content of a shard depends only on the
+# corpus and the options.
 
 
 @dataclass(frozen=True)
@@ -176,28 +177,28 @@ class Streamed:
 
     @cached_property
     def _pieces(self) -> tuple[tuple[int, int], ...]:
-        """Return (first block, block after the last) of each piece. A piece has about `SHARD_TOKENS` tokens."""
+        """Return (first block, block after the last) of each piece."""
         length = window_length(self.sampling.max_tokens, self.loaded.positions)
         enough = max(1, -(-SHARD_TOKENS // length))
         bounds: list[tuple[int, int]] = []
-        start = given = 0
+        start = sequences = 0
         for block in range(len(self.text)):
-            given += self._quota(block)
-            if given >= enough:
+            sequences += self._quota(block)
+            if sequences >= enough:
                 bounds.append((start, block + 1))
-                start, given = block + 1, 0
-        if start < len(self.text):  # what is left is too short for a piece of its own
+                start, sequences = block + 1, 0
+        if start < len(self.text):  # the remaining blocks are too short for a piece: add them to the last one
             bounds[-1:] = [(bounds[-1][0] if bounds else 0, len(self.text))]
         return tuple(bounds)
 
     @cached_property
     def _firsts(self) -> tuple[int, ...]:
-        """Return the number of each piece's first sequence if every piece were full; the last entry is the total."""
+        """Return the number of each piece's first sequence, and the total as the last entry."""
         return tuple(map(self._given, (0, *(end for _, end in self._pieces))))
 
     @cached_property
     def _shards(self) -> tuple[range, ...]:
-        """Return the pieces of each shard: one, or more if there would be too many shards."""
+        """Return the pieces of each shard."""
         together = -(-len(self._pieces) // MOST_SHARDS)
         whole = range(len(self._pieces))
         return tuple(whole[a : a + together] for a in range(0, len(whole), together))
@@ -244,6 +245,6 @@ class Streamed:
     def _batches(self, piece: int) -> Batches:
         start, end = self._pieces[piece]
         texts = [text for block in range(start, end) if self._quota(block) for text in self.text.block(block)]
-        asked = replace(self.sampling, samples=self._firsts[piece + 1] - self._firsts[piece])
-        made = feed(self.loaded, Corpus.of(self.text.name, texts), asked)
+        sampling = replace(self.sampling, samples=self._firsts[piece + 1] - self._firsts[piece])
+        made = feed(self.loaded, Corpus.of(self.text.name, texts), sampling)
         return replace(made, sha256=self.text.sha256)

@@ -1,4 +1,4 @@
-"""load(model) -> Loaded: the one way in which commands get a model.
+"""load(model) -> Loaded: how every command gets its model.
 
 load("pocket")   load("./my-model", dtype="bfloat16")   load("gpt2")   load("model.gguf")
 load("config.json", random_init=True, seed=1)   load(my_model, tokenizer=my_tokenizer)
@@ -30,7 +30,7 @@ from attnscope.hf.intercepting.owners import every_tensor
 from attnscope.hf.intercepting.restoring import evaluating, looking_at, without_gradients
 from attnscope.hf.intercepting.wrappers import note_on, uncompiled
 from attnscope.hf.loading.classes import dtype_named, refuse_autocast, with_plain_experts
-from attnscope.hf.loading.feed import Streamed, feed, shown
+from attnscope.hf.loading.feed import Streamed, feed, media_batches
 from attnscope.hf.loading.from_files import from_files
 from attnscope.hf.loading.in_memory import SHAPES, in_memory, refuse_quantised, shaped
 from attnscope.hf.loading.loaded import Loaded
@@ -38,11 +38,9 @@ from attnscope.hf.loading.options import Loading, LoadOptions, Sampling, with_op
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.targets import beginning_of_ready
 
-# Run a loaded model on a batch: options of its forward pass, and refusals where it does not run.
-
 
 def forward_options(loaded: Loaded) -> dict[str, Any]:
-    """Turn the cache off, and project only the last token to the vocabulary: neither is read."""
+    """Return options that save work: no key-value cache, and logits of the last token only."""
     wished = {"use_cache": False, "logits_to_keep": 1}
     return {name: value for name, value in wished.items() if name in loaded.accepts}
 
@@ -56,12 +54,12 @@ def refusing_what_does_not_run(loaded: Loaded, which: str = "the first batch") -
         reason = (str(error).strip().splitlines() or ["no reason given"])[0][:200]
         raise RefusalError(
             f"{loaded.class_name} does not run on {which} ({type(error).__name__}: {reason}): check that the "
-            "batch holds what its forward takes, within its vocabulary and its positions."
+            "batch holds the arguments of its forward, within its vocabulary and its positions."
         ) from error
 
 
 def why_it_does_not_run(loaded: Loaded, inputs: Mapping[str, Any]) -> str | None:
-    """Return the model's error (some fail in float64, since their code mixes precisions), or None if it runs."""
+    """Return the model's error on these inputs, or None if it runs. Some models mix precisions and fail in float64."""
     with refusing_what_does_not_run(loaded, "this input"):
         try:
             with looking_at(loaded.model), evaluating(loaded.model), without_gradients(), quiet():
@@ -72,17 +70,18 @@ def why_it_does_not_run(loaded: Loaded, inputs: Mapping[str, Any]) -> str | None
 
 
 def precision_and_place(model: nn.Module) -> tuple[torch.dtype, torch.device]:
-    # Heads built by hand keep their weights as buffers, which no optimiser touches.
+    """Return the dtype and the device of the first floating-point weight."""
+    # Compiled heads keep their weights as buffers, which no optimiser touches.
     weights = (w for w in itertools.chain(model.parameters(), model.buffers()) if w.is_floating_point())
     first = next(weights, None)
     if first is None:
         raise RefusalError(f"{type(model).__name__} has no parameters: there is nothing to measure.")
-    here = itertools.chain((first,), weights)  # what is out of memory has no place of its own
-    return first.dtype, next((weight.device for weight in here if not weight.is_meta), torch.device("cpu"))
+    every = itertools.chain((first,), weights)  # offloaded weights are on the meta device
+    return first.dtype, next((weight.device for weight in every if not weight.is_meta), torch.device("cpu"))
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return whether memory ran out; allocators other than CUDA's raise a plain RuntimeError."""
+    """Return whether memory ran out. Allocators other than CUDA's raise a plain RuntimeError."""
     words = ("can't allocate memory", "not enough memory", "out of memory")
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(w in str(error).lower() for w in words)
 
@@ -92,13 +91,13 @@ def refuse_randomness(loaded: Loaded, inputs: Mapping[str, Any]) -> None:
     with evaluating(loaded.model), torch.random.fork_rng(devices=[]):
         answers = [list(every_tensor(loaded.model(**inputs, **forward_options(loaded)))) for _ in range(2)]
     pairs = [(a, b) for a, b in zip(*answers, strict=True) if a.is_floating_point() and a.numel()]
-    # Sums on a GPU may be taken in another order each time: that is rounding, not chance.
+    # A GPU may add in another order each time: such differences are rounding, not randomness.
     apart = [float((a - b).nan_to_num().abs().max()) for a, b in pairs]
     sizes = [1e3 * torch.finfo(a.dtype).eps * float(a.nan_to_num().abs().max()) for a, _ in pairs]
     if any(difference > size for difference, size in zip(apart, sizes, strict=True)):
         raise RefusalError(
-            f"{loaded.class_name} gives another output each time it runs (largest difference {max(apart):.3g}), also "
-            "in evaluation: turn its dropout or other chance off."
+            f"The output of {loaded.class_name} changes from run to run in evaluation mode (by up to "
+            f"{max(apart):.3g}): turn off its dropout or other randomness."
         )
 
 
@@ -111,7 +110,7 @@ Ready = Batches | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
 
 def text_of(corpus: Text | Ready | None, sampling: Sampling) -> Corpus | Gallery | Text | Ready | None:
-    """Return the corpus that a path names, or `repeated`; anything else unchanged."""
+    """Return the corpus that a path or `repeated` names, and anything else unchanged."""
     drawn = repeated(corpus) or gallery(corpus)
     if drawn is not None:
         return drawn
@@ -119,7 +118,7 @@ def text_of(corpus: Text | Ready | None, sampling: Sampling) -> Corpus | Gallery
 
 
 def text_or_stream(corpus: Text | Ready | None, sampling: Sampling) -> Corpus | Gallery | Stream | Text | Ready | None:
-    """Return as `text_of`, but large texts as a stream that keeps one block in memory."""
+    """Return the same as `text_of`, but a large text as a stream, which keeps one block of it in memory."""
     if isinstance(corpus, str | Path) and str(corpus) != "-" and not (repeated(corpus) or gallery(corpus)):
         here = corpus if is_address(corpus) else corpus_path(str(corpus))
         if stored_bytes(here) > stream_module.LARGE:
@@ -130,16 +129,16 @@ def text_or_stream(corpus: Text | Ready | None, sampling: Sampling) -> Corpus | 
 
 
 def files_of(corpus: object) -> dict[str, int]:
-    """Return how many files of a folder were read and skipped; nothing for other corpora."""
+    """Return how many files of a folder were read and skipped, or an empty dict for other corpora."""
     if not isinstance(corpus, Corpus | Stream) or not corpus.folder:
         return {}
     return {"files_read": len(corpus.files), "files_skipped": len(getattr(corpus, "skipped", ()))}
 
 
 def batches_for(loaded: Loaded, corpus: Corpus | Gallery | Text | Ready | None, sampling: Sampling) -> Batches:
-    """Return ready batches unchanged; cut text as `sampling` says; read pictures and sounds one by one."""
+    """Return batches of a corpus. Ready batches are not changed, and text is cut as `sampling` says."""
     if isinstance(corpus, Gallery):
-        return shown(loaded, corpus, sampling)
+        return media_batches(loaded, corpus, sampling)
     if corpus is None or isinstance(corpus, Corpus):
         return feed(loaded, corpus, sampling)
     if isinstance(corpus, Batches | Mapping):
@@ -147,14 +146,14 @@ def batches_for(loaded: Loaded, corpus: Corpus | Gallery | Text | Ready | None, 
         return _as_they_are(loaded, ready, sampling)
     if isinstance(corpus, str | Path):
         return batches_for(loaded, text_of(corpus, sampling), sampling)
-    things: list[Any] = list(corpus)
-    if things and isinstance(things[0], Mapping):
-        return _as_they_are(loaded, Batches.of(things), sampling)
-    return feed(loaded, read(things), sampling)
+    items: list[Any] = list(corpus)
+    if items and isinstance(items[0], Mapping):
+        return _as_they_are(loaded, Batches.of(items), sampling)
+    return feed(loaded, read(items), sampling)
 
 
 def cut_for(loaded: Loaded, corpus: Corpus | Gallery | Stream | Text | Ready | None, sampling: Sampling) -> Cut:
-    """Return the same batches in shards."""
+    """Return the batches of a corpus in shards."""
     if isinstance(corpus, Stream):
         return Streamed(loaded, corpus, sampling)
     return InMemory(batches_for(loaded, corpus, sampling))
@@ -180,10 +179,10 @@ def load(
     cast: bool = True,
     **kwargs: Unpack[LoadOptions],
 ) -> Loaded:
-    """Return the model that `model` names, a model in memory, or what a function makes of the seed.
+    """Return a model by name, a model in memory, or the model that a function makes from a seed.
 
-    A name may be one of the paper's shapes if weights are random. A model in memory is never changed: where its
-    precision is not `dtype`, a copy is cast. `cast=False` measures it as it is.
+    With random weights, a name may be one of `SHAPES`. A model in memory is never changed: if its precision is not
+    `dtype`, a copy is cast. `cast=False` keeps its precision.
     """
     refuse_autocast()
     if isinstance(model, str) and model in SHAPES and not Path(model).exists():
@@ -194,12 +193,14 @@ def load(
         return from_files(str(model), loading)
     if isinstance(model, nn.Module | Loaded):
         if loading.random_init:
-            raise RefusalError("A model in memory has its weights: give a function from seed to model instead.")
+            raise RefusalError(
+                "A model in memory has its weights: for random ones, give a function from seed to model."
+            )
         made, may_change = model, False
     elif callable(model):
         made, may_change = model(loading.seed), True
     else:
-        raise RefusalError(f"A {type(model).__name__} is no model: give a name, a folder, or a model in memory.")
+        raise RefusalError(f"A {type(model).__name__} is not a model: give a name, a folder, or a model in memory.")
     compiled = made.model if isinstance(made, Loaded) else made
     inner = uncompiled(compiled)
     note = note_on(compiled, inner)

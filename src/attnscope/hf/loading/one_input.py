@@ -1,10 +1,8 @@
-"""One input for one model, of whatever kind it reads: a text, a picture, a sound, or two of them.
+"""One input for one model: a text, a picture, a sound, or a text with one of those.
 
-    read = reading_of(loaded, "photo.png")                         a picture: classifiers and encoders of pictures
-    read = reading_of(loaded, ("photo.png", "a text"))             both: two towers, and models that cross them
-    read = reading_of(loaded, "speech.wav")                        a sound; its decoder reads what the model writes
-
-An input of the wrong kind is refused with what the model does read.
+read = reading_of(loaded, "photo.png")                         a picture, for classifiers and encoders of pictures
+read = reading_of(loaded, ("photo.png", "a text"))             both, for models that read pictures and text
+read = reading_of(loaded, "speech.wav")                        a sound; the decoder reads the text that the model writes
 """
 
 from __future__ import annotations
@@ -26,11 +24,9 @@ from attnscope.hf.loading.outputs import word
 from attnscope.hf.loading.processing import HEARD, PIXELS, grid_of, picture_batch, sound_batch
 from attnscope.hf.loading.quiet import quiet
 
-# What stands in a row before the patches of a picture: [CLS], registers, tokens of a prefix.
-
 
 def before_patches(model: Any, count: int) -> tuple[str, ...]:
-    """Return names for `count` tokens before the patches; registers come last."""
+    """Return names for the `count` tokens before the patches of a picture: [CLS] or a prefix, then registers."""
     config: Any = getattr(model, "config", None)
     vision = getattr(config, "vision_config", None) or config
     registers = getattr(vision, "num_register_tokens", 0) or 0
@@ -39,49 +35,64 @@ def before_patches(model: Any, count: int) -> tuple[str, ...]:
     return (*names[:plain], *(f"[register {n + 1}]" for n in range(count - plain)))
 
 
-LONGEST = 128  # tokens that a model writes of a sound, at most
-EMBEDDED = "image_embeddings"  # a picture behind its encoder: channels, rows, columns
-OBJECTS = "visual_feats"  # things that a detector found in a picture
+LONGEST = 128  # most tokens that a model writes for a sound
+EMBEDDED = "image_embeddings"  # a picture after its encoder: channels, rows, columns
+OBJECTS = "visual_feats"  # objects that a detector found in a picture
 NOT_TIMED = "<|notimestamps|>"
 
 
 def reading_of(
-    loaded: Loaded, given: Any, bos: str = "auto", *, processor: Any | None = None, what: str = "Explanations"
+    loaded: Loaded, source: Any, bos: str = "auto", *, processor: Any | None = None, what: str = "Explanations"
 ) -> Reading:
-    """Return the input that `given` is or names, as a batch of one sequence."""
-    if isinstance(given, Tensor):
-        given = given.detach().cpu().numpy()
-    if isinstance(given, Mapping):
-        return _with_scenes(loaded, reading(loaded, given, bos, what=what))
-    sides = list(given) if isinstance(given, tuple) else [given]
+    """Return an input (a text, a file, an array, a ready batch, or a pair) as a batch of one sequence.
+
+    `what` names the task in refusals.
+    """
+    source = _token_ids(loaded, source)
+    if isinstance(source, Tensor):
+        source = source.detach().cpu().numpy()
+    if isinstance(source, Mapping):
+        return _with_scenes(loaded, reading(loaded, source, bos, what=what))
+    sides = list(source) if isinstance(source, tuple) else [source]
     known = [(side, medium(side)) for side in sides]
-    media = [found for _, found in known if found is not None]
-    texts = [side for side, found in known if found is None]
+    media = [side_medium for _, side_medium in known if side_medium is not None]
+    texts = [side for side, side_medium in known if side_medium is None]
     if not media:
         if not loaded.reads_text:
             raise RefusalError(f"{loaded.name} ({loaded.class_name}) reads {_reads(loaded)}: give {_to_give(loaded)}.")
-        return reading(loaded, given, bos, what=what)
+        return reading(loaded, source, bos, what=what)
     if len(media) > 1 or len(texts) > 1 or not all(isinstance(text, str) for text in texts):
-        raise RefusalError(f"{what} are those of one picture or sound, with a text beside it or none: give these.")
+        raise RefusalError(f"{what} take one picture or one sound, with or without a text: give only these.")
     return _of_medium(loaded, media[0], texts[0] if texts else None, processor)
 
 
-def _of_medium(loaded: Loaded, found: Medium, text: str | None, processor: Any | None) -> Reading:
-    kind = "pictures" if isinstance(found, Picture) else "sounds"
-    wanted = {PIXELS} if isinstance(found, Picture) else set(HEARD)
+def _token_ids(loaded: Loaded, source: Any) -> Any:
+    """Turn a list or tensor of token ids into a batch if the model reads only text; return other sources unchanged."""
+    if not loaded.reads_text or {PIXELS, *HEARD} & loaded.accepts:
+        return source
+    if isinstance(source, list) and source and all(type(number) is int for number in source):
+        source = torch.tensor(source)
+    if not isinstance(source, Tensor) or source.dtype not in (torch.int64, torch.int32):
+        return source
+    return {"input_ids": source[None]} if source.ndim == 1 else {"input_ids": source} if source.ndim == 2 else source
+
+
+def _of_medium(loaded: Loaded, source: Medium, text: str | None, processor: Any | None) -> Reading:
+    kind = "pictures" if isinstance(source, Picture) else "sounds"
+    wanted = {PIXELS} if isinstance(source, Picture) else set(HEARD)
     if not wanted & loaded.accepts:
         raise RefusalError(
             f"{loaded.name} ({loaded.class_name}) reads {_reads(loaded)} and no {kind}: give {_to_give(loaded)}, or "
             f"choose a model that reads {kind}."
         )
-    make: Any = picture_batch if isinstance(found, Picture) else sound_batch
-    batch, scene, note = make(loaded, found, processor)
+    make: Any = picture_batch if isinstance(source, Picture) else sound_batch
+    batch, scene, note = make(loaded, source, processor)
     notes = (note,) if note else ()
     placed = on_its_device(loaded, batch)
-    if isinstance(found, Sound) and loaded.decoder_start is not None:
-        ids, said = _heard(loaded, placed, text)
+    if isinstance(source, Sound) and loaded.decoder_start is not None:
+        ids, heard_note = _heard(loaded, placed, text)
         placed["decoder_input_ids"] = ids
-        notes = (*notes, said)
+        notes = (*notes, heard_note)
         opening = len(opening_of(loaded))
         return _with_words(loaded, Reading(placed, None, (), notes=notes, scenes=(scene,), opening=opening), ids)
     if text is None:
@@ -105,7 +116,7 @@ def _with_words(loaded: Loaded, read: Reading, ids: Tensor) -> Reading:
 
 
 def _with_scenes(loaded: Loaded, read: Reading) -> Reading:
-    """Read a ready batch with a picture or a sound; it is shown without the picture, whose colours are unknown."""
+    """Add the pictures and sounds of a ready batch. Pages do not show them, because their colours are unknown."""
     scenes = []
     for name in (PIXELS, EMBEDDED, OBJECTS, *HEARD):
         tensor = read.batch.get(name)
@@ -119,26 +130,26 @@ def _with_scenes(loaded: Loaded, read: Reading) -> Reading:
 
 
 def _tokens(loaded: Loaded, text: str) -> Tensor:
-    """Return the text that accompanies a picture, with special tokens."""
+    """Return the tokens of the text that accompanies a picture, with special tokens."""
     refuse_half_characters(text, "The text")
     if loaded.tokenizer is None:
         if not text.replace(",", " ").split() or not all(w.isdecimal() for w in text.replace(",", " ").split()):
             raise RefusalError(
-                f"{loaded.name} has no tokenizer, so it cannot read text: give the numbers of tokens instead ('5 17 "
-                "3'), or in Python pass tokenizer=."
+                f"{loaded.name} has no tokenizer, so it cannot read text: give token numbers instead ('5 17 3'), or in "
+                "Python pass tokenizer=."
             )
-        ids = [int(one) for one in text.replace(",", " ").split()]
+        ids = [int(number) for number in text.replace(",", " ").split()]
     else:
         ids = list(loaded.tokenizer(text)["input_ids"])
     if not text.strip() or not ids:
-        raise RefusalError("The text is empty: give at least one word of it.")
+        raise RefusalError("The text is empty: give at least one word.")
     if loaded.positions is not None and len(ids) > loaded.positions:
         raise RefusalError(
             f"The text has {len(ids)} tokens and {loaded.name} reads {loaded.positions} at most: shorten the text."
         )
     if loaded.vocab_size is not None and max(ids) >= loaded.vocab_size:
         raise RefusalError(
-            f"The text asks for token {max(ids)}, and {loaded.name} has {loaded.vocab_size} of them: give the "
+            f"The text has token {max(ids)}, but {loaded.name} knows only {loaded.vocab_size} tokens: give the "
             "tokenizer that belongs to the model."
         )
     return torch.tensor([ids], device=next(loaded.model.parameters()).device)
@@ -151,11 +162,11 @@ def _heard(loaded: Loaded, batch: dict[str, Tensor], text: str | None) -> tuple[
     if text is not None:
         refuse_half_characters(text, "The text")
         if loaded.tokenizer is None:
-            ids = [int(one) for one in text.replace(",", " ").split() if one.isdecimal()]
+            ids = [int(number) for number in text.replace(",", " ").split() if number.isdecimal()]
         else:
             ids = list(loaded.tokenizer(text, add_special_tokens=False)["input_ids"])
         if not ids:
-            raise RefusalError("The text beside the sound is empty: give what is said in it, or leave it out.")
+            raise RefusalError("The text of the sound is empty: give the spoken words, or leave it out.")
         return torch.tensor([[*begin, *ids]], device=device), "The decoder read the text that was given."
     model: Any = loaded.model
     end = getattr(model.config, "eos_token_id", None)
@@ -172,14 +183,12 @@ def _heard(loaded: Loaded, batch: dict[str, Tensor], text: str | None) -> tuple[
             ids.append(token)
     written = len(ids) - len(begin)
     if not written:
-        raise RefusalError(f"{loaded.name} hears no word in this sound: give the text that is said in it beside it.")
+        raise RefusalError(f"{loaded.name} hears no word in this sound: give the spoken text with it.")
     return torch.tensor([ids], device=device), f"The decoder read what the model itself wrote, {written} tokens."
 
 
 def opening_of(loaded: Loaded) -> list[int]:
-    """Return the tokens before the first word: the tokenizer's own, or the start token and, if known, "no
-    timestamps".
-    """
+    """Return the decoder's tokens before the first word: the tokenizer's prefix, or start and "no timestamps"."""
     config: Any = loaded.model.config
     prefix = getattr(loaded.tokenizer, "prefix_tokens", None)
     if isinstance(prefix, list) and prefix:
@@ -201,7 +210,7 @@ def _reads(loaded: Loaded) -> str:
         senses.append("sounds")
     if loaded.reads_text or (loaded.kind == "multimodal" and "input_ids" in loaded.accepts):
         senses.append("text")
-    return " and ".join(senses) or "what its forward takes"
+    return " and ".join(senses) or "the arguments of its forward"
 
 
 def _to_give(loaded: Loaded) -> str:
@@ -211,4 +220,4 @@ def _to_give(loaded: Loaded) -> str:
         return "the file of a picture and a text"
     if PIXELS in loaded.accepts:
         return "the file of a picture"
-    return "a WAV file" if set(HEARD) & loaded.accepts else "in Python a batch of what it takes"
+    return "a WAV file" if set(HEARD) & loaded.accepts else "a batch of these, in Python"

@@ -1,4 +1,4 @@
-"""What the last axis of an output means: tokens of a vocabulary, classes, or states."""
+"""Find out what the entries of an output stand for: tokens of a vocabulary, classes, or channels of a state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attnscope.data.formats import refuse_half_characters
 from attnscope.hf.loading.loaded import Loaded
 
 Output = Literal["tokens", "classes", "states"]
-_SPACES = ("▁", "Ġ")  # how SentencePiece and byte-level tokenizers write a space in their vocabularies
+_SPACES = ("▁", "Ġ")  # a space in the vocabularies of SentencePiece and byte-level tokenizers
 
 
 @dataclass(frozen=True)
@@ -39,28 +39,30 @@ class Entries:
             return asked
         return self._token(asked) if self.output == "tokens" else self._class(asked)
 
-    def _token(self, asked: str) -> int:
+    def _token(self, text: str) -> int:
         if self.tokenizer is None:
-            if asked.strip().isdecimal():
-                return self.number(int(asked))
-            raise RefusalError(f"Without a tokenizer '{asked}' cannot be found: give the number of the token.")
-        refuse_half_characters(asked, "The target")
-        ids = list(self.tokenizer(asked, add_special_tokens=False)["input_ids"])
+            if text.strip().isdecimal():
+                return self.number(int(text))
+            raise RefusalError(f"'{text}' cannot be looked up without a tokenizer: give the number of the token.")
+        refuse_half_characters(text, "The target")
+        ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         if len(ids) != 1 or ids[0] == self.tokenizer.unk_token_id:
-            # Special tokens, and pieces of words as vocabularies spell them.
-            raw = self.tokenizer.get_vocab().get(asked)
+            # It may be a special token, or a word piece in the spelling of the vocabulary.
+            raw = self.tokenizer.get_vocab().get(text)
             if raw is None:
-                raise RefusalError(self._several(asked, ids) + self._nearest(asked))
+                raise RefusalError(self._several(text, ids) + self._nearest(text))
             ids = [raw]
         if ids[0] >= self.size:
-            raise RefusalError(f"'{asked}' is token {ids[0]}, which the model cannot predict: choose another.")
+            raise RefusalError(f"'{text}' is token {ids[0]}, which the model cannot predict: choose another.")
         return int(ids[0])
 
     def _several(self, asked: str, ids: list[int]) -> str:
         if len(ids) > 1 and self.tokenizer is not None and self.tokenizer.unk_token_id not in ids:
             pieces = ", ".join(f"'{word(self.tokenizer, i)}'" for i in ids[:6]) + (", ..." if len(ids) > 6 else "")
-            return f"'{asked}' is {len(ids)} tokens ({pieces}) and the target must be one: choose one of these."
-        return f"'{asked}' is not in the vocabulary: choose a token that is."
+            return (
+                f"'{asked}' is {len(ids)} tokens ({pieces}) and the target must be a single one: choose one of these."
+            )
+        return f"'{asked}' is not in the vocabulary: choose another token."
 
     def _nearest(self, asked: str) -> str:
         assert self.tokenizer is not None
@@ -106,7 +108,7 @@ def _projects_to_vocabulary(model: nn.Module, size: int) -> bool:
 
 
 def word(tokenizer: Any | None, token: int) -> str:
-    """Return a token as text with its leading space, or its raw name if it is not a whole character."""
+    """Return a token as text with its leading space, or its raw name if it is only part of a character."""
     if tokenizer is None:
         return str(token)
     raw = tokenizer.convert_ids_to_tokens(int(token))
@@ -125,7 +127,7 @@ def _spelt(raw: str) -> str:
 
 
 def also_with_space(tokenizer: Any | None, asked: str) -> int | None:
-    """Return the token of the same word after a space, if it differs."""
+    """Return the token of the same word with a leading space, or None if there is no such token."""
     if tokenizer is None or asked.startswith(" "):
         return None
     plain = list(tokenizer(asked, add_special_tokens=False)["input_ids"])
@@ -134,6 +136,5 @@ def also_with_space(tokenizer: Any | None, asked: str) -> int | None:
 
 
 def mask_token_of(tokenizer: Any | None) -> int | None:
-    """Return the mask token, or None."""
     token = getattr(tokenizer, "mask_token_id", None)
     return token if isinstance(token, int) else None

@@ -1,11 +1,11 @@
-"""Models that do not fit where they run: spread over devices, memory and disk, or left on disk block by block.
+"""Large models: check that one fits into memory, or spread it over devices, memory and disk.
 
-    load("./large", device_map="auto")              as much as fits on accelerators, then in memory, the rest on disk
-    load("./large", device_map="map.json")          as a file says, part by part
-    load("./large", stream_weights=True)            every block on disk, the rest in memory
+    load("./large", device_map="auto")              fill accelerators, then memory; put the rest on disk
+    load("./large", device_map="map.json")          place each part as a file says
+    load("./large", stream_weights=True)            leave every block on disk, and the rest in memory
 
-accelerate's hooks bring the weights of a module when it runs and take them away after it. From safetensors nothing is
-copied: weights are read from where they are, also where they are cast on the way.
+The hooks of accelerate load the weights of a module before it runs and drop them afterwards. They are read from the
+safetensors files directly, without a copy on disk.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from attnscope.hf.loading.classes import device_named
 from attnscope.hf.loading.options import DISK, Loading, read_device_map, spread
 from attnscope.hf.loading.sources import Source
 
-# Whether a model fits into memory is checked before it is built. A copy on torch's meta device tells the number of
-# parameters. For very deep configurations two small copies are made, with two blocks and with three, and the number is
-# extrapolated: a million blocks would take hours even without numbers.
+# Whether a model fits into memory is checked before it is built. A copy on torch's meta device gives the number of
+# parameters. For very deep configurations this number is extrapolated from copies with two blocks and with three: a
+# million blocks would take hours to build even without weights.
 
-DEEP = 512  # layers that are still built one by one, which takes a second
+DEEP = 512  # a configuration of up to this many blocks is built in full, which takes a second
 MOST_MODULES = 100_000  # the largest mixtures of experts have 60,000; their copy takes a minute
-BYTES_OF_A_LAYER = 30_000  # of Python objects, beside its numbers
+IMPOSSIBLE = 10**15  # blocks; a larger number is too long for a sentence
+BYTES_OF_A_BLOCK = 30_000  # size of its Python objects, in addition to its weights
 
 _LAYERS = re.compile(r"(num_|n_)?(\w+_)?(layers?|depth|blocks?)")
 
@@ -48,36 +49,37 @@ class _TooManyModulesError(Exception):
 
 
 def refuse_what_memory_cannot_hold(cls: Any, config: Any, precision: torch.dtype | None, name: str) -> None:
-    """Refuse a model that is too large; if no meta copy can be made, let building fail with its own error."""
-    layers = sum(int(getattr(owner, key)) for owner, key in _deep(config))
+    """Refuse a model that is too large. If no meta copy can be made, do nothing: loading raises the error."""
+    blocks = sum(int(getattr(owner, key)) for owner, key in _deep(config))
+    if blocks >= IMPOSSIBLE:
+        raise RefusalError(_too_deep(name, blocks))
     try:
         parameters = _parameters(cls, config)
     except _TooManyModulesError:
         raise RefusalError(
-            f"The configuration of {name} asks for more than {MOST_MODULES:,} modules, which would take hours to "
-            "build: write smaller sizes into it."
+            f"The configuration of {name} has more than {MOST_MODULES:,} modules, which would take hours to "
+            "build: make its sizes smaller."
         ) from None
     except Exception:
-        if layers < MOST_MODULES:
+        if blocks < MOST_MODULES:
             return
-        raise RefusalError(
-            f"The configuration of {name} asks for {layers:,} layers, which would take hours to build: write fewer "
-            "into it."
-        ) from None
+        raise RefusalError(_too_deep(name, blocks)) from None
     width = 2 if precision is None else precision.itemsize
-    needed, free = parameters * width + layers * BYTES_OF_A_LAYER, memory_left()
+    needed, free = parameters * width + blocks * BYTES_OF_A_BLOCK, memory_left()
     if needed > free:
-        asked = f" in {layers:,} layers" if layers else ""
-        smaller = "" if width == 2 else ", or pass `dtype='bfloat16'` if half of that is enough"
+        inside = f" in {blocks:,} blocks" if blocks else ""
+        smaller = "" if width == 2 else ", or pass `dtype='bfloat16'` to halve it"
         raise RefusalError(
-            f"{name} has {parameters:,} parameters{asked}, which take {needed / 1e9:,.0f} GB, and {free / 1e9:,.0f} GB "
-            f"of memory are free: give a smaller model{smaller}."
+            f"{name} has {parameters:,} parameters{inside}, which take {needed / 1e9:,.0f} GB, and only "
+            f"{free / 1e9:,.0f} GB of memory are free: give a smaller model{smaller}."
         )
-    if layers > MOST_MODULES:
-        raise RefusalError(
-            f"The configuration of {name} asks for {layers:,} layers, which would take hours to build: write fewer "
-            "into it."
-        )
+    if blocks > MOST_MODULES:
+        raise RefusalError(_too_deep(name, blocks))
+
+
+def _too_deep(name: str, blocks: int) -> str:
+    many = f"{blocks:,}" if blocks < IMPOSSIBLE else "more than 10^15"
+    return f"The configuration of {name} has {many} blocks, which would take hours to build: give it fewer."
 
 
 def memory_left() -> int:
@@ -98,12 +100,12 @@ def _available() -> int:
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         return 1024 * sum(int(lines[key].split()[0]) for key in ("MemAvailable", "SwapFree"))
-    except (OSError, ValueError, KeyError):  # not Linux: nobody knows, and the allocator has to say it
+    except (OSError, ValueError, KeyError):  # not Linux: unknown, so leave it to the allocator
         return 1 << 62
 
 
 def _reclaimable() -> int:
-    """Subtract cached files from the memory in use: they are dropped when memory is needed."""
+    """Return the bytes of cached files in the container, which are dropped when memory is needed."""
     try:
         lines = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
         return int(lines["inactive_file"])
@@ -111,7 +113,17 @@ def _reclaimable() -> int:
         return 0
 
 
+def widest_layer(block: nn.Module) -> int:
+    """Return the sum of the two sides of a block's widest matrix: usually the widths of its MLP and of the stream.
+
+    Tensors of experts have more axes; the last two count.
+    """
+    shapes = [tuple(parameter.shape[-2:]) for parameter in block.parameters() if parameter.ndim >= 2]
+    return int(sum(max(shapes, key=max, default=(1, 1))))
+
+
 def _parameters(cls: Any, config: Any) -> int:
+    """Count the parameters of a model, extrapolating from two and three blocks if it is very deep."""
     deep = [(owner, key, int(getattr(owner, key))) for owner, key in _deep(config)]
     if not deep:
         return _count(cls, config)
@@ -128,7 +140,7 @@ def _parameters(cls: Any, config: Any) -> int:
 
 
 def _deep(config: Any) -> Iterator[tuple[Any, str]]:
-    """Return the settings that are very large numbers of layers, in nested configurations too."""
+    """Yield the settings that ask for more than `DEEP` blocks, including those of nested configurations."""
     for key, value in vars(config).items():
         if isinstance(value, transformers.PreTrainedConfig):
             yield from _deep(value)
@@ -154,45 +166,45 @@ def _count(cls: Any, config: Any) -> int:
 
 
 def skeleton(cls: Any, config: Any) -> nn.Module:
-    """Return the model on the meta device: all parts and shapes, without numbers."""
+    """Return the model on the meta device: all modules and shapes, without weights."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"), no_init_weights():
         model: Any = cls._from_config(deepcopy(config))
-        model.tie_weights()  # a table that is read at both ends counts once
+        model.tie_weights()  # so that an embedding that is also the output projection counts once
     assert isinstance(model, nn.Module)
     return model
 
 
-_SHARE_OF_MEMORY = 0.8  # what `auto` fills of what is free: activations and statistics need some too
+_SHARE_OF_MEMORY = 0.8  # the share of free memory that `auto` fills: activations and statistics need some too
 
 
 def is_spread(loading: Loading) -> bool:
     return loading.device_map is not None or loading.stream_weights
 
 
-def refuse_what_cannot_be_spread(found: Source, loading: Loading) -> None:
-    """Refuse combinations of options, and weights that cannot be read in parts."""
+def refuse_what_cannot_be_spread(origin: Source, loading: Loading) -> None:
+    """Refuse options that exclude each other, and weights that cannot be read in parts."""
     if loading.device_map is not None and loading.stream_weights:
         raise RefusalError(
-            "`stream_weights=True` leaves every block on disk and `device_map=` says itself what lies there: give one."
+            "`stream_weights=True` leaves every block on disk and `device_map=` chooses what goes there: give only one."
         )
     if loading.device_map is not None and loading.device not in ("cpu", "auto"):
-        raise RefusalError("`device_map=` says where everything goes: leave `device=` out, or give `device=` alone.")
+        raise RefusalError("`device_map=` and `device=` exclude each other: give only one.")
     way = "`stream_weights=`" if loading.stream_weights else "`device_map=`"
     if find_spec("accelerate") is None:
         raise RefusalError(f"{way} needs the package accelerate: pip install 'attnscope[large]'.")
     if loading.random_init:
-        raise RefusalError(f"{way} reads weights in parts, and random ones are made in memory: leave one of them out.")
-    if found.form != "safetensors":
-        form = {"gguf": "a GGUF file, which is unpacked as a whole", "pickle": "a pickle"}.get(found.form, found.form)
-        raise RefusalError(f"{way} reads weights in parts, and {found.name} is {form}: save it as safetensors first.")
-    if found.treated is not None:
-        raise RefusalError(f"The attention of {found.name} was exchanged, which {way} does not bear: leave it out.")
-    if loading.trust_remote_code and "auto_map" in found.config:
-        raise RefusalError(f"{way} needs to know the parts of a model before it is built: not with code of its own.")
+        raise RefusalError(f"{way} reads weights from files, and `random_init=True` has none: leave one of them out.")
+    if origin.form != "safetensors":
+        form = {"gguf": "a GGUF file, which is unpacked as a whole", "pickle": "a pickle"}.get(origin.form, origin.form)
+        raise RefusalError(f"{way} reads weights in parts, and {origin.name} is {form}: save it as safetensors first.")
+    if origin.treated is not None:
+        raise RefusalError(f"{way} does not support treated models such as {origin.name}: leave it out.")
+    if loading.trust_remote_code and "auto_map" in origin.config:
+        raise RefusalError(f"{way} does not support models that bring their own code: leave it out.")
 
 
 def spread_options(cls: Any, config: Any, precision: torch.dtype | None, loading: Loading, name: str) -> dict[str, Any]:
-    """Return the options for `from_pretrained`."""
+    """Return the options of `from_pretrained` that spread a model."""
     folder = tempfile.mkdtemp(prefix="attnscope-offload-")
     try:
         return {"offload_folder": folder, **_device_map(cls, config, precision, loading, name)}
@@ -209,22 +221,22 @@ def keep_while_used(model: nn.Module, folder: str) -> None:
 def placed_where(model: nn.Module) -> dict[str, int]:
     """Return how many parameters are on each device, for the provenance."""
     count: Counter[str] = Counter()
-    told: Mapping[str, Any] = getattr(model, "hf_device_map", {})
+    device_map: Mapping[str, Any] = getattr(model, "hf_device_map", {})
     for name, parameter in model.named_parameters():
-        fitting = [part for part in told if not part or name == part or name.startswith(f"{part}.")]
-        count[str(told[max(fitting, key=len)]) if fitting else str(parameter.device)] += parameter.numel()
+        fitting = [part for part in device_map if not part or name == part or name.startswith(f"{part}.")]
+        count[str(device_map[max(fitting, key=len)]) if fitting else str(parameter.device)] += parameter.numel()
     return dict(sorted(count.items()))
 
 
 def _device_map(cls: Any, config: Any, precision: torch.dtype | None, loading: Loading, name: str) -> dict[str, Any]:
     empty = skeleton(cls, config)
     if loading.stream_weights:
-        place = str(device_named(loading.device))
-        asked: dict[str, str | int] = {"": place, **dict.fromkeys(_blocks(empty), DISK)}
-        if len(asked) == 1:
+        device = str(device_named(loading.device))
+        wanted: dict[str, str | int] = {"": device, **dict.fromkeys(_blocks(empty), DISK)}
+        if len(wanted) == 1:
             raise RefusalError(f"{name} has no list of blocks for `stream_weights=True` to stream: leave it out.")
-        _refuse_large_parts(empty, asked, precision, name)
-        return {"device_map": spread(asked, _tree(empty), name)}
+        _refuse_large_parts(empty, wanted, precision, name)
+        return {"device_map": spread(wanted, _tree(empty), name)}
     assert loading.device_map is not None
     read = read_device_map(loading.device_map)
     if read is None:
@@ -245,7 +257,7 @@ def _device(asked: str | int) -> str | int:
 
 
 def _tree(model: nn.Module) -> dict[str, list[str]]:
-    """Map every module to its children, parameters and buffers."""
+    """Map the path of every module to the paths of its children, parameters and buffers."""
     return {
         path: [
             f"{path}.{name}".lstrip(".")
@@ -260,7 +272,7 @@ def _tree(model: nn.Module) -> dict[str, list[str]]:
 
 
 def _blocks(model: nn.Module) -> Iterator[str]:
-    """Return the entries of the outermost module lists."""
+    """Yield the paths of the entries of the outermost module lists."""
     lists = [path for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
     for path in lists:
         if not any(path.startswith(f"{other}.") for other in lists):
@@ -276,6 +288,6 @@ def _refuse_large_parts(model: nn.Module, asked: Mapping[str, Any], precision: t
     needed, free = width * (rest + max(sizes.values())), memory_left()
     if needed > free:
         raise RefusalError(
-            f"The largest block of {name} and what is outside its blocks take {needed / 1e9:,.0f} GB together, and "
-            f"{free / 1e9:,.0f} GB of memory are free: pass `dtype='bfloat16'`, or use a larger machine."
+            f"The largest block of {name} and the weights outside its blocks take {needed / 1e9:,.0f} GB together, and "
+            f"only {free / 1e9:,.0f} GB of memory are free: pass `dtype='bfloat16'`, or use a larger machine."
         )

@@ -1,8 +1,8 @@
-"""From a picture or a sound to what a model's forward takes: its own processor, or what its configuration says.
+"""Turn a picture or a sound into arguments of a model's forward.
 
-A folder says in preprocessor_config.json how pictures are scaled and sounds are cut. Where there is none, a picture is
-scaled to the size that the configuration names, in the colours that this kind of model was trained in, and that is
-said in a note.
+The model's own processor, described in preprocessor_config.json, scales pictures and cuts sounds. Without that file, a
+picture is scaled to the size in the configuration, with the usual mean and deviation of colours for this kind of model,
+and a note says so.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from attnscope.hf.loading.quiet import pretrained, quiet
 
 PIXELS = "pixel_values"
 HEARD = ("input_features", "input_values")
-SMALL = 224  # pixels, for models that take any size: what DINO and its kin are evaluated at
+SMALL = 224  # pixels, for models that take any size: DINO and similar models are evaluated at this size
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _SETTINGS = "preprocessor_config.json"
-_QUALITY = 85  # of the JPEG that pages show
+_QUALITY = 85  # quality of the JPEG that pages show
 
 
 def picture_batch(loaded: Loaded, picture: Picture, processor: Any | None) -> tuple[dict[str, Tensor], Scene, str]:
-    """Return the pixels for the model, how they are shown, and a note if there was no processor."""
+    """Return the batch, the scene for pages, and a note if there was no processor."""
     own = processor if processor is not None else _stored(loaded, transformers.AutoImageProcessor)
     note = ""
     if own is None:
@@ -46,8 +46,8 @@ def picture_batch(loaded: Loaded, picture: Picture, processor: Any | None) -> tu
         batch = _processed(own, {"images": picture.image}, "picture")
         if PIXELS not in batch or batch[PIXELS].ndim != 4:
             raise RefusalError(
-                f"The processor of {loaded.name} makes {', '.join(batch) or 'nothing'} of a picture and not one row of "
-                "pixel_values, which is what can be explained: in Python, give a ready batch."
+                f"The processor of {loaded.name} turns a picture into {', '.join(batch) or 'nothing'} instead of one "
+                "row of pixel_values, so it cannot be explained: in Python, give a ready batch."
             )
         mean, std = (getattr(own, name, None) for name in ("image_mean", "image_std"))
         if getattr(own, "do_normalize", True) is False or mean is None:
@@ -60,25 +60,30 @@ def picture_batch(loaded: Loaded, picture: Picture, processor: Any | None) -> tu
 
 
 def sound_batch(loaded: Loaded, sound: Sound, processor: Any | None) -> tuple[dict[str, Tensor], Scene, str]:
-    """Return the features of a sound; some models pad short ones with silence."""
+    """Return the batch, the scene for pages, and a note if there was no processor.
+
+    Some processors pad short sounds with silence.
+    """
     own = processor if processor is not None else _stored(loaded, transformers.AutoFeatureExtractor)
     note = ""
     if own is None:
         own = _usual_extractor(loaded)
-        note = f"{loaded.name} has no {_SETTINGS}: the sound is read as {type(own).__name__} reads it by itself."
+        note = f"{loaded.name} has no {_SETTINGS}: the sound is read with the defaults of {type(own).__name__}."
     own = getattr(own, "feature_extractor", own)
     rate = int(getattr(own, "sampling_rate", 16000))
     samples = sound.at_rate(rate)
     longest = getattr(own, "chunk_length", None)
     if isinstance(longest, int | float) and len(samples) > longest * rate:
         raise RefusalError(
-            f"{sound.name} lasts {len(samples) / rate:.1f} seconds and {loaded.name} hears {longest:g}: cut a piece of "
-            "it."
+            f"{sound.name} lasts {len(samples) / rate:.1f} seconds and {loaded.name} reads at most {longest:g}: "
+            "shorten it."
         )
     batch = _processed(own, {"raw_speech": samples, "sampling_rate": rate}, "sound")
     argument = next((name for name in HEARD if name in batch and name in loaded.accepts), None)
     if argument is None:
-        raise RefusalError(f"The processor of {loaded.name} makes nothing that its forward takes of a sound.")
+        raise RefusalError(
+            f"The processor of {loaded.name} turns a sound into nothing that its forward takes: give another processor."
+        )
     frames = batch[argument].shape[-1]
     step = float(getattr(own, "hop_length", 1)) if argument == "input_features" else 1.0
     window = frames * step / rate
@@ -98,11 +103,11 @@ def grid_of(loaded: Loaded, pixels: Tensor) -> tuple[int, int] | None:
     return int(pixels.shape[2] // size[0]), int(pixels.shape[3] // size[1])
 
 
-def _processed(processor: Any, given: Mapping[str, Any], what: str) -> dict[str, Tensor]:
+def _processed(processor: Any, arguments: Mapping[str, Any], what: str) -> dict[str, Tensor]:
     try:
         with quiet():
-            made = processor(**given, return_tensors="pt")
-    except Exception as error:  # processors stumble in every way that Python knows
+            made = processor(**arguments, return_tensors="pt")
+    except Exception as error:  # processors raise any kind of error
         reason = (str(error).strip().splitlines() or ["no reason given"])[0][:160]
         raise RefusalError(
             f"{type(processor).__name__} cannot read this {what} ({type(error).__name__}: {reason}): give another, or "
@@ -135,20 +140,20 @@ def _usual_extractor(loaded: Loaded) -> Any:
             return made(feature_size=bins) if isinstance(bins, int) else made()
     except (KeyError, ValueError, TypeError, ImportError):
         raise RefusalError(
-            f"{loaded.name} has no {_SETTINGS}, so how it hears is not known: add the file, or in Python pass "
+            f"{loaded.name} has no {_SETTINGS}, which says how to read sounds: add the file, or in Python pass "
             "processor=."
         ) from None
 
 
 def _plainly(loaded: Loaded, picture: Picture) -> tuple[Tensor, Any, Any, str]:
-    """Scale a picture to the size in the configuration, with the colours of the model's kind."""
+    """Scale a picture to the size in the configuration, and normalise its colours as usual for this kind of model."""
     config: Any = getattr(loaded.model, "config", None)
     vision = getattr(config, "vision_config", None) or config
     side = getattr(vision, "image_size", SMALL)
     height, width = (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))
     if max(height, width) > SMALL and "interpolate_pos_encoding" not in loaded.accepts:
         patch = getattr(vision, "patch_size", 1)
-        if isinstance(patch, int) and SMALL % patch == 0:  # positions are interpolated without being asked to
+        if isinstance(patch, int) and SMALL % patch == 0:  # models without that argument always interpolate positions
             height = width = SMALL
     mean, std = IMAGENET
     try:
@@ -163,20 +168,20 @@ def _plainly(loaded: Loaded, picture: Picture) -> tuple[Tensor, Any, Any, str]:
     middle, spread = (torch.tensor(side).view(1, -1, 1, 1) for side in (mean, std))
     note = (
         f"{loaded.name} has no {_SETTINGS}: the picture is scaled to {height} x {width} pixels, with colours of mean "
-        f"{', '.join(f'{one:.3g}' for one in mean)}."
+        f"{', '.join(f'{value:.3g}' for value in mean)}."
     )
     return (pixels - middle) / spread, mean, std, note
 
 
 def _shown(pixels: Tensor, mean: Any, std: Any) -> str | None:
-    """Turn the pixels that a model reads back into a picture."""
+    """Turn the pixels that a model reads back into a picture, as a data: address."""
     from attnscope.data.medium import pillow
 
-    one = pixels[0].detach().float().cpu()
+    picture = pixels[0].detach().float().cpu()
     middle, spread = (torch.tensor(list(side), dtype=torch.float32).view(-1, 1, 1) for side in (mean, std))
-    if one.shape[0] not in (1, 3):
+    if picture.shape[0] not in (1, 3):
         return None
-    colours = (one * spread + middle).clamp(0, 1)
+    colours = (picture * spread + middle).clamp(0, 1)
     bytes_ = (255 * colours).round().to(torch.uint8).permute(1, 2, 0).numpy()
     image = pillow().fromarray(bytes_[..., 0] if bytes_.shape[2] == 1 else bytes_)
     stream = io.BytesIO()

@@ -1,6 +1,6 @@
-"""Silence around transformers: its notes, warnings and progress bars are not ours to show.
+"""Call transformers without its log lines, warnings, progress bars and prompts.
 
-What matters in them (weights that are missing, files that are broken) is checked and said by `load` itself.
+`load` itself checks for the problems that these would report (missing weights, broken files).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from attnscope.core.errors import RefusalError
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No log line below an error, no Python warning and no bar inside; everything as it was afterwards.
+    """Suppress log lines, Python warnings and progress bars inside this context.
 
-    All this is the whole process's. Contexts of several threads may overlap in any order: the first silences, and the
-    last puts everything back.
+    These settings are global. Contexts of several threads may overlap in any order: the first one to enter silences,
+    and the last one to leave restores.
     """
     with _CHANGING:
         if not _OPEN:
@@ -41,14 +41,14 @@ def quiet() -> Iterator[None]:
                 _SILENCE.close()
 
 
-_OPEN: list[None] = []  # one entry for every context above that is open
+_OPEN: list[None] = []  # one entry for every open `quiet` context
 _SILENCE = ExitStack()
 _CHANGING = Lock()
 
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    verbosity, bars, hub_bars = notes.get_verbosity(), notes.is_progress_bar_enabled(), _hub_bars()
+    verbosity, bars, no_hub_bars = notes.get_verbosity(), notes.is_progress_bar_enabled(), are_progress_bars_disabled()
     gguf_bar = gguf_reader.tqdm
     placing = logging.getLogger("accelerate")
     level = placing.level
@@ -65,24 +65,20 @@ def _silenced() -> Iterator[None]:
             gguf_reader.tqdm = gguf_bar
             if bars:
                 notes.enable_progress_bar()
-            (enable_progress_bars if hub_bars else disable_progress_bars)()
+            (disable_progress_bars if no_hub_bars else enable_progress_bars)()
             notes.set_verbosity(verbosity)
 
 
-def _hub_bars() -> bool:
-    return not are_progress_bars_disabled()
+def _no_bar(items: Iterable[Any], **_: Any) -> Iterable[Any]:
+    return items
 
 
-def _no_bar(things: Iterable[Any], **_: Any) -> Iterable[Any]:
-    return things
-
-
-# Code that comes with a model runs only where the caller allowed it: one door for everything transformers reads.
+# Code that comes with a model runs only if the caller allowed it.
 #
-# Three things can make transformers run code of a stranger: an `auto_map` in a configuration, a tokenizer or a
-# processor; a folder `custom_generate`; and an attention implementation with the name of a hub repository, whose
-# kernel is fetched and imported. Left to itself it asks on standard input whether to go on, and a corpus that is
-# piped in answers. So permission is always said, yes or no, and nothing here can ask.
+# Three things can make transformers run foreign code: an `auto_map` in a configuration, a tokenizer or a processor; a
+# folder `custom_generate`; and an attention implementation named after a hub repository, whose kernel is downloaded and
+# imported. By default transformers asks on standard input, where a corpus that is piped in would answer. So
+# `trust_remote_code` is always passed, and the prompt is disabled.
 
 _IMPLEMENTATIONS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
 
@@ -96,20 +92,20 @@ def pretrained(cls: Any, folder: Path, *, trust_remote_code: bool, **options: An
             if trust_remote_code or "trust_remote_code" not in str(error):
                 raise
             raise RefusalError(
-                f"{cls.__name__.removeprefix('Auto')} of {folder} needs code that comes with its files: read that "
+                f"{cls.__name__.removeprefix('Auto')} of {folder} needs the code that comes with its files: read that "
                 "code, and pass `trust_remote_code=True` if you trust it."
             ) from error
 
 
 def refuse_foreign_kernels(config: Mapping[str, Any], name: str, *, trust_remote_code: bool) -> None:
-    """Refuse a configuration, or one nested in it, whose attention is code from a repository ("owner/kernel")."""
+    """Refuse a configuration, or a nested one, whose attention is code from a repository ("owner/kernel")."""
     for key, value in config.items():
         if isinstance(value, Mapping):
             refuse_foreign_kernels(value, name, trust_remote_code=trust_remote_code)
         elif key in _IMPLEMENTATIONS and "/" in str(value) and not trust_remote_code:
             raise RefusalError(
-                f"The configuration of {name} asks for attention code from the repository '{value}': take {key} out "
-                "of it, or pass `trust_remote_code=True` if you trust that code."
+                f"The configuration of {name} asks for attention code from the repository '{value}': remove {key} from "
+                "it, or pass `trust_remote_code=True` if you trust that code."
             )
 
 

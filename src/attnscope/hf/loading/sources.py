@@ -1,6 +1,6 @@
-"""Where a model is: from what a person typed to a folder, its configuration and its weight files.
+"""Find the folder, the configuration and the weight files of a model that is given by name or path.
 
-What can be wrong with files is found here, before transformers sees them, and said in one sentence.
+Missing and damaged files are refused here, before transformers reads them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from safetensors import SafetensorError, safe_open
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import named_path, neighbour_meant
 from attnscope.hf.loading.options import Loading
-from attnscope.hf.loading.treated import SIDECAR, Sidecar, is_sentence, refuse_changed_weights, sidecar_in
+from attnscope.hf.loading.treated import MODEL_TYPE, SIDECAR, Sidecar, refuse_changed_weights, sidecar_in
 
 Form = Literal["safetensors", "pickle", "gguf", "config"]
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-_POINTER = b"version https://git-lfs"  # what a clone without git-lfs leaves in place of a large file
+_POINTER = b"version https://git-lfs"  # begins a pointer, which replaces a large file in a clone without git-lfs
 _SETTINGS = ("*.json", "*.txt", "*.model", "*.jinja")
 _SAFETENSORS = ("model.safetensors", "model-*.safetensors")
 _PICKLES = ("pytorch_model.bin", "pytorch_model-*.bin")
@@ -30,14 +30,14 @@ _PICKLES = ("pytorch_model.bin", "pytorch_model-*.bin")
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model is. `config` is config.json (empty for GGUF); `weights` are the files to hash."""
+    """The files of a model. `config` is config.json (empty for GGUF); `weights` are the files to hash."""
 
     name: str
     folder: Path
     form: Form
     config: dict[str, Any]
     weights: tuple[Path, ...]
-    treated: Sidecar | None = None  # the folder of a model whose attention was exchanged
+    treated: Sidecar | None = None  # the sidecar of a treated model
 
     @property
     def gguf_file(self) -> str | None:
@@ -45,7 +45,7 @@ class Source:
 
 
 def find(source: str | Path, loading: Loading) -> Source:
-    """Return where the model is; refuse missing and damaged files."""
+    """Return the files of a model; refuse missing and damaged ones."""
     if str(source) == "pocket" and not _may_be_a_model(Path("pocket")):
         return _in_folder(Path(str(resources.files("attnscope.data").joinpath("pocket"))), "pocket", loading)
     if not str(source).strip():
@@ -63,10 +63,11 @@ def find(source: str | Path, loading: Loading) -> Source:
 
 
 def _may_be_a_model(path: Path) -> bool:
-    """Return whether a folder holds no file of a model: it may be the output of a scan."""
+    """Return whether a path may be a model: a file, or a folder with model files (files of a scan do not count)."""
     if not path.is_dir():
         return path.exists()
-    return any(one.name == "config.json" or one.suffix in (".safetensors", ".gguf", ".bin") for one in path.iterdir())
+    suffixes = (".safetensors", ".gguf", ".bin")
+    return any(file.name == "config.json" or file.suffix in suffixes for file in path.iterdir())
 
 
 def _meant(path: Path) -> str:
@@ -84,8 +85,8 @@ def _from_file(path: Path, loading: Loading) -> Source:
     config = _config(path)
     if not loading.random_init:
         raise RefusalError(
-            f"{path} is a configuration without weights: pass `random_init=True` to look at it with random "
-            "ones, or give the folder that holds the weights too."
+            f"{path} is a configuration without weights: pass `random_init=True` to use random weights, or give the "
+            "folder that holds the weights too."
         )
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
     return Source(name, path.parent, "config", config, ())
@@ -101,11 +102,8 @@ def _in_folder(folder: Path, name: str, loading: Loading) -> Source:
     treated = sidecar_in(folder)
     if treated is not None:
         return _treated(folder, name, config, treated, loading)
-    if is_sentence(config):
-        raise RefusalError(
-            f"{folder} holds a model whose attention was exchanged, and {SIDECAR}, which says how, is missing: fetch "
-            "it too."
-        )
+    if config["model_type"] == MODEL_TYPE:
+        raise RefusalError(f"{folder} holds a treated model, and its file {SIDECAR} is missing: fetch that file too.")
     if loading.random_init:
         return Source(name, folder, "config", config, ())
     if "model.safetensors" in inside:
@@ -118,7 +116,7 @@ def _in_folder(folder: Path, name: str, loading: Loading) -> Source:
     if not pickles:
         raise RefusalError(
             f"{folder} has a configuration but no weights (model.safetensors): add them, or pass "
-            "`random_init=True` to look at the architecture with random ones."
+            "`random_init=True` to use random weights."
         )
     if not loading.allow_pickle:
         raise RefusalError(
@@ -130,7 +128,7 @@ def _in_folder(folder: Path, name: str, loading: Loading) -> Source:
 
 def _treated(folder: Path, name: str, config: dict[str, Any], treated: Sidecar, loading: Loading) -> Source:
     if loading.random_init:
-        raise RefusalError(f"{folder} holds a treated model, which is its weights: give the plain model's folder.")
+        raise RefusalError(f"{folder} holds a treated model, which has its own weights: leave `random_init=` out.")
     refuse_changed_weights(folder, treated)
     weights = (_whole_safetensors(folder / treated.weights),)
     return Source(name, folder, "safetensors", treated.config or config, weights, treated)
@@ -150,7 +148,7 @@ def _config(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise RefusalError(f"{path} cannot be read as JSON ({error}): fetch or write it again.") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise RefusalError(f'{path} does not say its architecture: add the model_type, such as "model_type": "llama".')
+        raise RefusalError(f'{path} does not name an architecture: add a model_type, such as "model_type": "llama".')
     return config
 
 
@@ -162,7 +160,7 @@ def _shards(index: Path) -> list[Path]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RefusalError(f"{index} is not a list of weight files ({error!r:.200}): fetch it again.") from error
     if not files:
-        raise RefusalError(f"{index} names no weight files at all: fetch it again.")
+        raise RefusalError(f"{index} names no weight files: fetch it again.")
     if absent:
         raise RefusalError(
             f"{len(absent)} of {len(files)} weight files are missing in {index.parent}, such as {absent[0]}: "
@@ -172,9 +170,9 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _whole_safetensors(path: Path) -> Path:
-    """Refuse a damaged file: opening compares its header with its length, and reads no tensor."""
+    """Refuse a damaged file. Opening it compares its header with its length, and reads no tensor."""
     try:
-        with safe_open(_not_a_pointer(path), framework="np"):  # which needs no torch
+        with safe_open(_not_a_pointer(path), framework="np"):  # without torch
             return path
     except (SafetensorError, OSError) as error:
         raise RefusalError(

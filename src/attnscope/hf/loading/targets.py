@@ -1,9 +1,8 @@
-"""What the decoder of an encoder-decoder reads: the target of a pair, what the model writes, or the source again.
+"""Choose the first token of sequences (BOS), and the text that a decoder reads.
 
-In use a decoder reads what it has written so far. Shown the source (the other language, the text to be summed up) its
-cross-attention and its streams are those of a state in which nobody runs it. So where only sources are given, the model
-writes first, greedily and not long, and then reads that; where it cannot write, the source is read again, and this is
-said.
+In normal use the decoder of an encoder-decoder reads its own output, so measuring it on the source text would not be
+realistic. It reads the target of a pair if there is one. Otherwise the model first writes a short target, greedily, and
+then reads that. If the model cannot write, its decoder reads the source, and a note says so.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ from attnscope.hf.loading.loaded import Loaded
 from attnscope.hf.loading.options import BOS
 from attnscope.hf.loading.quiet import quiet
 
-# Whether sequences begin with BOS: the caller decides, then the GGUF header, then the tokenizer. The tokenizer that
-# transformers makes of a GGUF file may drop the flag of the header (Gemma 3: `add_bos_token` is true, and nothing is
-# added), so the header comes first.
+# Whether sequences begin with BOS is decided by the caller, then by the GGUF header, then by the tokenizer. The header
+# goes before the tokenizer, because transformers may drop its flag (for Gemma 3 `add_bos_token` is true, and the
+# tokenizer adds nothing).
 
 _SAMPLE = "a"
 
 
-def beginning_of(loaded: Loaded, asked: str = "auto") -> Beginning:
-    """Return whether sequences begin with BOS; "auto" does as the tokenizer or the GGUF header wants it."""
-    one_of(asked, BOS, "bos")
+def beginning_of(loaded: Loaded, bos: str = "auto") -> Beginning:
+    """Return whether sequences begin with BOS; "auto" follows the GGUF header or the tokenizer."""
+    one_of(bos, BOS, "bos")
     token = bos_of(loaded)
     if token is None:
-        if asked == "yes":
-            raise RefusalError(f"{loaded.name} has no BOS token, so nothing can begin with it: leave `bos=` out.")
+        if bos == "yes":
+            raise RefusalError(f"{loaded.name} has no BOS token: leave `bos=` out.")
         return Beginning(False, None, _none(loaded))
     word = _word(loaded, token)
-    if asked != "auto":
-        return Beginning(asked == "yes", token, f"--bos {asked}", word)
+    if bos != "auto":
+        return Beginning(bos == "yes", token, f"--bos {bos}", word)
     if loaded.header.adds_bos is not None:
         adds = loaded.header.adds_bos
         return Beginning(adds, token, f"the GGUF header asks for {'it' if adds else 'none'}", word)
@@ -54,12 +53,12 @@ def beginning_of(loaded: Loaded, asked: str = "auto") -> Beginning:
     return Beginning(adds, token, f"the tokenizer {'adds it' if adds else 'does not add it'}", word)
 
 
-def beginning_of_ready(loaded: Loaded, ready: Iterable[Mapping[str, Any]], asked: str = "auto") -> Beginning | None:
+def beginning_of_ready(loaded: Loaded, ready: Iterable[Mapping[str, Any]], bos: str = "auto") -> Beginning | None:
     """Return whether ready batches begin with BOS, or None if they hold no tokens."""
-    one_of(asked, BOS, "bos")
-    if asked != "auto":
+    one_of(bos, BOS, "bos")
+    if bos != "auto":
         raise RefusalError(
-            "Batches that are ready are read as they are: leave bos out, and begin their sequences as you want them."
+            "Ready batches are not changed, so `bos=` has no effect: leave it out, and put BOS into the batches."
         )
     rows = [row for inputs in ready for row in _first_tokens(inputs)]
     if not rows:
@@ -114,8 +113,7 @@ def _first_tokens(inputs: Mapping[str, Any]) -> list[int]:
     return [int(row[place]) for row, place in zip(ids, places, strict=True)]
 
 
-# Placeholder tokens: positions of pictures, sound or video among the words of a language model.
-
+# Placeholder tokens mark the positions of pictures, sound or video in the text of a language model.
 _NAMES = {
     "image": ("image_token_id", "image_token_index"),
     "video": ("video_token_id", "video_token_index"),
@@ -126,39 +124,39 @@ _NAMES = {
 def placeholder_tokens(model: nn.Module) -> dict[str, int]:
     """Return the placeholder token of each medium; empty for a model that reads only text."""
     config = getattr(model, "config", None)
-    found = {
+    tokens = {
         sense: next((t for name in names if isinstance(t := getattr(config, name, None), int)), None)
         for sense, names in _NAMES.items()
     }
-    return {sense: token for sense, token in found.items() if token is not None}
+    return {sense: token for sense, token in tokens.items() if token is not None}
 
 
 def holds_placeholders(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> bool:
     """Return whether the batches hold placeholder tokens."""
     tokens = tuple(placeholder_tokens(model).values())
     ids = (inputs["input_ids"] for inputs in batches if "input_ids" in inputs)
-    return bool(tokens) and any(bool(torch.isin(one, one.new_tensor(tokens)).any()) for one in ids)
+    return bool(tokens) and any(bool(torch.isin(row, row.new_tensor(tokens)).any()) for row in ids)
 
 
 def notes_on_placeholders(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> tuple[str, ...]:
-    """Return a note with the share of placeholder tokens: most numbers of the language stack include them."""
+    """Return a note on the share of placeholder tokens. Most measures of the language stack do not separate them."""
     ids = [inputs["input_ids"] for inputs in batches if "input_ids" in inputs]
-    total = sum(one.numel() for one in ids)
+    total = sum(row.numel() for row in ids)
     notes = []
     for sense, token in placeholder_tokens(model).items():
-        held = sum(int((one == token).sum()) for one in ids)
+        held = sum(int((row == token).sum()) for row in ids)
         if held:
             notes.append(
                 f"{held:,} of {count(total, 'token')} of the language stack stand for {sense} features: its numbers "
-                "are over both kinds together, but for attention to media and the most received by kind, which tell "
-                "them apart."
+                "cover both kinds together, except attention to media and the most received by kind, which separate "
+                "them."
             )
     return tuple(notes)
 
 
-LONGEST = 64  # tokens that a model writes, at most: as many steps for every batch
+LONGEST = 64  # most tokens that a model writes; every batch takes as many steps
 _SHORTEST = 2
-_OF_PAIRS = "The decoder read the targets of the pairs, one token behind."
+_OF_PAIRS = "The decoder read the targets of the pairs, shifted by one token."
 
 
 def with_targets(loaded: Loaded, sequences: Windows, batch_size: int = 8, seed: int = 0) -> tuple[Windows, str]:
@@ -170,16 +168,16 @@ def with_targets(loaded: Loaded, sequences: Windows, batch_size: int = 8, seed: 
         longest = min(LONGEST, sequences.max_tokens)
         try:
             written = _written(loaded, sequences, longest, batch_size, seed)
-            said = (
-                "The decoder read what the model itself writes for each text, one token behind: greedy, at most "
-                f"{longest} tokens."
+            note = (
+                "The decoder read the output of the model for each text (greedy, at most "
+                f"{longest} tokens), shifted by one token."
             )
-            return replace(sequences, targets=written), said
+            return replace(sequences, targets=written), note
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            why = f"{loaded.class_name} does not write for this text ({type(error).__name__})"
+            why = f"{loaded.class_name} fails to generate for this text ({type(error).__name__})"
     return sequences, (
-        f"The decoder read the source again, one token behind, since {why}: what it does with a target of its own may "
-        "be something else. Give pairs of source and target for that."
+        f"The decoder read the source, shifted by one token, because {why}: its numbers may differ on real targets. "
+        "Give pairs of source and target to measure those."
     )
 
 
@@ -187,9 +185,9 @@ def _why_not(loaded: Loaded) -> str | None:
     """Return why the model cannot write a target, or None if it can."""
     can = getattr(loaded.model, "can_generate", None)
     if not callable(can) or not can():
-        return f"{loaded.class_name} writes no text"
+        return f"{loaded.class_name} cannot generate text"
     if loaded.provenance.get("weights") == "random":
-        return "random weights write nothing of meaning"
+        return "random weights generate nothing meaningful"
     if loaded.tokenizer is None:
         return "the source is random tokens"
     return None
@@ -198,18 +196,20 @@ def _why_not(loaded: Loaded) -> str | None:
 def _written(
     loaded: Loaded, sequences: Windows, longest: int, batch_size: int, seed: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Greedy, so that a seed decides nothing unless a model draws by itself. No inference mode: tensors that a model
-    keeps must stay usable in training."""
+    """Return greedy outputs. The seed matters only if the model itself draws random numbers.
+
+    No inference mode: tensors that the model caches must stay usable in training.
+    """
     model: Any = loaded.model
-    place = next(model.parameters()).device
-    found: dict[int, tuple[int, ...]] = {}
+    device = next(model.parameters()).device
+    targets: dict[int, tuple[int, ...]] = {}
     with evaluating(model), quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for batch in batches(sequences, batch_size=batch_size, pad=loaded.pad, accepts=loaded.accepts):
             assert batch.mask is not None
             rows = model.generate(
-                input_ids=batch.inputs["input_ids"].to(place),
-                attention_mask=batch.mask.long().to(place),
+                input_ids=batch.inputs["input_ids"].to(device),
+                attention_mask=batch.mask.long().to(device),
                 decoder_start_token_id=loaded.decoder_start,
                 do_sample=False,
                 num_beams=1,
@@ -217,8 +217,8 @@ def _written(
                 max_new_tokens=max(longest, _SHORTEST),
             )
             ends = _ends(model)
-            found |= {n: _until_the_end(row[1:], ends) for n, row in zip(batch.samples, rows, strict=True)}
-    return tuple(found[number] for number in range(len(sequences)))
+            targets |= {n: _until_the_end(row[1:], ends) for n, row in zip(batch.samples, rows, strict=True)}
+    return tuple(targets[number] for number in range(len(sequences)))
 
 
 def _ends(model: Any) -> tuple[int, ...]:
@@ -228,7 +228,9 @@ def _ends(model: Any) -> tuple[int, ...]:
 
 
 def _until_the_end(row: Int[Tensor, " token"], ends: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the written tokens up to the end token; padding follows it."""
+    """Return the tokens up to the end token, without the padding after it."""
     ids = tuple(int(token) for token in row)
-    done = next((place for place, token in enumerate(ids) if token in ends and place >= _SHORTEST - 1), len(ids) - 1)
+    done = next(
+        (position for position, token in enumerate(ids) if token in ends and position >= _SHORTEST - 1), len(ids) - 1
+    )
     return ids[: done + 1]

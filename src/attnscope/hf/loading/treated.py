@@ -1,12 +1,12 @@
-"""Folders of treated models: the sidecar attnscope.json, and what becomes of it when such a folder is loaded.
+"""Folders of treated models: the sidecar attnscope.json, and how such a folder is loaded.
 
-    config.json            names a model type that transformers does not know, and says in a sentence why
-    treated.safetensors    every weight, those that the variant added under their own names
-    attnscope.json         variant, places, settings, the model's own configuration, and the hash of the weights
+    config.json            a model type that transformers does not know, with a sentence that says why
+    treated.safetensors    every weight, including those that the variant added
+    attnscope.json         variant, blocks, heads, settings, the model's own configuration, and the hash of the weights
 
-transformers alone must not take such a folder for the plain model. Its Auto classes refuse the model type; a class that
-is named outright (`LlamaForCausalLM.from_pretrained`) stumbles over the sentence that stands where sizes should be, and
-shows it; and the weights have a name under which it does not look for them, whatever configuration it is given.
+transformers alone must not load such a folder as the plain model. Its Auto classes refuse the unknown model type. A
+class that is called directly (`LlamaForCausalLM.from_pretrained`) fails on the sentence that replaces the sizes, and
+shows it. The file of weights has a name that transformers does not look for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from attnscope import __version__
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import read_document
 from attnscope.hf.exchanging.recipe import PREFIX, InstallRequest, Recipe
-from attnscope.hf.loading.hashing import hash_of_files
+from attnscope.hf.loading.model_files import hash_of_files
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,7 +43,7 @@ class Sidecar:
     config: dict[str, Any] | None
     weights: str
     sha256: str
-    parameters: dict[str, tuple[int, ...]]  # of the variant, by name: their shapes
+    parameters: dict[str, tuple[int, ...]]  # shapes of the variant's parameters, by name
     attnscope: str = __version__
 
     def to_json(self) -> dict[str, Any]:
@@ -66,8 +66,8 @@ class Sidecar:
 def refusing_config(variant: str) -> dict[str, Any]:
     """Return a config.json that transformers refuses to load, with a sentence that says why."""
     sentence = (
-        f"The attention of this model was exchanged by attnscope ({variant}), and transformers alone would compute "
-        "another model: load this folder with attnscope."
+        f"attnscope replaced the attention of this model ({variant}), and transformers alone would compute another "
+        "model: load this folder with attnscope."
     )
     return {"model_type": MODEL_TYPE, "attnscope": sentence, **dict.fromkeys(_SIZES, sentence)}
 
@@ -79,12 +79,12 @@ def sidecar_in(folder: Path) -> Sidecar | None:
         return None
     document = read_document(path)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise RefusalError(f"{path} is not what save_treated writes: fetch the folder again, or take the file out.")
+        raise RefusalError(f"{path} was not written by save_treated: fetch the folder again, or remove the file.")
     if document.get("version") != VERSION:
         raise RefusalError(
-            f"{path} was written by attnscope {document.get('attnscope')} in version {document.get('version')} of its "
-            f"format, and this is attnscope {__version__}, which reads version {VERSION}: install that attnscope, or "
-            "save the model again with this one."
+            f"{path} was written by attnscope {document.get('attnscope')!s:.40} in version "
+            f"{document.get('version')!s:.40} of its format, and attnscope {__version__} reads version {VERSION}: "
+            "install the other attnscope, or save the model again with this one."
         )
     try:
         heads = document["heads"]
@@ -103,7 +103,7 @@ def sidecar_in(folder: Path) -> Sidecar | None:
             parameters={str(name): tuple(map(int, shape)) for name, shape in document["parameters"].items()},
             attnscope=str(document["attnscope"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise RefusalError(f"{path} is damaged ({error!r:.100}): save the model again.") from error
 
 
@@ -114,16 +114,16 @@ def refuse_changed_weights(folder: Path, sidecar: Sidecar) -> None:
         raise RefusalError(f"The weights of the treated model, {file}, are missing: fetch the folder again.")
     if hash_of_files([file]) != sidecar.sha256:
         raise RefusalError(
-            f"{file} is not the file that {SIDECAR} was written for (its hash is another): save the model again with "
-            "attnscope.save_treated, or fetch the folder again."
+            f"{file} does not have the hash in {SIDECAR}: save the model again with attnscope.save_treated, or fetch "
+            "the folder again."
         )
 
 
 def put_back(model: nn.Module, folder: Path, sidecar: Sidecar) -> None:
     """Install the saved variant, with its tensors, permanently."""
     if sidecar.config is None:
-        return  # a change of weights alone: they are the model's own
-    from attnscope.hf.exchanging.exchange import exchange  # torch, which a refusal of a name does not need
+        return  # the variant changed only weights, which are loaded already
+    from attnscope.hf.exchanging.exchange import exchange  # imports torch, which is not needed to refuse a name
 
     recipe, changes = sidecar.recipe, ExitStack()
     layers = None if recipe.variant == "fusion" else recipe.layers
@@ -135,17 +135,12 @@ def put_back(model: nn.Module, folder: Path, sidecar: Sidecar) -> None:
     own = {name: tensor for name, tensor in model.state_dict().items() if f".{PREFIX}" in name}
     if {name: tuple(tensor.shape) for name, tensor in own.items()} != sidecar.parameters:
         raise RefusalError(
-            f"{folder / SIDECAR} lists other tensors than {recipe.variant} has here: save the model again with this "
-            "version of attnscope."
+            f"{folder / SIDECAR} lists other tensors than {recipe.variant} has in this version of attnscope: save the "
+            "model again with this version."
         )
     with safe_open(folder / sidecar.weights, framework="pt") as stored:
         for name, tensor in own.items():
             tensor.copy_(stored.get_tensor(name))
-
-
-def is_sentence(config: dict[str, Any]) -> bool:
-    """Return whether a config.json belongs to a treated folder."""
-    return config.get("model_type") == MODEL_TYPE
 
 
 def as_text(document: dict[str, Any]) -> bytes:

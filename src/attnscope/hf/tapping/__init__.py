@@ -1,1 +1,1 @@
-"""Frames out of a running model, verified; its output is unchanged."""
+"""Get frames from a running model without changing its output, and verify them."""

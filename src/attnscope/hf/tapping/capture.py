@@ -1,11 +1,11 @@
-"""A run that ends in a number, with all that explanations read of it: attention calls, embeddings, and gradients.
+"""Run a model, reduce its output to one number, and keep the attention calls, embeddings and gradients.
 
     captured = capture(model, batch, found, entrances, number)
     captured.calls, captured.embedding, captured.embedding_gradient, captured.output
 
-Fused attention stays on and the output is the model's own, bit for bit. Of every attention call queries, keys, values
-and the gradient at its output are kept, never a map; what the backward pass needs lives as long as in training.
-Parameters do not require gradients meanwhile (a position bias that did would get another kernel).
+Fused attention stays on, and the output equals the output without capture bit for bit. For every attention call the
+queries, keys, values and the gradient with respect to its output are kept, but not the pattern. Parameters do not
+require gradients meanwhile: if a position bias did, torch would choose another kernel.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from attnscope.matrix.relevance import AttentionCall
 
 Vectors = dict[str, Float[Tensor, "token width"]]
 Number = Callable[[Tensor], Float[Tensor, " batch"]]
-"""What is explained: from the model's first output to one number for each sequence."""
+"""The number to explain: a function from the model's first output to one number for each sequence."""
 
 
 @dataclass(frozen=True)
 class Captured:
-    """One run on one sequence. Vectors are by stack."""
+    """The result of one run on one sequence. Vectors are keyed by stack."""
 
     value: float
     output: Tensor
@@ -45,19 +45,19 @@ class Captured:
 
 
 def capture(
-    model: nn.Module, batch: Mapping[str, Any], found: Anatomy, places: tuple[Entrance, ...], number: Number
+    model: nn.Module, batch: Mapping[str, Any], found: Anatomy, entrances: tuple[Entrance, ...], number: Number
 ) -> Captured:
-    """Run the model on a batch of one sequence, and `number` back through it."""
+    """Run the model on a batch of one sequence, and take the gradient of `number`."""
     frames: list[AttentionFrame] = []
     leaves: dict[str, Tensor] = {}
 
     def receive(frame: Frame) -> None:
-        if isinstance(frame, AttentionFrame) and (leaves or not places):  # ignore calls before the first entrance
+        if isinstance(frame, AttentionFrame) and (leaves or not entrances):  # ignore calls before the first entrance
             frames.append(frame)
 
-    with explaining(model), tap(model, found, receive), entering(model, places, _leaf(leaves)):
+    with explaining(model), tap(model, found, receive), entering(model, entrances, _leaf(leaves)):
         output = first_output(run(model, batch))
-        leaves = {place.stack: leaves[place.stack] for place in places if place.stack in leaves}
+        leaves = {entrance.stack: leaves[entrance.stack] for entrance in entrances if entrance.stack in leaves}
         value = number(output).sum()
         _refuse_without_gradient(found, value)
         live = [_live(frame) for frame in frames]
@@ -79,13 +79,14 @@ def capture(
 def gradient_under(
     model: nn.Module,
     batch: Mapping[str, Any],
-    places: tuple[Entrance, ...],
+    entrances: tuple[Entrance, ...],
     number: Number,
     context: AbstractContextManager[Any] | None = None,
 ) -> Vectors:
-    """Return the gradient at the embedding, of a run inside `context` (which may have its own rules for gradients)."""
+    """Run the model inside `context`, which may change the rules for gradients; return the gradient at the
+    embeddings."""
     leaves: dict[str, Tensor] = {}
-    with explaining(model), entering(model, places, _leaf(leaves)):
+    with explaining(model), entering(model, entrances, _leaf(leaves)):
         with context or nullcontext():
             output = first_output(run(model, batch))
         gradients = torch.autograd.grad(number(output).sum(), list(leaves.values()), allow_unused=True)
@@ -95,32 +96,33 @@ def gradient_under(
 def asked_with(
     model: nn.Module,
     batch: Mapping[str, Any],
-    places: tuple[Entrance, ...],
+    entrances: tuple[Entrance, ...],
     number: Number,
     vectors: Mapping[str, Float[Tensor, "batch token width"]],
 ) -> Float[Tensor, " batch"]:
-    """Return the number for other vectors of the same tokens, several at once; with a gradient if they require one."""
+    """Return the number for a batch of other embeddings of the same tokens; differentiable with respect to
+    `vectors`."""
     wider = repeated(batch, len(next(iter(vectors.values()))))
 
     def give(stack: str, looked_up: Tensor) -> Tensor:
         return vectors[stack].to(looked_up.dtype).reshape(looked_up.shape).clone()
 
     grad = torch.is_grad_enabled()
-    with explaining(model), torch.set_grad_enabled(grad), entering(model, places, give):
+    with explaining(model), torch.set_grad_enabled(grad), entering(model, entrances, give):
         return number(first_output(run(model, wider)))
 
 
 def _leaf(leaves: dict[str, Tensor]) -> Callable[[str, Tensor], Tensor]:
     def give(stack: str, looked_up: Tensor) -> Tensor:
         leaves[stack] = looked_up.detach().clone().requires_grad_()
-        return leaves[stack].clone()  # some models scale their embedding in place, which a leaf does not allow
+        return leaves[stack].clone()  # a leaf cannot be changed in place, as some models do
 
     return give
 
 
 def _live(frame: AttentionFrame) -> Tensor:
     if frame.passed_on is None:
-        raise RefusalError("An installed variant does not say what it passes on: explain the model without it.")
+        raise RefusalError("An installed variant does not report its output: explain the model without it.")
     return frame.passed_on.tensor
 
 
@@ -130,7 +132,7 @@ def _depends(later: Tensor, earlier: Tensor) -> bool:
 
 
 def _blind_to_the_last(frames: list[AttentionFrame], live: list[Tensor]) -> frozenset[int]:
-    """Return cross-attention that follows one in the opposite direction and does not depend on its result."""
+    """Return cross-attention calls that do not depend on the call just before them in the opposite direction."""
 
     def opposite(before: AttentionFrame, after: AttentionFrame) -> bool:
         return before.site == after.site == "cross" and before.stack != after.stack
@@ -146,9 +148,9 @@ def _blind_to_the_last(frames: list[AttentionFrame], live: list[Tensor]) -> froz
 
 
 def _of_old_states(frames: list[AttentionFrame], live: list[Tensor], blind: frozenset[int]) -> frozenset[int]:
-    """Return cross-attention that reads states of the other stream from before the last call that changed them.
+    """Return cross-attention calls that read the other stream as it was before its last change.
 
-    Calls right behind that call are `blind` and left out. Streams are distinguished by how many tokens they have.
+    Calls in `blind` are left out. Streams are distinguished by their numbers of tokens.
     """
     sizes = [(frame.scores.query.shape[2], frame.scores.key.shape[2]) for frame in frames]
     crossing = {size for frame, size in zip(frames, sizes, strict=True) if frame.site == "cross"}
@@ -172,7 +174,7 @@ def _call(found: Anatomy, frame: AttentionFrame, gradient: Tensor) -> AttentionC
         raise RefusalError(
             f"Block {frame.layer} of {found.model_class} attends from {frame.scores.query.shape[2]} tokens to "
             f"{frame.scores.key.shape[2]} of the same stack (pooling, global tokens, or several streams of one text), "
-            "and relevance is carried from token to token: choose another model."
+            "and relevance needs a square pattern: choose another model."
         )
     assert frame.passed_on is not None
     lse = None if frame.scores.lse is None else frame.scores.lse.detach()
@@ -188,24 +190,24 @@ def _call(found: Anatomy, frame: AttentionFrame, gradient: Tensor) -> AttentionC
 
 def _refuse_without_gradient(found: Anatomy, value: Tensor) -> None:
     if not bool(value.isfinite()):
-        raise RefusalError(f"{found.model_class} gives a number that is not finite on this input: look at its weights.")
+        raise RefusalError(f"The output of {found.model_class} is NaN or infinite on this input: check its weights.")
     if not value.requires_grad:
         raise RefusalError(
-            f"The answer of {found.model_class} has no gradient: its first output does not depend on this input, or "
-            "quantised weights or a step of its own cut the gradient. Load it in float32, or choose a model whose "
-            "answer depends on it."
+            f"The output of {found.model_class} has no gradient with respect to this input, because it does not depend "
+            "on it, or because quantised weights or the model's code block gradients: load it in float32, or choose "
+            "another model."
         )
 
 
 def _refuse_not_finite(found: Anatomy, calls: tuple[AttentionCall, ...], at_embedding: Vectors) -> None:
-    """Name the first call, in the order of the backward pass, where the gradient is NaN or infinite."""
+    """Refuse a gradient that is NaN or infinite, and name the first call of the backward pass where it is."""
     for call in reversed(calls):
         if not bool(call.gradient.isfinite().all()):
             raise RefusalError(
-                f"The gradient is not a number at the attention of block {call.layer} ({call.stack}) of "
-                f"{found.model_class}: try `dtype='float64'`, or look at the weights behind it."
+                f"The gradient is NaN or infinite at the attention of block {call.layer} ({call.stack}) of "
+                f"{found.model_class}: try `dtype='float64'`, or check the weights after it."
             )
     if not all(bool(gradient.isfinite().all()) for gradient in at_embedding.values()):
         raise RefusalError(
-            f"The gradient at the embedding of {found.model_class} is not a number: try `dtype='float64'`."
+            f"The gradient at the embedding of {found.model_class} is NaN or infinite: try `dtype='float64'`."
         )

@@ -1,13 +1,13 @@
-"""Where tokens become vectors: the calls that look token numbers up in a table, found by watching one run.
+"""Find the calls that turn tokens into vectors (entrances), and replace these vectors.
 
     found = entrances(model, batch, anatomy)
-    with entering(model, found, give):         # give(stack, looked_up) -> what the model goes on with
+    with entering(model, found, give):         # give(stack, looked_up) -> the vectors that the model continues with
         model(**batch)
 
-No names are known: a table is an `nn.Embedding` that is given the very numbers that the batch holds. The model's own
-table (`get_input_embeddings`) is preferred, then the largest: positions and token types are looked up too. Patches of a
-picture and moments of a sound have no table: their vectors are those that enter the first block of the stack that reads
-them, or a decoder that reads a picture both ways (`media_entrances`).
+Tables are found by observing one run: a table is an `nn.Embedding` whose input is an argument of the batch. The model's
+own table (`get_input_embeddings`) is preferred, then the largest, because positions and token types have tables too.
+Patches of a picture and frames of a sound have no table: their vectors are the input of the first block of the stack
+that reads them, or of a two-way decoder (`media_entrances`).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ MEDIA = ("pixel_values", "input_features", "input_values", "visual_feats")
 
 @dataclass(frozen=True)
 class Entrance:
-    """The `nth` call of the table at `path` makes vectors of the tokens that `stack` reads.
+    """The `nth` call of the table at `path`, which returns the vectors of the tokens that `stack` reads.
 
-    With a `slot`, the vectors are what the `nth` call of the block at `path` is given there.
+    With a `slot`, the vectors are that argument of the `nth` call of the block at `path` instead.
     """
 
     stack: str
@@ -54,9 +54,9 @@ class Entrance:
 
 
 def entrances(model: nn.Module, batch: Mapping[str, Any], found: Anatomy) -> tuple[Entrance, ...]:
-    """Return one entrance for each stack that reads a picture or a sound, then one for each argument of token numbers.
+    """Return an entrance for each stack that reads a picture or a sound, then one for each argument with token ids.
 
-    Those of arguments are in the order of the stacks. Refuse an argument that is not looked up in any table.
+    The latter are in the order of stacks. Refuse an argument that is not looked up in a table.
     """
     from attnscope.hf.tapping.media_entrances import two_way, with_streams
 
@@ -67,7 +67,7 @@ def entrances(model: nn.Module, batch: Mapping[str, Any], found: Anatomy) -> tup
         return with_streams(model, batch, found, _tables(model, batch, found, wanted) if wanted else ())
     if not wanted:
         raise RefusalError(
-            f"{found.model_class} is given no token numbers (input_ids), and explanations are of tokens: give a text."
+            f"The batch for {found.model_class} has no input_ids, and explanations need tokens: give a text."
         )
     return _tables(model, batch, found, wanted)
 
@@ -75,7 +75,7 @@ def entrances(model: nn.Module, batch: Mapping[str, Any], found: Anatomy) -> tup
 def _tables(
     model: nn.Module, batch: Mapping[str, Any], found: Anatomy, wanted: Mapping[str, Tensor]
 ) -> tuple[Entrance, ...]:
-    seen: list[tuple[int, Entrance]] = []  # with the number of rows of its table
+    seen: list[tuple[int, Entrance]] = []  # each with the number of rows of its table
     calls: Counter[str] = Counter()
     paths = {module: path for path, module in model.named_modules() if isinstance(module, nn.Embedding)}
     table = _own_table(model)
@@ -98,8 +98,8 @@ def _tables(
         mine = [(rows, entrance) for rows, entrance in seen if entrance.argument == name]
         if not mine:
             raise RefusalError(
-                f"{found.model_class} does not look its {name} up in a table of vectors, so that their part in the "
-                "answer cannot be followed: choose another model."
+                f"{found.model_class} does not look its {name} up in a table of vectors, so their relevance cannot be "
+                "computed: choose another model."
             )
         chosen.append(max(mine, key=lambda pair: pair[0])[1])
     if len(chosen) == 1 and len({site.stack for site in found.sites}) > 1:
@@ -107,10 +107,8 @@ def _tables(
     return tuple(chosen)
 
 
-def _first_to_read(model: nn.Module, batch: Mapping[str, Any], found: Anatomy, place: Entrance) -> str:
-    """Return the first of several stacks (towers, a picture's encoder) whose values depend on the looked-up
-    embeddings.
-    """
+def _first_to_read(model: nn.Module, batch: Mapping[str, Any], found: Anatomy, entrance: Entrance) -> str:
+    """Return the first of several stacks whose attention depends on the embeddings."""
     reading: list[str] = []
 
     def receive(frame: Any) -> None:
@@ -120,13 +118,13 @@ def _first_to_read(model: nn.Module, batch: Mapping[str, Any], found: Anatomy, p
     def give(_: str, looked_up: Tensor) -> Tensor:
         return looked_up.detach().clone().requires_grad_().clone()
 
-    with explaining(model), tap(model, found, receive), entering(model, (place,), give):
+    with explaining(model), tap(model, found, receive), entering(model, (entrance,), give):
         run(model, batch)
-    return reading[0] if reading else place.stack
+    return reading[0] if reading else entrance.stack
 
 
 def _own_table(model: nn.Module) -> Any:
-    """Return the model's own table; transformers raises an error for models with two towers."""
+    """Return the model's own table, or None: transformers raises an error for models with two towers."""
     own = getattr(model, "get_input_embeddings", None)
     try:
         return own() if callable(own) else None
@@ -140,14 +138,14 @@ def _same(given: Tensor, ids: Tensor) -> bool:
 
 
 def _stack(found: Anatomy, name: str, wanted: Mapping[str, Tensor]) -> str:
-    """Return whose tokens an argument holds: of two the first stack's and the last one's; of one the last one's."""
+    """Return the stack that reads an argument: the first for `input_ids` beside `decoder_input_ids`, else the last."""
     names = list(dict.fromkeys(site.stack for site in found.sites))
     return names[-1] if len(wanted) == 1 or name == DECODED else names[0]
 
 
 @contextmanager
 def explaining(model: nn.Module) -> Iterator[None]:
-    """Set evaluation mode, no cache, and gradients for inputs but not for parameters. Restore everything afterwards."""
+    """Set evaluation mode, no cache, and gradients for inputs but not for parameters, inside this context."""
     wanting = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with evaluating(model), without_cache(model), with_gradients():
         for parameter in wanting:
@@ -161,26 +159,24 @@ def explaining(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def entering(
-    model: nn.Module, found: tuple[Entrance, ...], give: Callable[[str, Float[Tensor, " ..."]], Float[Tensor, " ..."]]
+    model: nn.Module, chosen: tuple[Entrance, ...], give: Callable[[str, Float[Tensor, " ..."]], Float[Tensor, " ..."]]
 ) -> Iterator[None]:
-    """Replace the vectors `[batch, token, width]` that enter the model with `give(stack, vectors)` inside this
-    context.
-    """
+    """Replace the vectors `[batch, token, width]` that enter the model by `give(stack, vectors)`."""
 
-    def given(place: Entrance, vectors: Tensor) -> Tensor:
-        if place.sequence_first:
-            return give(place.stack, vectors.transpose(0, 1)).transpose(0, 1)
+    def replaced(entrance: Entrance, vectors: Tensor) -> Tensor:
+        if entrance.sequence_first:
+            return give(entrance.stack, vectors.transpose(0, 1)).transpose(0, 1)
         if vectors.ndim == 4:  # one prompt of one picture
-            return give(place.stack, vectors.squeeze(1)).unsqueeze(1)
-        return give(place.stack, vectors)
+            return give(entrance.stack, vectors.squeeze(1)).unsqueeze(1)
+        return give(entrance.stack, vectors)
 
-    def enter(place: Entrance, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        assert place.slot is not None
-        return with_argument(args, kwargs, place.slot, given(place, arguments(args, kwargs)[place.slot]))
+    def enter(entrance: Entrance, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        assert entrance.slot is not None
+        return with_argument(args, kwargs, entrance.slot, replaced(entrance, arguments(args, kwargs)[entrance.slot]))
 
-    tables = {(place.path, place.nth): place for place in found if place.looks_up}
-    blocks = {(place.path, place.nth): place for place in found if not place.looks_up}
+    tables = {(entrance.path, entrance.nth): entrance for entrance in chosen if entrance.looks_up}
+    blocks = {(entrance.path, entrance.nth): entrance for entrance in chosen if not entrance.looks_up}
     with Restoring() as changes:
-        changes.nth_calls(model, tables, after=given)
+        changes.nth_calls(model, tables, after=replaced)
         changes.nth_calls(model, blocks, before=enter)
         yield

@@ -1,14 +1,13 @@
-"""Where pictures and sounds enter: the first block of every stack that reads them rather than another stack.
+"""Find where pictures and sounds enter a model: the first block of every stack that does not read another stack.
 
-A patch of a picture has no table to be looked up in. Its vector is the one that the first block is given, position and
-all, in one row with what stands before patches ([CLS], registers). Which stacks begin with such a row, and which go on
-with what others made, is found by changing what is known to enter and looking at what the other stacks are given: a
-stack whose input does not change is a beginning of its own.
+Patches of a picture are not looked up in a table. Their vectors are the input of the first block, including positions
+and the tokens before the patches ([CLS], registers). To find the stacks that begin with such vectors, noise is added at
+the known entrances: a stack whose input does not change does not read them, and so has an entrance of its own.
 
-A two-way decoder (arXiv:2304.02643) passes two streams on: a few prompt tokens that attend to themselves, and the
-places of a picture, which attend to them and are attended to. Its calls are assigned to the streams by how many tokens
-they have. A stream enters where it is first seen as a row of that many vectors, in the outermost module on the way to
-the first attention that reads it. The picture's encoder before it, with windows perhaps, is ignored.
+A two-way decoder (arXiv:2304.02643) has two streams: a few prompt tokens, which attend to themselves, and the patches
+of a picture, which attend to the prompt and are attended to. Its calls are assigned to the streams by their numbers of
+tokens. A stream enters at the outermost module that contains the first attention reading it and that takes a row of
+that many vectors. The encoder of the picture is ignored.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from attnscope.hf.tapping.tap import tap
 
 PICTURES = ("pixel_values", "image_embeddings")
 IMAGE, PROMPT = "image", "prompt"
-Lengths = tuple[int, int]  # of queries and of keys
+Lengths = tuple[int, int]  # numbers of queries and of keys
 Rows = dict[str, Tensor]
 
 
 def two_way(model: nn.Module, batch: Mapping[str, Any], found: Anatomy) -> tuple[Entrance, ...]:
-    """Return the entrances of image and prompt; () if the model has no two-way decoder."""
+    """Return the entrances of picture and prompt, or () if the model has no two-way decoder."""
     crosses = [site for site in found.sites if site.site == "cross" and found.stack(site.stack) is None]
     argument = next((name for name in PICTURES if isinstance(batch.get(name), Tensor)), None)
     if argument is None or len({site.stack for site in crosses}) < 2:
@@ -53,8 +52,8 @@ def two_way(model: nn.Module, batch: Mapping[str, Any], found: Anatomy) -> tuple
     others = {length for lengths in crossing for length in lengths} - {prompt}
     if len(others) != 1:
         raise RefusalError(
-            f"The two streams of {found.model_class} hold equally many tokens, or are more than two, so that attention "
-            "between them cannot be told apart: give another point."
+            f"The streams of {found.model_class} have equally many tokens, or are more than two, so attention between "
+            "them cannot be assigned: give another point."
         )
     (image,) = others
     both = []
@@ -64,8 +63,8 @@ def two_way(model: nn.Module, batch: Mapping[str, Any], found: Anatomy) -> tuple
         path, slot = next(fitting, (None, None))
         if path is None:
             raise RefusalError(
-                f"The {tokens} {name} tokens of {found.model_class} enter no module as a row of vectors, so that their "
-                "part in the answer cannot be followed: choose another model."
+                f"The {tokens} {name} tokens of {found.model_class} enter no module as a row of vectors, so their "
+                "relevance cannot be computed: choose another model."
             )
         both.append(Entrance(name, argument if name == IMAGE else PROMPT, path, 0, False, slot))
     return tuple(both)
@@ -74,9 +73,9 @@ def two_way(model: nn.Module, batch: Mapping[str, Any], found: Anatomy) -> tuple
 def _watched(
     model: nn.Module, batch: Mapping[str, Any], found: Anatomy, sites: list[Site]
 ) -> tuple[list[tuple[Site, Lengths]], dict[str, list[tuple[Slot, int]]]]:
-    """Return the attention calls of one run with their lengths, and the first rows of vectors that modules were given.
+    """Return the attention calls of one run with their lengths, and the rows of vectors in the inputs of modules.
 
-    Rows are by path of the module: the slot, and how many vectors.
+    Rows are keyed by the path of the module: each is a slot and the number of vectors there.
     """
     by_name = {site.key: site for site in sites}
     seen: list[tuple[Site, Lengths]] = []
@@ -100,20 +99,20 @@ def _watched(
 
 
 def _above(path: str) -> list[str]:
-    """Return the modules that a path leads through, outermost first."""
+    """Return the paths of the modules that contain `path`, outermost first, and `path` itself."""
     words = path.split(".")
     return [".".join(words[:count]) for count in range(1, len(words) + 1)]
 
 
 def _is_row(given: Tensor) -> bool:
-    """Return whether it is `[1, token, width]`, or has a second axis of one (prompts of one picture) in between."""
+    """Return whether a tensor is `[1, token, width]` or `[1, 1, token, width]` (prompts of one picture)."""
     return given.ndim in (3, 4) and all(size == 1 for size in given.shape[:-2])
 
 
 def with_streams(
     model: nn.Module, batch: Mapping[str, Any], found: Anatomy, tables: tuple[Entrance, ...]
 ) -> tuple[Entrance, ...]:
-    """Return the entrances of pictures and sounds, then those of tokens, each with the stack that it enters."""
+    """Return the entrances of pictures and sounds, then those of tokens, each with its stack."""
     argument = next(name for name in MEDIA if isinstance(batch.get(name), Tensor))
     names = dict.fromkeys(site.stack for site in found.sites)  # in the order in which they first attend
     stacks = [stack for name in names if (stack := found.stack(name)) is not None]
@@ -123,17 +122,17 @@ def with_streams(
         changed = _changed(untouched, _rows(model, batch, stacks, (table,)))
         if not changed:
             raise RefusalError(
-                f"No stack of {found.model_class} is reached by its {table.argument}, so that their part in the answer "
-                "cannot be followed: choose another model."
+                f"No stack of {found.model_class} reads its {table.argument}, so their relevance cannot be computed: "
+                "choose another model."
             )
         reached = changed[0]
         if untouched[reached].shape[1] == batch[table.argument].shape[1]:
             placed.append(replace(table, stack=reached))
-        # Otherwise words and patches stand in one row, which enters as a whole. ViLT draws its order anew in every run.
+        # Otherwise words and patches form one row, which enters as a whole. ViLT shuffles it in every run.
         elif not torch.equal(untouched[reached], _rows(model, batch, stacks, (), seed=1)[reached]):
             raise RefusalError(
-                f"{found.model_class} puts patches into another order each time it runs, so that no place can be said "
-                "for them: choose a model that reads them in order."
+                f"{found.model_class} shuffles the patches in every run, so they have no fixed positions: choose a "
+                "model that reads them in order."
             )
     streams: list[Entrance] = []
     for stack in stacks:
@@ -143,8 +142,8 @@ def with_streams(
             continue
         if untouched[stack.name].ndim != 3 or untouched[stack.name].shape[0] != 1:
             raise RefusalError(
-                f"The stack {stack.name} of {found.model_class} reads windows of a picture and not one row of patches: "
-                "relevance is carried from token to token, so choose another model."
+                f"The stack {stack.name} of {found.model_class} reads windows of a picture, and relevance needs one "
+                "row of patches: choose another model."
             )
         streams.append(_first_block(stack, stack.name, argument))
     return (*streams, *placed)
@@ -155,8 +154,8 @@ def _first_block(stack: Stack, name: str, argument: str) -> Entrance:
     return Entrance(name, argument, first.path, first.nth, stack.sequence_first, first.enters)
 
 
-def entering_rows(model: nn.Module, batch: Mapping[str, Any], places: tuple[Entrance, ...]) -> Rows:
-    """Return the vectors that enter at each place in a run of the model, `[batch, token, width]` by stack."""
+def entering_rows(model: nn.Module, batch: Mapping[str, Any], entrances: tuple[Entrance, ...]) -> Rows:
+    """Return the vectors that enter at each entrance in a run of the model, `[batch, token, width]` by stack."""
     rows: Rows = {}
 
     def keep(stack: str, vectors: Tensor) -> Tensor:
@@ -168,7 +167,7 @@ def entering_rows(model: nn.Module, batch: Mapping[str, Any], places: tuple[Entr
         without_cache(model),
         same_chance(model),
         without_gradients(),
-        entering(model, places, keep),
+        entering(model, entrances, keep),
     ):
         run(model, batch)
     return rows
@@ -177,7 +176,7 @@ def entering_rows(model: nn.Module, batch: Mapping[str, Any], places: tuple[Entr
 def _rows(
     model: nn.Module, batch: Mapping[str, Any], stacks: list[Stack], moved: tuple[Entrance, ...], seed: int = 0
 ) -> Rows:
-    """Return the input of every stack's first block, after noise was added to the vectors that enter at `moved`."""
+    """Return the input of every stack's first block in a run with noise added at the entrances `moved`."""
     rows: Rows = {}
     noisy = {entrance.stack for entrance in moved if not entrance.looks_up}
     watched = tuple(_first_block(stack, f"watched {stack.name}", "") for stack in stacks if stack.name not in noisy)
@@ -196,5 +195,5 @@ def _rows(
 
 
 def _changed(before: Rows, after: Rows) -> list[str]:
-    """Return stacks that were given something else, in the order of `before`."""
+    """Return the stacks whose input changed, in the order of `before`."""
     return [name for name in before if name in after and not torch.equal(before[name], after[name])]

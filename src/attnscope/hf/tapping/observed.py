@@ -1,9 +1,9 @@
-"""What a real head attends to on a real text, as a pattern: its strongest k keys for every query, made to sum to 1.
+"""Turn the attention of a head on a text into a pattern: the k largest weights of every query, scaled to sum to 1.
 
-    pattern = observed_pattern(load("pocket"), "The dog chased its own tail.", layer=2, head=1, k=4)
+    pattern = observed_pattern(load("pocket"), "The dog chased its own tail.", block=2, head=1, k=4)
 
-The attention is taken through the tap, from the model as it runs. The pattern is causal if the head is, so that a head
-compiled from it may leave the future to the mask.
+The attention is observed with the tap. The pattern is causal if the head is, so that a head compiled from it can rely
+on the causal mask.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ def observed_pattern(
     model: Loaded | nn.Module,
     text: str | Mapping[str, Any],
     *,
-    layer: int,
+    block: int,
     head: int,
     k: int,
     tokenizer: Tokenizer | None = None,
     stack: str | None = None,
 ) -> Pattern:
-    """Return the top `k` of head `head` in block `layer` on `text`, or on a ready batch of one sequence."""
+    """Return the `k` largest weights per query of one head on `text`, or on a ready batch of one sequence."""
     loaded = load(model, tokenizer=tokenizer, cast=False)
     refuse_broken_weights(loaded)
     batch = _batch(loaded, text) if isinstance(text, str) else dict(text)
     if k < 1:
-        raise RefusalError(f"A pattern with {k} keys for each query is empty: ask for k of 1 or more.")
+        raise RefusalError(f"A pattern with {k} keys for each query is empty: pass a k of 1 or more.")
     with looking_at(loaded.model), without_gradients(), evaluating(loaded.model):
         found = anatomy(loaded.model, batch)
-        site = found.self_attention_at(layer, head, stack)
+        site = found.self_attention_at(block, head, stack)
         caught: list[AttentionFrame] = []
 
         def receive(frame: Frame) -> None:
@@ -61,8 +61,8 @@ def observed_pattern(
         frame = caught[0]
         if frame.query_mask.shape[0] != 1:
             raise RefusalError(
-                f"The batch holds {frame.query_mask.shape[0]} sequences, and a pattern is that of one: give a batch of "
-                "a single sequence."
+                f"The batch holds {frame.query_mask.shape[0]} sequences, and a pattern needs one: give a batch of a "
+                "single sequence."
             )
         real = frame.query_mask[0].nonzero().flatten()
         if len(real) < 2:
@@ -71,7 +71,7 @@ def observed_pattern(
             )
         if k > len(real):
             raise RefusalError(
-                f"The text has {len(real)} tokens, so no query has {k} keys: ask for k of {len(real)} or less."
+                f"The text has {len(real)} tokens, so no query has {k} keys: pass a k of {len(real)} or less."
             )
         attention = dense_pattern(_one_head(frame.scores, head))[0, 0][real][:, real]
         shares, keys = attention.topk(k, dim=-1)
@@ -85,7 +85,7 @@ def observed_pattern(
         n=len(real),
         causal=frame.scores.causal or site.causal,
         normalise=True,
-        name=f"{loaded.name}, {'' if stack is None else stack + ' '}layer {layer}, head {head}, top {k}",
+        name=f"{loaded.name}, {'' if stack is None else stack + ' '}block {block}, head {head}, top {k}",
     )
 
 
@@ -101,7 +101,7 @@ def _batch(loaded: Loaded, text: str) -> dict[str, Tensor]:
             f"The text has {len(ids)} tokens and {loaded.name} reads {loaded.positions} at most: shorten the text."
         )
     if not ids:
-        raise RefusalError("The text is empty: give at least two tokens of it.")
+        raise RefusalError("The text is empty: give at least two tokens.")
     window = Windows("text", "", (Window(ids),), len(ids))
     only = next(iter(batches(window, decoder_start=loaded.decoder_start, accepts=loaded.accepts)))
     device = next(loaded.model.parameters()).device

@@ -1,8 +1,8 @@
-"""Which tokens of every stack are real, which stand for media, and which numbers they have, during one forward pass.
+"""Find which tokens of a stack are real (not padding), which stand for media, and their ids, during a forward pass.
 
-Three sources know about padding: the caller (`token_masks`); an argument of the model that has one entry a token; and,
-if a model turns padding of samples or frames into padding of tokens on its own (speech models), the mask it gives to
-attention: keys that no query may see are padding. If something is padded and no source says what, the model is refused.
+Padding is known from the caller (`token_masks`), from an argument of the model with one entry per token, or, if a model
+converts padding of samples or frames itself (speech models), from the mask that it passes to attention: keys that no
+query may see are padding. If there is padding and none of these shows it, the model is refused.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from attnscope.matrix.scores import Scores
 
 Mask = Bool[Tensor, "batch token"]
 TokenMasks = Mapping[str, Mask]
-_ELSEWHERE = ("encoder", "decoder", "memory", "cross")  # how arguments for another stack's tokens begin
+_ELSEWHERE = ("encoder", "decoder", "memory", "cross")  # prefixes of arguments for other stacks
 
 
 class Padding:
-    """Masks of tokens by stack, each found once a forward pass."""
+    """For each stack, a mask of the tokens that are not padding, found once in every forward pass."""
 
     def __init__(self, found: Anatomy, given: TokenMasks | None) -> None:
         self._found = found
@@ -42,12 +42,12 @@ class Padding:
         self._known: dict[str, Mask] = {}
 
     def mask(self, stack: str, batch: int, tokens: int, device: torch.device) -> Mask | None:
-        """Return the real tokens of a stack, by default all; None if only attention can show them."""
+        """Return a mask of the real tokens of a stack (by default all), or None if only attention can show it."""
         mask = self._known.get(stack)
         if mask is None or mask.shape != (batch, tokens):
             mask = self._from_arguments(stack, batch, tokens)
             if mask is None or mask.shape != (batch, tokens):
-                # A model may pad a stack to whole windows itself: it is then longer than the arguments about it.
+                # A model may pad a stack to whole windows, so that it is longer than its arguments.
                 longer = any(own.shape[1] < tokens for _, own in self._concerning(stack))
                 if stack not in self._given and (longer or self._padded_elsewhere(stack, tokens)):
                     return None
@@ -56,7 +56,7 @@ class Padding:
         return mask
 
     def learn(self, stack: str, batch: int, scores: Scores) -> Mask:
-        """Return the real tokens of a stack, from a call that has them as keys."""
+        """Return a mask of the real tokens of a stack, from an attention call that uses these tokens as keys."""
         seen = visible(scores).flatten(1, 2).any(dim=1).expand(batch, -1)
         if bool(seen.all()) and self._padded_elsewhere(stack, seen.shape[1]):
             raise self.refusal(stack)
@@ -66,8 +66,8 @@ class Padding:
     def refusal(self, stack: str) -> RefusalError:
         names = ", ".join(name for name, _ in self._concerning(stack))
         return RefusalError(
-            f"{self._found.model_class} is told of padding ({names}), but not for the tokens of its stack '{stack}', "
-            "and its attention does not show it: give batches without padding (sequences of one length each)."
+            f"The batch for {self._found.model_class} has padding ({names}), but it is unknown which tokens of the "
+            f"stack '{stack}' it concerns: give batches without padding (sequences of equal length)."
         )
 
     def _from_arguments(self, stack: str, batch: int, tokens: int) -> Bool[Tensor, "batch2 token2"] | None:
@@ -77,7 +77,7 @@ class Padding:
         described = self._found.stack(stack)
         names = [f"{stack}_key_padding_mask"] if described is None or described.mask is None else [described.mask]
         if len(self._found.stacks) <= 1 and stack != "memory":
-            names += self._arguments  # one stack: any mask of its size is its own, though the probe had none
+            names += self._arguments  # if there is only one stack, any mask of its size belongs to it
         for name in names:
             mask = self._arguments.get(name)
             if mask is not None and marks_padding(name, mask) and mask.shape == (batch, tokens):
@@ -85,16 +85,16 @@ class Padding:
         return None
 
     def _padded_elsewhere(self, stack: str, tokens: int) -> bool:
-        """Return whether an argument, in its own units, marks padding of at least one token of this stack."""
+        """Return whether an argument marks padding that is at least one token of this stack long."""
         return any(
             int((~_real_tokens(name, mask)).sum(dim=1).max()) * tokens >= mask.shape[1]
             for name, mask in self._concerning(stack)
         )
 
     def _concerning(self, stack: str) -> Iterator[tuple[str, Tensor]]:
-        """Yield the arguments about a stack's padding: its own by the probe or by name, else the first stack's.
+        """Yield the arguments that mark the padding of a stack, found by the probe or by name.
 
-        The first stack that runs reads the model's inputs, so an argument that no stack claims is about them.
+        An argument that belongs to no stack marks padding of the first one, which reads the model's inputs.
         """
         described = self._found.stack(stack)
         claimed = {s.mask for s in self._found.stacks}
@@ -109,16 +109,15 @@ class Padding:
 def _real_tokens(name: str, mask: Tensor) -> Mask:
     if "padding" not in name:
         return mask > 0
-    # torch's own layers mark padding: with True, or with a number that is added to the logits.
+    # torch's own modules mark padding with True, or with a number that is added to the logits.
     return mask == 0 if mask.is_floating_point() else ~mask.bool()
 
 
 class Media:
-    """Masks of tokens that stand for pictures, video or sound, found once a forward pass.
+    """Masks of tokens that stand for pictures, video or sound, found once in every forward pass.
 
-    Models that read both put placeholders among the words, which their configuration names, and lay the features of the
-    picture over them. The stack that reads words is the one beside the table of their embeddings: the tokens of a
-    vision tower are all of one kind.
+    The text of such models contains placeholder tokens, named in the configuration, whose embeddings are replaced by
+    features of the picture. Only the stack that reads words, next to the word embedding, has such masks.
     """
 
     def __init__(self, model: nn.Module, found: Anatomy) -> None:
@@ -133,7 +132,7 @@ class Media:
             self._mask = torch.isin(ids, ids.new_tensor(self._tokens))
 
     def of(self, stack: str, real: Mask) -> Mask | None:
-        """Return the tokens of a stack that are no words; None if it reads none, or a sequence has one kind only."""
+        """Return the tokens of a stack that are not words; None unless every sequence has words and media."""
         mask = self._mask
         if mask is None or stack not in self._stacks or mask.shape != real.shape:
             return None
@@ -155,11 +154,11 @@ def reading_words(model: Any, found: Anatomy) -> frozenset[str]:
 
 
 class Tokens:
-    """Numbers of the tokens that a stack reads, as a forward pass was given them.
+    """Ids of the tokens that a stack reads, from the arguments of a forward pass.
 
-    An encoder reads `input_ids`, a stack with cross-attention `decoder_input_ids`; if the model makes those itself they
-    are unknown. Of several other stacks the one beside the table of words reads. If a model puts tokens of its own
-    before them, lengths differ, and the numbers are unknown.
+    A stack with cross-attention reads `decoder_input_ids`, and an encoder reads `input_ids`. Without cross-attention,
+    the stack next to the word embedding reads `input_ids`. The ids are unknown if the model makes decoder_input_ids
+    itself, or adds tokens of its own, so that lengths differ.
     """
 
     def __init__(self, model: nn.Module, found: Anatomy) -> None:
@@ -190,7 +189,7 @@ Receive = Callable[[Site, Float[Tensor, "batch token width"]], None]
 
 @contextmanager
 def attention_inputs(model: nn.Module, found: Anatomy, receive: Receive) -> Iterator[None]:
-    """Call `receive(site, tokens)` with the tokens that projections read, before every self-attention of a stack."""
+    """Call `receive(site, tokens)` with the input of every self-attention of a stack, before it runs."""
     stacks = {stack.name: stack for stack in found.stacks}
 
     def enter(site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -210,9 +209,9 @@ def attention_inputs(model: nn.Module, found: Anatomy, receive: Receive) -> Iter
 def first_writes(
     model: nn.Module, stack: Stack, receive: Callable[[int, Float[Tensor, "batch token width"]], None]
 ) -> Iterator[None]:
-    """Call `receive(block, write)` with the scaled attention write of every block.
+    """Call `receive(block, write)` with the attention write of every block.
 
-    That is its first write, or in a parallel block the one that attention made.
+    This is the first write of the block, or the write of attention in a parallel block.
     """
     blocks: dict[Location, int] = {
         location: block.layer

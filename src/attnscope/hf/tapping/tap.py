@@ -1,11 +1,11 @@
-"""See inside a running model: frames are handed out while blocks finish, and the model's output does not change.
+"""Get frames from a model while it runs, without changing its output.
 
     found = anatomy(model)
     with torch.no_grad(), tap(model, found, receive):
         model(**batch)                      # receive(frame) is called with StreamFrame and AttentionFrame
 
-Frames hold the model's own tensors, and nothing keeps them: what `receive` does not keep is freed with the block. The
-output stays equal bit for bit. Leaving the context, also by an exception, restores everything.
+Frames hold the model's own tensors. Tensors that `receive` does not keep are freed when the block ends. The output is
+equal bit for bit to the output without the tap. Leaving the context, even by an exception, restores the model.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _SAME_PATH = "give batches that all take the same path through the model"
 def tap(model: nn.Module, found: Anatomy, receive: Receive, token_masks: TokenMasks | None = None) -> Iterator[None]:
     """Call `receive` with every frame of every forward pass of `model` inside the context.
 
-    `token_masks` says by stack which tokens are real; the default is the masks in the model's own arguments, or the
-    mask it makes of them for attention. Every forward pass gives a frame for every site of `found`, or is refused.
-    Modules that run outside one (blocks run again for gradient checkpointing) are ignored. Taps may overlap.
+    `token_masks` says for each stack which tokens are real; the default comes from the model's arguments, or from the
+    mask that it passes to attention. A forward pass without a frame for every site of `found` is refused. Modules that
+    run outside a forward pass of the model (for gradient checkpointing) are ignored. Taps may overlap.
     """
     running = _Tap(model, found, receive, token_masks)
     with Restoring() as changes:
@@ -55,7 +55,7 @@ def tap(model: nn.Module, found: Anatomy, receive: Receive, token_masks: TokenMa
             running.watch_streams(changes, model, stack)
         changes.after(model, running.finish)
         changes.after(model, running.end, always=True)
-        if "pieces" in found.routes:  # before their owners are watched, which must hear of the joined calls
+        if "pieces" in found.routes:  # before the owners are watched, which must get the joined calls
             changes.enter_context(pieces_joined(model))
         for path in dict.fromkeys(s.path for s in found.sites if s.route != "interface"):
             changes.enter_context(watched_owner(model.get_submodule(path), running.listener(path)))
@@ -76,14 +76,14 @@ class _Tap:
         self.parameters = ParametersInEffect(model)
         self.signature = inspect.signature(model.forward)
         self.masks = MaskReader()
-        self.running = False  # inside a forward pass of the whole model
+        self.running = False  # True inside a forward pass of the whole model
         self.forget()
 
     def forget(self, given: dict[str, Any] | None = None) -> None:
-        """Drop the stored values of a forward pass. `given` are the arguments of the next."""
+        """Drop the stored values of a forward pass. `given` are the arguments of the next one."""
         self.attended: Counter[str] = Counter()
         self.before: dict[str, Tensor] = {}
-        self.waiting: dict[str, list[StreamFrame]] = {}  # by stack, until attention shows what is padding
+        self.waiting: dict[str, list[StreamFrame]] = {}  # by stack: frames that wait until attention shows the padding
         for reader in (self.padding, self.media, self.tokens):
             reader.begin(given or {})
         self.masks.forget()
@@ -93,13 +93,13 @@ class _Tap:
         self.running = True
 
     def finish(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Refuse a forward pass that did not attend wherever the probe did."""
+        """Refuse a forward pass that lacks an attention call of the probe."""
         fewer = {path for path in self.repeating if self.attended[path]}
         missing = [s for s in self.found.sites if s.nth >= self.attended[s.path] and s.path not in fewer]
         if missing:
             places = ", ".join(f"{s.stack} block {s.layer} {s.site}" for s in missing[:3])
             raise RefusalError(
-                f"{self.model_class} did not attend where it did on the batch it was probed with ({places}): "
+                f"{self.model_class} skipped attention calls that it made on the batch it was probed with ({places}): "
                 f"{_SAME_PATH}."
             )
 
@@ -108,7 +108,7 @@ class _Tap:
         self.running = False
 
     def watch_streams(self, changes: Restoring, model: nn.Module, stack: Stack) -> None:
-        """Hook the streams that enter blocks, that leave the last block, and that lie between attention and MLP."""
+        """Hook the inputs of blocks, the output of the last block, and the stream between attention and MLP."""
         last = stack.blocks[-1]
         middles: dict[str, dict[tuple[str, int], Block]] = {"input": {}, "output": {}}
         for block in stack.blocks:
@@ -164,7 +164,7 @@ class _Tap:
             self._hand_out(frame)
 
     def _hand_out(self, frame: Frame) -> None:
-        with unwatched():  # what measures compute is not the model's
+        with unwatched():  # do not observe the arithmetic of measures
             self.receive(frame)
 
     def registry_watcher(self) -> RegistryWatcher:
@@ -181,8 +181,8 @@ class _Tap:
 
     def _lost(self, path: str) -> None:
         raise RefusalError(
-            f"{self.model_class} mixes values in {path or 'its forward'} in a way that it did not on the batch it was "
-            f"probed with and that is not understood: {_SAME_PATH}."
+            f"{self.model_class} mixes values in {path or 'its forward'} in an unsupported way, unlike on the batch it "
+            f"was probed with: {_SAME_PATH}."
         )
 
     def _torch_call(self, path: str, call: Seen) -> None:
@@ -196,11 +196,11 @@ class _Tap:
     def _site(self, path: str) -> Site:
         site = self.sites.get((path, self.attended[path]))
         if site is None and path in self.repeating:
-            site = self.sites[path, 0]  # for example, one more picture of a batch
+            site = self.sites[path, 0]  # the call is repeated, for example for another picture of the batch
         if site is None:
             raise RefusalError(
-                f"{self.model_class} attended in {path or 'its forward'} where it did not on the batch it was probed "
-                f"with: {_SAME_PATH}."
+                f"{self.model_class} made an attention call in {path or 'its forward'} that it did not make on the "
+                f"batch it was probed with: {_SAME_PATH}."
             )
         return site
 
@@ -211,10 +211,9 @@ class _Tap:
         keys, device, own = observed.value.shape[2], observed.mixed.device, site.site == "self"
         if own and queries != keys:
             raise RefusalError(
-                f"{self.model_class} attends from {queries} tokens to {keys} in {path or 'its forward'}, where it was "
-                "square on the batch it was probed with (a cache of earlier tokens, or more memory than a shorter "
-                "text needs): run it without a cache (use_cache=False), on sequences as long as those of the first "
-                "batch."
+                f"{self.model_class} attends from {queries} tokens to {keys} in {path or 'its forward'}, unlike on the "
+                "batch it was probed with, where attention was square (there may be a cache or memory of earlier "
+                "tokens): run it without a cache (use_cache=False), on sequences as long as those of the first batch."
             )
         key_mask = self.padding.mask(site.keys_from, batch, keys, device)
         if key_mask is None:
@@ -251,9 +250,9 @@ class _Tap:
 
 
 def repeating_paths(found: Anatomy) -> frozenset[str]:
-    """Return modules that attend several times at one place: for every picture of a batch, or chunk of a sequence.
+    """Return modules that repeat the same attention: for every picture of a batch, or chunk of a sequence.
 
-    How often depends on the batch, so it may be another number than the probe saw.
+    The number of repetitions depends on the batch, so it may differ from the number in the probe.
     """
     places: dict[str, list[tuple[str, str, int]]] = {}
     for site in found.sites:

@@ -1,17 +1,17 @@
-"""Does what the tap hands out agree with what the model did? Asked of every model, answered with numbers.
+"""Check that the frames of the tap agree with the model: verify(model, batch) -> Verification.
 
-verify(model, batch) -> Verification, of which every check is over all blocks and real tokens:
+Every check covers all blocks and all real tokens (those that are not padding):
 
-    mixed              A V recomputed in float64 from queries, keys and rules (the masks the model gave, in the form
-                       frames have them), against the mixed values the module really passed on
+    mixed              A V (the pattern times the values), recomputed in float64 from the queries, keys and masks of
+                       the frames, equals the mixed values of the model
     row sums           rows of the pattern sum to one, or to less with a learned sink
-    future             where the probe found causal attention, the pattern of this batch has nothing above the diagonal;
-                       a frame that says causal where the probe did not counts as one. For rebuilt patterns this
-                       compares two readings of the model's masks; that the model itself obeys them is shown by `mixed`
+    future             if the probe found causal attention, the pattern of this batch is zero above the diagonal; a
+                       frame that is causal although the probe was not counts as a difference of one. For rebuilt
+                       patterns this compares two readings of the masks; `mixed` shows that the model obeys them
     padding            no real query attends to padding
-    unseen keys        how many keys count as real though no real query may see them: padding that went unnoticed
-    residual identity  inside every block whose writes are separable, what leaves is what entered plus the writes
-    output             equal bit for bit to the untouched forward
+    unseen keys        the number of keys that count as real, but that no real query may see: unnoticed padding
+    residual identity  in every block with separable writes, the output is the input plus the writes
+    output             the output is equal bit for bit to the output of the model without the tap
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from attnscope.hf.tapping.tap import Frame, repeating_paths, tap
 
 LOOSE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
-_FLOAT32_SOFTMAX = 1e-5  # models may do their softmax in float32 whatever they compute in
-_NOTHING = 1e-6  # what a forbidden key may get: masks are exact in every precision
+_FLOAT32_SOFTMAX = 1e-5  # models may compute their softmax in float32 whatever their dtype
+_NOTHING = 1e-6  # largest weight of a hidden key: masks are exact in every precision
 
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison over all blocks: the largest difference, and how large it may be."""
+    """One comparison over all blocks: the largest difference, and the largest allowed one."""
 
     largest: float
     allowed: float
@@ -59,13 +59,13 @@ class Check:
 
 @dataclass(frozen=True)
 class Verification:
-    """What was compared, the results, and the routes by which attention was observed."""
+    """The checks of one model, and the routes by which its attention was observed."""
 
     model_class: str
     routes: tuple[str, ...]
     checks: dict[str, Check]
     notes: tuple[str, ...]
-    broken: tuple[str, ...] = ()  # where the model itself makes NaN or infinity: nothing is compared from there on
+    broken: tuple[str, ...] = ()  # where the model itself first makes NaN or infinity: nothing is compared after that
 
     @property
     def passed(self) -> bool:
@@ -73,7 +73,7 @@ class Verification:
 
     @property
     def largest(self) -> float:
-        """The largest difference between recomputed and real mixed values, relative to their largest."""
+        """The largest difference between recomputed and actual mixed values, relative to the largest value."""
         return self.checks["mixed"].largest
 
     @property
@@ -99,8 +99,8 @@ class _Comparison:
         self.causal = {site.key for site in found.sites if site.causal}
         self.seen: Counter[tuple[str, str, int]] = Counter()
         self.loosest = 0.0
-        self.broken: set[tuple[str, int]] = set()  # stack and block where the model itself made NaN or infinity
-        self.tokens: Tensor | None = None  # which tokens of the last stream are real
+        self.broken: set[tuple[str, int]] = set()  # stacks and blocks where the model itself makes NaN or infinity
+        self.tokens: Tensor | None = None  # mask of the real tokens of the last stream
 
     def note(self, name: str, difference: Tensor) -> None:
         value = float(difference.max()) if difference.numel() else 0.0
@@ -126,11 +126,11 @@ class _Comparison:
         mixed = (frame.mixed if frame.attended is None else frame.attended)[index].double()  # [query, head, channel]
         difference = ((pattern @ value).transpose(0, 1) - mixed)[queries]
         size = mixed[queries].abs().max()
-        if frame.holds is not None:  # signed weights cancel, and what is left has the rounding of what was mixed
+        if frame.holds is not None:  # signed weights may cancel, so compare with the size of the values
             size = torch.maximum(size, value[:, keys].abs().max())
         self.note("mixed", difference.abs() / size.clamp_min(1e-30))
         mass = pattern.sum(-1)[:, queries]
-        if frame.sums_to_one:  # a learned sink takes what a row has left: such rows stay below one
+        if frame.sums_to_one:  # with a learned sink, rows sum to less than one
             self.note("row sums", (mass - 1).clamp_min(0) if scores.sinks is not None else (mass - 1).abs())
         if (frame.stack, frame.site, frame.layer) in self.causal:
             self.note("future", pattern.triu(1)[:, queries].abs())
@@ -151,7 +151,7 @@ class _Comparison:
 def verify(
     model: nn.Module, batch: Batch, found: Anatomy | None = None, token_masks: TokenMasks | None = None
 ) -> Verification:
-    """Compare everything that the tap reports about one batch with the model's own values."""
+    """Compare the frames of the tap on one batch with the model's own values."""
     found = anatomy(model, batch) if found is None else found
     compared = _Comparison(found)
     with evaluating(model), torch.no_grad():
@@ -169,14 +169,14 @@ def verify(
     broken = compared.broken_from(found)
     if broken:
         notes = (*notes, f"the model makes NaN or infinity: not compared from {' and '.join(broken)} on")
-    # How often a module attends at one place may depend on the batch (once for every picture); elsewhere it may not.
+    # Only repeated attention (for example for every picture) may have another number of calls than the probe.
     any_number = repeating_paths(found)
     expected = Counter(s.key for s in found.sites if s.path not in any_number)
     expected |= Counter({s.key: 1 for s in found.sites})
     missing = [f"{stack} block {block} {site}" for stack, site, block in expected - compared.seen]
     if missing:
         raise RefusalError(
-            f"{found.model_class} did not attend where it did on the batch it was probed with "
+            f"{found.model_class} skipped attention calls that it made on the batch it was probed with "
             f"({', '.join(missing[:3])}): give batches that all take the same path through the model."
         )
     loosest = compared.loosest
@@ -194,7 +194,7 @@ def verify(
 
 @contextmanager
 def residual_identities(model: nn.Module, found: Anatomy, note: Callable[[Tensor], None]) -> Iterator[None]:
-    """While active, `note` receives |result - (before + writes)| / max |result|, block by block."""
+    """Call `note` with |result - (before + writes)| / max |result| for every block inside this context."""
     read: dict[Location, Tensor] = {}
     blocks = [block for stack in found.stacks for block in stack.blocks if block.writes.separable]
     wanted = {_entrance(block) for block in blocks}
@@ -211,7 +211,7 @@ def residual_identities(model: nn.Module, found: Anatomy, note: Callable[[Tensor
             result = left if identity.result is None else read[identity.result].reshape(entered.shape)
             before = entered if identity.before is None else read[identity.before].reshape(entered.shape)
             written = sum(read[location].reshape(entered.shape) for location in identity.writes)
-            finite = result.isfinite()  # where the model itself makes NaN there is nothing to compare
+            finite = result.isfinite()  # the model itself may make NaN
             difference = (result - before - identity.multiplier * written)[finite].abs()
             if difference.numel():
                 note(difference / result[finite].abs().max().clamp_min(1e-30))
@@ -229,7 +229,7 @@ def _entrance(block: Block) -> Location:
 
 
 def _largest_difference(left: list[Tensor], right: list[Tensor]) -> float:
-    """Return the largest difference. It is zero only if every tensor has the same bits (NaN equals NaN)."""
+    """Return the largest difference, which is zero only if all tensors are equal bit for bit (NaN equals NaN)."""
     if [(a.shape, a.dtype) for a in left] != [(b.shape, b.dtype) for b in right]:
         return float("inf")
     different = [(a, b) for a, b in zip(left, right, strict=True) if not same_numbers(a, b)]
@@ -244,20 +244,20 @@ def _notes(
     notes = []
     if found.fast_path:
         with warnings.catch_warnings(), same_chance(model):
-            warnings.simplefilter("ignore")  # torch warns of nested tensors, which its fused path uses
+            warnings.simplefilter("ignore")  # torch warns about nested tensors, which its fused path uses
             fused = list(every_tensor(run(model, batch)))
         difference = _largest_difference([_real(a, tokens) for a in fused], [_real(b, tokens) for b in untouched])
         notes.append(
-            "torch's fused encoder path is another kernel and is switched off while tapped; "
-            f"with it the output of this batch differs by {difference:.1e}"
+            "torch's fused encoder path is switched off during measurements; with it the output of this batch differs "
+            f"by {difference:.1e}"
         )
     if any(not stack.chained for stack in found.stacks):
-        notes.append("blocks do not pass their stream on directly: the stream that leaves the last one is not shown")
+        notes.append("the stream changes between blocks: the output of the last block is not shown")
     return tuple(notes)
 
 
 def _real(output: Tensor, tokens: Tensor | None) -> Tensor:
-    """Return real tokens only: the fused path fills padding with zeros."""
+    """Return the real tokens of an output, because the fused path fills padding with zeros."""
     for candidate in () if tokens is None else (tokens, tokens.t()):
         if output.shape[:2] == candidate.shape:
             return output[candidate]

@@ -1,11 +1,10 @@
-"""How far each token's state moves in every block when the value of one token is zero: arXiv:2301.12971.
+"""Value zeroing: how much the state of each token changes in every block if the value of one token is zero.
 
-The model runs on as many copies of a sequence as there are tokens. In copy j, every attention call reads 0 as the value
-of token j. Every block is given the stream that entered it in the untouched run, so that changes in one block do not
-reach the next. One pass gives all blocks.
+The method comes from arXiv:2301.12971. The model runs on as many copies of a sequence as there are tokens. In copy j,
+the value of token j is zero in every attention call. Every block gets its input from the unchanged run, so that changes
+do not reach the next block, and one pass gives all blocks.
 
-Values are replaced where they are mixed: in calls of the fused kernel, and in products whose left side is a softmax
-over the last axis.
+Values are replaced in calls of the fused kernel, and in products whose left side is a softmax over the last axis.
 """
 
 from __future__ import annotations
@@ -72,11 +71,11 @@ class _ZeroValues(TorchFunctionMode):
 def moved_by_zeroing(
     model: nn.Module, batch: Mapping[str, Any], found: Anatomy, name: str, tokens: int
 ) -> Float[Tensor, "layer token token"]:
-    """Return `[l, i, j]`: the cosine distance of token i after block l with and without the value of token j."""
+    """Return `[l, i, j]`: the cosine distance between token i after block l with and without the value of token j."""
     stack = found.stack(name)
     if stack is None or not stack.chained:
         raise RefusalError(
-            f"{found.model_class} has no blocks that pass one stream on, and value zeroing compares streams: leave "
+            f"{found.model_class} has no blocks with one residual stream, which value zeroing compares: leave "
             "value_zeroing out."
         )
     with evaluating(model), without_cache(model), without_gradients(), without_fast_path(found.fast_path):
@@ -88,8 +87,8 @@ def moved_by_zeroing(
                 changed = _streams(model, repeated(batch, len(places)), stack, entered)[1]
             if zero.zeroed < sum(block.attends for block in stack.blocks):
                 raise RefusalError(
-                    f"{found.model_class} mixes values in a way that value zeroing does not see: leave value_zeroing "
-                    "out, or load the model with attn_implementation='sdpa'."
+                    f"Value zeroing cannot change how {found.model_class} mixes values: leave value_zeroing out, or "
+                    "load the model with attn_implementation='sdpa'."
                 )
             for layer, (own, other) in enumerate(zip(left, changed, strict=True)):
                 moved[layer, :, places] = _apart(own, other).T.to(moved.dtype)
@@ -97,25 +96,26 @@ def moved_by_zeroing(
 
 
 def _apart(untouched: Float[Tensor, "#copy token width"], changed: Float[Tensor, "copy token width"]) -> Tensor:
-    """Return 1 - cos as half the square of a difference of unit vectors: exactly 0 for a state that does not move."""
+    """Return the cosine distance as half the squared difference of unit vectors: exactly 0 for a state that does not
+    change."""
     return (F.normalize(untouched.double(), dim=-1) - F.normalize(changed.double(), dim=-1)).square().sum(-1) / 2
 
 
 def _streams(
     model: nn.Module, batch: Mapping[str, Any], stack: Stack, instead: list[Tensor] | None = None
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Run the model. Return the input and output of every block, batch first. `instead` replaces inputs of blocks."""
+    """Run the model. Return the inputs and outputs of all blocks, batch first. `instead` replaces the inputs."""
     entered: dict[int, Tensor] = {}
     left: dict[int, Tensor] = {}
     layers = [block.layer for block in stack.blocks]
-    given = {} if instead is None else dict(zip(layers, instead, strict=True))
+    inputs = {} if instead is None else dict(zip(layers, instead, strict=True))
 
     def enter(block: Block, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         stream = stack.turned(arguments(args, kwargs)[block.enters])
         entered[block.layer] = stream.clone()
         if instead is None:
             return None
-        return with_argument(args, kwargs, block.enters, stack.turned(given[block.layer].expand(stream.shape).clone()))
+        return with_argument(args, kwargs, block.enters, stack.turned(inputs[block.layer].expand(stream.shape).clone()))
 
     def leave(block: Block, output: Any) -> None:
         left[block.layer] = stack.turned(at(output, block.leaves)).clone()

@@ -1,1 +1,1 @@
-"""Re-running what papers claim: one file per paper, its parameters on top and its claims at the bottom."""
+"""Experiments that test the claims of papers: one file per paper, with its parameters, its claims and its code."""

@@ -1,10 +1,11 @@
-"""Generic attention-model explainability: relevance through attention, on a toy whose answer is known (2103.15679).
+"""Generic attention-model explainability: relevance through attention, on a toy with a known answer (2103.15679).
 
-Relevance of one answer: Abar = mean over heads of (dA * A)^+, R = I, then R <- R + Abar R for every block. The row of
-the answering token says which tokens decided. In the toy (`papers/trials/deciding_token.py`) one token decides the
-class, so the right explanation is known. Measured: the rules themselves (R >= 0; R = I where no gradient is positive;
-R = I + Abar with one block), from maps and by products that need no map; whether the deciding token ranks first; and
-the answer while tokens are removed: most relevant first (positive), least relevant first (negative), or at random.
+The relevance R of one answer starts as R = I and is updated in every block by R <- R + Abar R, where Abar is the mean
+over heads of (dA * A)^+, A is the attention map and dA its gradient. The row of the answering token says which tokens
+decided. In the toy (`papers/trials/deciding_token.py`) one token decides the class, so the right explanation is known.
+We test the rules themselves (R >= 0; R = I where no gradient is positive; R = I + Abar with one block), computed from
+maps and by products that need no map; whether the deciding token ranks first; and how the answer changes while tokens
+are removed, most relevant first (positive), least relevant first (negative) or at random.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ FULL = replace(Params(), classes=5, words=60, tokens=32, layers=4, steps=1500, t
 
 
 def without_support(seed: int) -> float:
-    """Return the largest entry of R - I where no gradient is positive: values >= 0, gradients behind them <= 0."""
+    """Return the largest entry of R - I where no gradient is positive: values are >= 0 and output gradients <= 0."""
     rng = torch.Generator().manual_seed(seed)
     query, key, value, gradient = (torch.randn(1, 2, 6, 4, generator=rng, dtype=torch.float64) for _ in range(4))
     call = AttentionCall(STACK, STACK, 0, Scores(query, key, 0.5), value.abs(), -gradient.abs().transpose(1, 2))
@@ -52,7 +53,7 @@ def without_support(seed: int) -> float:
 
 
 def rules(params: Params, seed: int, session: Session) -> dict[str, float]:
-    """Compare relevance without maps with R from maps, in models of one block and of all blocks."""
+    """Compare relevance computed without maps with R computed from maps, for one block and for all blocks."""
     numbers = {"relevance_where_gradients_are_against": without_support(seed)}
     for layers, name in ((1, "one_layer"), (params.layers, "all_layers")):
         model, recording = trained(params.toy, layers, max(params.steps // 10, 1), seed, session)
@@ -62,26 +63,26 @@ def rules(params: Params, seed: int, session: Session) -> dict[str, float]:
             traced = trace(model, recording, row, label)
             dense = traced.dense() if layers > 1 else torch.eye(len(row), dtype=torch.float64) + traced.abar()[0]
             own = torch.zeros(len(row), dtype=torch.float64)
-            own[0] = 1  # the row's own token, which `relevance` leaves out
+            own[0] = 1  # the entry of R = I, which `relevance` leaves out
             apart.append(float((traced.row() + own - dense[0]).abs().max() / dense[0].abs().max()))
-            least.append(min(float(dense.min()), float(traced.row().min())))  # from maps and without them
+            least.append(min(float(dense.min()), float(traced.row().min())))  # computed from maps, and without them
         numbers |= {f"difference_from_maps_{name}": max(apart), f"least_relevance_{name}": min(least)}
     return numbers
 
 
 def faithful(params: Params, seed: int, session: Session) -> dict[str, Any]:
-    """Train the toy, explain its texts, and measure the answers while tokens are removed."""
+    """Train the toy model, explain its answers, and measure how they change while tokens are removed."""
     model, recording = trained(params.toy, params.layers, params.steps, seed, session)
     ids, places, classes = params.toy.texts(params.texts, 10_000 + seed)
     first = dict.fromkeys(METHODS, 0)
     perturbations: dict[str, list[Any]] = {name: [] for name in (*METHODS, "random")}
-    for number, (row, place, label) in enumerate(zip(ids, places.tolist(), classes.tolist(), strict=True)):
+    for number, (row, deciding, label) in enumerate(zip(ids, places.tolist(), classes.tolist(), strict=True)):
         session.advance("texts", number, params.texts)
         traced = trace(model, recording, row, label)
         for name, some in perturbations.items():
             scores = traced.row(name) if name in METHODS else None
             if scores is not None:
-                first[name] += int(scores[1:].argmax()) + 1 == place
+                first[name] += int(scores[1:].argmax()) + 1 == deciding
             some.append(perturb(model, row, label, scores, number))
     area = {
         name: [sum(getattr(p, side) for p in some) / len(some) for side in ("positive", "negative")]
@@ -118,7 +119,7 @@ def figure(trainings: Rows) -> Figure:
             removed = 100 * step / (len(steps) - 1)
             panel = f"{side.removesuffix(' first')} important first"
             points.append(Point.over(values, removed, method, panel, dashed=method == "random"))
-    caption = "Share of the answer's probability that is left, mean over texts; median and range over seeds."
+    caption = "Remaining share of the answer's probability, mean over texts; median and range over seeds."
     title, x = "The answer while tokens are removed", "% of tokens removed"
     return Figure("perturbation", title, caption, x, "share left", tuple(points))
 

@@ -1,12 +1,12 @@
 """Unraveling attention via convex duality (arXiv:2205.08078): a certified lower bound on the training loss of heads.
 
-linear     heads sum_j X W1_j X^T X W2_j with weight decay: the convex twin is solved by our own proximal method and by
-           CVXPY, turned back into heads, and compared with gradient descent on 1, 2, ... heads
-gated      the same with fixed gates, as a ReLU would open them: one nuclear norm per gate
-digits     handwritten digits, each row of pixels a token: a size at which CVXPY is slow and the certificate still works
+linear     heads sum_j X W1_j X^T X W2_j with weight decay: we solve the convex twin by our own proximal method and by
+           CVXPY, turn the solution back into heads, and compare it with gradient descent on 1, 2, ... heads
+gated      the same with fixed 0/1 gates, like those of a ReLU: one nuclear norm per gate
+digits     handwritten digits with rows of pixels as tokens: here CVXPY is slow, and the certificate still works
 
-The first two use random data, with sizes and penalty of an earlier measurement (12 sequences, 4 tokens, width 3,
-2 answers, beta 2). The theorem is about heads without softmax.
+The first two use random data; their sizes and penalty are those of an earlier measurement (12 sequences, 4 tokens,
+width 3, 2 outputs, beta 2). The theorem is about heads without softmax.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Attention is not all you need: pure attention loses rank doubly exponentially with depth (arXiv:2103.03404).
 
-All five experiments of the paper: A, the residual against depth with and without skips and MLPs; B, attention patterns
-multiplied along paths; C, the length of paths in named architectures; D, what paths of each length can do in trained
-models; E, two tokens that walk along a circle.
+We run all five experiments of the paper: A, the residual against depth with and without skips and MLPs; B, attention
+patterns multiplied along paths; C, the lengths of paths in named architectures; D, the accuracy of trained models that
+keep only paths of certain lengths; E, two tokens that walk along a circle.
 
 Differences from the paper. A and B use random weights (pretrained ones are not shipped) and other sequences. D trains
-with AdamW, a warm-up and a cosine, which reaches more than the authors' schedule in less time, and memorises words
-drawn from a Zipf law instead of their sentences; it adds the exact sum over all paths of a length to the authors'
-method, which runs a few paths as separate networks. E trains once on the circle alone and once on points near it, and
-its skip and MLP are those of a transformer block. In the authors' code the layer called bare still adds its input
-(their "base" is our "skip"), their skip adds up all earlier answers outside the layer, and their MLP keeps its own
-skip. So none of our verdicts on E contradicts them.
+with AdamW, a warm-up and a cosine schedule, which is more accurate in less time than the authors' schedule, and it
+memorises words drawn from a Zipf law instead of their sentences. Besides the authors' method, which runs a few paths as
+separate networks, it computes the exact sum over all paths of each length. E trains once on the circle alone and once
+on points near it, and its skip and MLP are those of a transformer block. In the authors' code the model without a skip
+still adds its input (their "base" is our "skip"), their skip sums all earlier answers outside the model, and their MLP
+keeps its own skip connection. So none of our verdicts on E contradicts them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Params:
     chain_paths: int = 100
     chain_samples: int = 8
     circle_widths: tuple[int, ...] = (32, 64, 128)
-    circle_noises: tuple[float, ...] = (0.0, 0.1)  # in radii
+    circle_noises: tuple[float, ...] = (0.0, 0.1)  # standard deviation, in radii
     circle_points: int = 1000
     circle_steps: int = 3000
     applied: int = 300
@@ -155,7 +155,7 @@ CLAIMS = claims(
     claims=CLAIMS,
 )
 def dong2021(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
-    """Every part is saved when it is done, so that an interrupted run continues with the next."""
+    """Run all parts. Each part is saved when it is done, so that an interrupted run can continue with the next."""
     sizes = params.sequences, params.tokens
     depths = [
         session.part(f"residual-{shape}-{seed}", partial(residual_curves, shape, *sizes, seed, session))

@@ -1,15 +1,16 @@
-"""Attention that does not explain away: no key is lost when weights are first shared among queries (arXiv:2009.14308).
+"""Attention that does not explain away: normalising over queries first, no key is ignored (arXiv:2009.14308).
 
-guarantee  the smallest mass that any key receives, for random scores of all sizes and for scores against one key
-mixture    the paper's picture: queries as centres of clusters, keys as points; is every cluster found?
-learning   models that differ only in attention, trained alike on sorting and convex hulls
+guarantee  the smallest mass that any key receives, for random logits of all sizes and if all queries avoid one key
+mixture    the paper's illustration, with queries as cluster centres and keys as points: is every cluster found?
+learning   models that differ only in attention, trained in the same way on sorting and convex hulls
 lost keys  how many keys trained softmax attention explains away, in the embedded language model
 
-Differences from the paper: small tasks instead of its benchmarks. A key counts as explained away below a tenth of its
-uniform share (below 1/n, our first definition, no model had any), and keys that few queries see are not counted. The
+Differences from the paper: we use small tasks instead of its benchmarks. A key counts as explained away if its
+mass is below a tenth of its uniform share (below 1/n, our first limit, no model had any); keys that few queries see are
+not counted. The
 heads of the embedded model were penalised, late in training, for attention off the first token (see its card), so the
-keys it loses say little about other models. (An earlier version without the penalty lost 0.6% of its keys: not
-reproduced.) Double normalisation sums over later queries and cannot be causal: the models are encoders.
+keys it loses say little about other models. (An earlier version without the penalty lost 0.6% of its keys; we have not
+repeated that measurement.) Double normalisation sums over later queries and cannot be causal: the models are encoders.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ SHAPE, SHORT = trained_alike.Shape(), trained_alike.Training(steps=250)
 class Params:
     tokens: int = 64
     dim: int = 16
-    sizes: tuple[float, ...] = (0.1, 1.0, 10.0, 100.0)  # of random queries
+    sizes: tuple[float, ...] = (0.1, 1.0, 10.0, 100.0)  # scales of the random queries
     trained: str | None = "pocket"  # the model whose patterns are measured: the embedded one, or a folder
     sequences: int = 2
     points: int = 60
@@ -90,7 +91,7 @@ def masses(params: Params, seed: int) -> dict[str, Any]:
 
 
 def lost_keys_and_shares(model: Nano, task: Task) -> Mapping[str, Any]:
-    """Return how many keys softmax would lose with these queries and keys, and the trained shares of the hybrid."""
+    """Return the share of keys that softmax would lose with these queries and keys, and the hybrid's trained shares."""
     shares = [tensor.detach() for name, tensor in model.named_parameters() if name.endswith("share")]
     kept = [float(value) for tensor in shares for value in tensor.clamp(0, 1)]
     return {**explaining_away.explained_away_by_queries(model, task), "shares": kept}

@@ -1,13 +1,13 @@
-"""Does the watch warn before the loss does? Small language models are driven into instability in three known ways.
+"""Does the watch warn before the loss does? Small language models are made unstable in three known ways.
 
-Every seed gives five runs under `attnscope.watch`: one for each way to fail (`papers/trials/failing_runs.py`) and two
-healthy ones, of which the post-norm one is `no warm-up` with a warm-up. A failure is announced if an alarm of severity
-warning or critical comes before the loss shows the failure: before the loss is 20% above its lowest value so far or
-NaN. A run that never learns shows it when its loss is 20% above the lowest loss that its healthy twin has reached. An
-alarm of that severity in a healthy run is a false alarm. Thresholds are the defaults of the rules (`attnscope.alarms`),
-set on runs with seeds from 100 on, as was the number of steps (the slowest of six such seeds shows a rate that is too
-high at step 333); seeds below 100 are judged. Seed 0 was seen before the number of steps was raised from 300; no
-threshold was changed after it, and the other judged seeds were not looked at.
+For every seed there are five runs under `attnscope.watch`: one for each way to fail (`papers/trials/failing_runs.py`)
+and two healthy ones, of which the post-norm one is `no warm-up` with a warm-up. The loss shows a failure when it is NaN
+or 20% above its lowest value so far or, in a run that never learns, 20% above the lowest loss that its healthy twin has
+reached. A failure is announced if an alarm of severity warning or critical comes earlier. An alarm of that severity in
+a healthy run is a false alarm. Thresholds are the defaults of the rules (`attnscope.alarms`), chosen on runs with seeds
+from 100 on, as was the number of steps (in the slowest of six such seeds, the rate that is too high shows at step 333);
+seeds below 100 are judged. Seed 0 was run before the number of steps was raised from 300; no threshold was changed
+afterwards, and the other judged seeds were not looked at.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from attnscope.core.experiment import Figure, Point, Result, Session, claims, experiment
 from attnscope.papers.trials.curves import Row, Rows, select
-from attnscope.papers.trials.failing_runs import HEALTHY, WAYS, Size, failing_run, first_alarm, shown
+from attnscope.papers.trials.failing_runs import HEALTHY, WAYS, Size, failing_run, failure_step, first_alarm
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,19 @@ class Params:
 
 
 QUICK = Params(replace(Size(), steps=400))
-TWIN = "healthy, post-norm"  # of `no warm-up`: the same model and rate with a warm-up
+TWIN = "healthy, post-norm"  # the control of `no warm-up`: the same model and rate with a warm-up
 
 
 def key_of(way: str) -> str:
-    """`rate_too_high`: the name of a way in quantities and claims."""
+    """Return the form of its name that a way to fail has in quantities and claims, such as `rate_too_high`."""
     return way.replace(",", "").replace("-", "_").replace(" ", "_")
 
 
 def judged(runs: Mapping[str, Row]) -> list[dict[str, Any]]:
-    """Return, for every run of a seed, when the loss showed the failure, the first alarm, and its lead in steps."""
+    """Return a record per run of a seed: when the loss showed the failure, the first alarm, and its lead in steps."""
     records = []
     for way, run in runs.items():
-        when = shown(run, runs[TWIN] if way == "no warm-up" else None) if way in WAYS else None
+        when = failure_step(run, runs[TWIN] if way == "no warm-up" else None) if way in WAYS else None
         alarm = first_alarm(run)
         step = None if alarm is None else alarm["step"]
         lead = when - step if when is not None and step is not None and step < when else 0
@@ -64,7 +64,7 @@ def judged(runs: Mapping[str, Row]) -> list[dict[str, Any]]:
 
 
 def losses_figure(runs: Mapping[str, Row], records: Rows) -> Figure:
-    """Draw the losses of one seed's runs; a short line down marks the first alarm."""
+    """Draw the losses of one seed's runs; a short vertical line marks the first alarm."""
     points = []
     alarms = {row["way"]: row["alarm"] for row in records}
     for way, run in runs.items():

@@ -1,13 +1,13 @@
 """FAST: attention whose weights factorise, so that cost grows with n and not with n^2 (arXiv:2402.07901).
 
-exact      the factorised form compared with pattern times values, causal and not
-kernels    no weight of order 2 is small or negative; order 1 needs bounded products
+exact      the factorised form compared with pattern times values, with and without a causal mask
+kernels    order 2 gives no small or negative weights; order 1 needs bounded products q . k
 cost       operations and time against n. Verdicts use operations, which are counted; times vary from run to run
-learning   models that differ only in attention, trained alike on sorting and convex hulls
-sharpness  how much weight a key can get that equals its query (our question)
+learning   models that differ only in attention, trained in the same way on sorting and convex hulls
+sharpness  how much weight a key gets if it equals the query (our question)
 
-Differences from the paper: small tasks instead of images and the Long Range Arena; and a query is divided by its own
-length, not by the longest of the sequence, which would see the future (see `variants/fastmax1.py`).
+Differences from the paper: we use small tasks instead of images and the Long Range Arena, and divide a query by its own
+norm, not by the largest norm in the sequence, which would depend on future tokens (see `variants/fastmax1.py`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ FULL = replace(
 
 
 def algebra(params: Params, seed: int) -> dict[str, Any]:
-    """Return what can be checked without training."""
+    """Return the numbers of one seed that need no training."""
     errors = {
         f"{kind}{', causal' * causal}": factorised_cost.largest_error(
             kind, params.exact_tokens, params.exact_dim, causal, seed
@@ -170,8 +170,8 @@ def fast2024(params: Params, seeds: tuple[int, ...], session: Session) -> Result
     models = trained_alike.train_kinds(params.shape, params.training, CORES, seeds, session)
 
     def longest_needle(row: Row, kind: str) -> float:
-        (found,) = select(row["needle"], kind=kind, tokens=params.needle_lengths[-1])
-        return float(found["weight"])
+        (longest,) = select(row["needle"], kind=kind, tokens=params.needle_lengths[-1])
+        return float(longest["weight"])
 
     powers = {
         kind: max(power_in(select(cost, kind=kind, causal=causal), "tokens", "operations") for causal in (False, True))
@@ -201,7 +201,7 @@ def figures(known: Rows, cost: Rows, models: Rows) -> tuple[Figure, ...]:
         )
 
     needles = tuple(
-        curves([row for one in known for row in one["needle"]], "tokens", "weight", "kind", factorised_cost.KINDS)
+        curves([row for part in known for row in part["needle"]], "tokens", "weight", "kind", factorised_cost.KINDS)
     )
     timed = "Forward, float32, one core, shortest of three; softmax in its fused kernel. Varies from run to run."
     counted = "Counted, not timed; softmax does not skip what a causal mask hides."

@@ -1,16 +1,17 @@
-"""A statistical theory of gated attention: gates, and finding the experts inside attention (arXiv:2602.01468).
+"""A statistical theory of gated attention: do gates help to identify the experts in attention? (arXiv:2602.01468)
 
-module     an entry of attention is a triple sum over heads and keys of linear experts; a gate of 1 changes nothing
-rates      least squares with one head too many, against the number of samples: the error of the experts, without a
-           gate, with gates where the paper puts them (behind attention, on the values), and elsewhere
+module     an output entry of attention is a sum over heads and keys of linear experts; a gate of 1 changes nothing
+rates      the error of the experts against the number of samples, fitted by least squares with one head too many:
+           without a gate, with gates where the paper puts them (after attention, on the values), and elsewhere
 
-The set-up of the rates is ours (`papers/trials/gated_experts.py`): one output, one query, one true head, two fitted
-ones, the error of every fitted expert. The paper's theorem is asymptotic and about the worst case; a curve at one truth
-can miss it in either direction, so no verdict here contradicts it. Up to 16,000 samples are drawn, which takes minutes.
-This is our third way to measure the error: the first two were mostly noise (4 and 6 of 10 claims held), and the claim
-on the mean has pooled all kinds since. A power of n varies by some tenths between seeds, so a claim uses its 95%
-interval over seeds (Student's), and is judged only where the interval is narrow enough to tell flat from n^(-1/4) and
-every fit is at least as good as the truth itself. We did not have the paper's own simulation.
+The set-up of the rates is ours (`papers/trials/gated_experts.py`): one output, one query, one true head and two fitted
+ones; we measure the error of every fitted expert. The paper's theorem is asymptotic and about the worst case; the curve
+of one true head can miss it in either direction, so no verdict here contradicts it. Up to 16,000 samples are drawn,
+which takes minutes. This is our third way to measure the error: the first two were mostly noise (4 and 6 of 10 claims
+held), and since then the claim on the mean pools all kinds. A power of n varies by some tenths between seeds, so a
+claim uses its 95% interval over seeds (Student's t), and is judged only if the interval is narrow enough to distinguish
+a flat curve from n^(-1/4) and every fit has a loss at most that of the true head. We did not have the paper's own
+simulation.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from attnscope.papers.trials.gated_experts import KINDS, algebra, fitted
 from attnscope.stats.intervals import paired_interval
 
 PAPER = "2602.01468"
-RATE = 0.25  # the paper's n^(-1/4) with one head too many; a flatter curve is slower for sure
+RATE = 0.25  # the paper's rate with one head too many is n^(-1/4); a flatter curve is slower
 WORDS = {
     "none": "no gate",
     "output": "gate behind attention",
@@ -39,7 +40,7 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Params:
-    samples: tuple[int, ...] = (100, 1600)  # a third point between them would not help the slope
+    samples: tuple[int, ...] = (100, 1600)  # a third size between them would not improve the fitted slope
     starts: int = 2
     iterations: int = 120
     noise: float = 0.1
@@ -62,20 +63,20 @@ def rates(params: Params, seed: int, session: Session) -> list[dict[str, Any]]:
 
 
 def numbers_of(rows: Rows) -> dict[str, float]:
-    """Return the powers of n of one seed."""
+    """Return, for one seed, the powers of the sample size n, and each loss divided by the loss of the true head."""
     numbers = {}
     for kind in KINDS:
         of_kind = select(rows, kind=kind)
         numbers[f"loss_over_truth_{kind}"] = max(row["loss_over_truth"] for row in of_kind)
         numbers[f"power_of_n_{kind}"] = power_in(of_kind, "samples", "expert_error")
-    # One small vector per fit varies in length by a factor of some, so all kinds are pooled.
+    # Each fit gives the norm of one small vector, which varies severalfold, so all kinds are pooled.
     numbers["power_of_n_of_mean"] = power_in(rows, "samples", "mean_error")
     numbers["largest_loss_over_truth"] = max(row["loss_over_truth"] for row in rows)
     return numbers
 
 
 def intervals(powers: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """Return the ends and the half width of the 95% interval of every power over seeds; infinite with one seed."""
+    """Return the ends and the half width of the 95% interval over seeds of every power (infinite for one seed)."""
     numbers: dict[str, list[float]] = {}
     for name, values in powers.items():
         if name.startswith("power_of_n_"):
@@ -86,7 +87,7 @@ def intervals(powers: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
 
 
 def converged(kind: str) -> str:
-    """A fit worse than the truth has not converged, and a wide interval leaves the power open."""
+    """Return the conditions for using a power: every fit is as good as the truth, and the interval is narrow."""
     return f"loss_over_truth_{kind} <= 1, power_of_n_{kind}_off <= {RATE}"
 
 

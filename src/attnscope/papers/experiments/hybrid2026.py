@@ -1,20 +1,22 @@
 """Full attention, memories and windows in one model (arXiv:2602.01763): composing, recalling, finding partners.
 
-by hand    f_L(...f_1(q)), tables in the text: one exact lookup in each block, up to 4096 tokens and 8 functions;
-           with fewer lookups; and log2(L) + 1 blocks where tokens may look ahead
+by hand    hand-built models compute f_L(...f_1(q)) from tables in the text: with one exact lookup per block, up to
+           4096 tokens and 8 functions; with fewer lookups; and with log2(L) + 1 blocks if tokens may look ahead
 memories   how many pairs a delta rule, a sum and the best linear map of width d recall
-partners   one of two lookups done by a memory or a window, keys of every width
-2-Sum      full attention in width log2 M; (B, k)-sparse attention, whose blocks show their mean key
-trained    small models of full blocks, memories and both, with equally many weights: accuracy against functions and
-           symbols
+partners   two lookups, of which a memory or a window does one, with keys of several widths
+2-Sum      full attention in width log2 M; (B, k)-sparse attention, which represents a block by its mean key
+trained    accuracy of small trained models with full blocks, memories or both and equally many weights, for several
+           numbers of functions and symbols
 
-The paper's lower bound (L - 1 full layers and any number of memories cannot compose, while H d p <= n^(2^(-4L-2)))
-starts at sizes that no machine has: for L = 2 and width 64 alone, n would have to be over 64^1024. Nothing here tests
-it. What is shown is a construction that suffices, and what a memory of a given width holds. Training is an experiment,
-not a proof: what was not learned may still be learnable. Its recipe (every hop in the loss, several heads) was found by
-trying seeds 0 and 1, and the limits of its claims were set after those tries. With 300 steps two blocks of sums stood
-at .3 and a narrow memory at chance; with 800 the sums were at 1 and the memory at .26. How long training takes and what
-a block can hold are two questions; claims of the second kind are judged only where the memory has learned something.
+The paper's lower bound says that L - 1 full blocks and any number of memories cannot compose L functions as long as
+H d p <= n^(2^(-4L-2)), with H heads of width d and p bits per number. It applies only at sizes that no machine has: for
+L = 2 and width 64 alone, n would have to exceed 64^1024. Nothing here tests it. We show a construction that suffices,
+and how much a memory of a given width holds. Training is an experiment, not a proof: a task that was not learned may
+still be learnable. The recipe (a loss on the answer after every function, several heads) was found by trying seeds 0
+and 1, and the limits of the claims on trained models were set after those tries. After 300 steps two blocks of sums had
+an accuracy of .3 and a narrow memory was at chance; after 800 the sums were at 1 and the memory at .26. How long
+training takes and how much a block can hold are two questions. Claims on the second are judged only if the memory has
+learned something.
 """
 
 from __future__ import annotations
@@ -100,7 +102,7 @@ def hand_built(params: Params, seed: int, session: Session) -> list[Row]:
 
 
 def trainings(params: Params) -> list[tuple[str, Learning, int, int, tuple[str, ...], int]]:
-    """Return what is trained: part, how, functions, symbols, kinds of blocks, steps."""
+    """Return the models to train: part, training settings, functions, symbols, kinds of blocks, steps."""
     composing = [
         ("trained", params.learning, folds, arguments, kinds, steps)
         for folds, arguments, steps in params.composing

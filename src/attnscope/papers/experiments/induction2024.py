@@ -1,16 +1,18 @@
-"""Unveiling induction heads (arXiv:2409.10559): what two blocks of attention learn from Markov chains, in which order.
+"""Unveiling induction heads (arXiv:2409.10559): what two blocks of attention learn from Markov chains, and in what
+order.
 
-together   texts of 100 symbols, each with its own rule (parents 1 and 2 places before); all weights trained at once
-in phases  the same with one kind of weight after the other: which set of heads, where heads look, how sharp
-which set  chains with other parents: the set that training keeps, compared with the most informative one; also with a
-           second parent so weak that the most informative set is not that of the parents
-in models  random tokens twice over: which heads look up the first occurrence? In the embedded model, which was planted
-           with a previous-token head and trained on repeated words (its card), and in SmolLM2 if its weights are there
+together   texts of 100 symbols, each with its own rule (parents 1 and 2 places before); all weights are trained at once
+in phases  the same, training one kind of weight after the other: which set of heads, where heads look, how sharp
+which set  chains with other parents: is the set that training keeps the most informative one? One chain has a second
+           parent so weak that the set of both parents is not the most informative
+in models  a sequence of random tokens given twice: which heads look up the first occurrence? We test the embedded
+           model, which was given a previous-token head and trained on repeated words (see its card), and SmolLM2 if its
+           weights are present
 
-Sizes, start and rate are the paper's. We did not find how far back heads see in this run and use 5 places, so that
-heads have something to learn (with 3 they begin at .9 of their final value). Validation has more texts than the paper's
-1000, whose loss has a standard error of .009. Limits that are not the paper's were set after runs of the training code
-and before a run of the experiment.
+Sizes, initial weights and learning rate are the paper's. We did not find how far back the heads see in the paper's run,
+and use 5 places, so that heads have something to learn (with 3 they start at .9 of their final value). We validate on
+more texts than the paper's 1000, whose loss has a standard error of .009. Limits that are not the paper's were set
+after running the training code and before running the experiment.
 """
 
 from __future__ import annotations
@@ -35,9 +37,9 @@ from attnscope.papers.trials.induction_training import (
 )
 
 PAPER = "2409.10559"
-PUBLISHED = {0: 0.9003, 10: 0.8444, 50: 0.7020, 100: 0.6715, 500: 0.6548}  # epoch: loss, with 9000 texts
-SMALL = {50: 0.7085, 100: 0.6717, 300: 0.6526}  # an earlier measurement by other code, with 2000 texts
-SMOLLM2 = ".weights/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"  # where tools/fetch_models.py puts it
+PUBLISHED = {0: 0.9003, 10: 0.8444, 50: 0.7020, 100: 0.6715, 500: 0.6548}  # loss by epoch, with 9000 texts
+SMALL = {50: 0.7085, 100: 0.6717, 300: 0.6526}  # measured earlier by other code, with 2000 texts
+SMOLLM2 = ".weights/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"  # where tools/fetch_models.py saves it
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,10 @@ class Params:
     window: int = 5
     epochs: int = 300
     phases: tuple[int, ...] = (60, 60, 300)
-    phase_rates: tuple[float, ...] = (1.0, 1000.0, 1.0)  # gradients of the lags are a = .01 times as large
+    phase_rates: tuple[float, ...] = (1.0, 1000.0, 1.0)  # gradients of the lags are smaller by the factor a = .01
     others: tuple[tuple[int, ...], ...] = ((1,), (2,), (1, 3), (2, 3))
     other_epochs: int = 40
-    faint: float = 0.25  # the share of the second parent in the rule, in the last of these chains
+    faint: float = 0.25  # the second parent's share of the rule, in the chain where it is weak
     rules: int = 1000
     models: tuple[str, ...] = ("pocket",)
     rows: int = 8
@@ -67,8 +69,8 @@ def losses_by_epoch(params: Params, plan: list[Stretch], seed: int, session: Ses
 def which_set(params: Params, chains: Chains, seed: int, session: Session) -> dict[str, Any]:
     """Return the most informative set, and the set that training gives the largest share."""
     parents = chains.parents
-    told = information(chains.rules(params.rules, seed), parents, degree=2)
-    best, second = sorted(told, key=lambda lags: -told[lags])[:2]
+    scores = information(chains.rules(params.rules, seed), parents, degree=2)
+    best, second = sorted(scores, key=lambda lags: -scores[lags])[:2]
     plan = (Stretch(f"parents {parents}", PHASES, params.other_epochs, 1.0),)
     network, _ = trained(chains, params.known, 100, params.window, plan, seed, session)
     kept = max(range(len(network.sets)), key=lambda number: float(network.shares[number]))
@@ -77,10 +79,10 @@ def which_set(params: Params, chains: Chains, seed: int, session: Session) -> di
         "others": chains.others,
         "best": list(best),
         "second": list(second),
-        "ahead": told[best] / told[second],
+        "ahead": scores[best] / scores[second],
         "kept": [head + 1 for head in network.sets[kept]],
         "share": float(network.shares[kept]),
-        "told": {" ".join(map(str, lags)) or "none": value for lags, value in told.items()},
+        "told": {" ".join(map(str, lags)) or "none": value for lags, value in scores.items()},
     }
 
 

@@ -1,16 +1,17 @@
 """On the expressive power of self-attention: any sparse pattern in logarithmic width, one fixed module (2106.03764).
 
-The theorem: for every right-stochastic pattern with at most k non-zeros in rows and columns there is an input X for
-which fixed W_Q and W_K give it, ratios of non-zeros within 1 + e1 and zeros below e2 of any non-zero, once the width is
-O(k^2 ln^2(gamma/e2) ln n / ln^2(1+e1)). Measured is its own construction as drawn (singular values split and projected
-at random), with no correction afterwards: the smallest width at which half of the draws meet both conditions. Patterns
-are unions of k random permutations with weights within a factor 4; e2 is the same at every n.
+The theorem: for every right-stochastic n x n pattern with at most k non-zeros per row and column, whose non-zeros
+differ by at most a factor gamma, there is an input X for which fixed W_Q and W_K approximate the pattern: ratios of
+non-zeros are right within a factor 1 + e1, and zeros are below e2 times any non-zero, once the width is of the order of
+k^2 ln^2(gamma/e2) ln n / ln^2(1+e1). We measure the paper's own construction (singular values split and projected at
+random) without any correction, and report the smallest width at which half of the draws meet both conditions. Patterns
+are unions of k random permutations with weights within a factor 4; e2 is the same for every n.
 
-Whether the width grows as ln n is judged against other laws of two constants on the same numbers
-(`papers/trials/curves.py`). Whether one module serves all patterns is judged by a module with Gaussian W_Q and W_K,
-drawn before the patterns and narrower than there are tokens: W_Q and W_K are the halves of a Gaussian matrix W = [W_Q
-W_K] of size 2d x 2d. For queries Q and keys K the input X = [Q K] W^(-1) has X W_Q = Q and X W_K = K. The module runs
-on X in float32, so a width that is too small or a nearly singular W shows as a missed pattern.
+To judge whether the width grows as ln n, this law is compared with others of two constants on the same numbers
+(`papers/trials/curves.py`). To judge whether one module serves all patterns, W_Q and W_K are drawn before the patterns,
+with a width d below the number of tokens: they are the halves of a Gaussian 2d x 2d matrix W = [W_Q W_K]. For queries Q
+and keys K the input X = [Q K] W^(-1) has X W_Q = Q and X W_K = K. The module runs on X in float32, so if the width is
+too small or W nearly singular, the pattern is missed.
 """
 
 from __future__ import annotations
@@ -43,20 +44,20 @@ PAPER = "2106.03764"
 @dataclass(frozen=True)
 class Params:
     sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
-    size_k: int = 2  # non-zeros of a row while n grows
-    largest_seeds: int = 4  # at most, for the largest n, which takes as long as all others together
+    size_k: int = 2  # non-zeros per row when n varies
+    largest_seeds: int = 4  # most seeds for the largest n, which takes as long as all other n together
     counts: tuple[int, ...] = (1, 2, 4, 8)
-    count_n: int = 128  # rows while k grows
+    count_n: int = 128  # number of tokens when k varies
     ratio_error: float = 0.1
     zero_ratio: float = 0.01
-    draws: int = 8  # of which half must succeed
-    halvings: int = 6  # of the factor 4 between a width that fails and one that succeeds: 2% are left
+    draws: int = 8  # half of the draws must succeed
+    halvings: int = 6  # bisections between a width that fails and one 4 times larger that succeeds, down to 2%
     theorem_draws: int = 20
     many: int = 20  # patterns that one module must serve
     many_n: int = 256
     many_k: int = 2
-    many_width: int = 128  # of the module that serves heads finished with exact ratios: far below the theorem's
-    narrow_width: int = 16  # of a module that must fail: otherwise the rule would pass anything
+    many_width: int = 128  # width of the module for heads with corrected ratios, far below the theorem's width
+    narrow_width: int = 16  # width of a module that must fail, as a control
 
 
 FULL = Params(
@@ -84,7 +85,7 @@ def fixed_module(width: int, rng: np.random.Generator) -> FixedModule:
 
 
 def serves(module: FixedModule, head: Head, pattern: Pattern, accuracy: Accuracy) -> bool:
-    """Return whether the module meets the accuracy on the input made from the queries and keys of this head."""
+    """Return whether the module reproduces the pattern to this accuracy, given the input made from the head."""
     stream = (torch.cat([head.queries, head.keys], dim=1).double() @ module.inverse).float()
     seen = Head(stream @ module.query, stream @ module.key, pattern.causal, "through a fixed module")
     return certify(seen, pattern, accuracy).reached
@@ -95,13 +96,16 @@ def pattern_of(n: int, k: int, seed: int, causal: bool = False) -> Pattern:
 
 
 def accuracy_for(pattern: Pattern, params: Params) -> Accuracy:
-    """Return the theorem's e2 as a leak: leak / (1 - leak) = e2 z / |S| in the row with most zeros."""
+    """Convert the theorem's e2 to a leak: leak / (1 - leak) = e2 z / s, for z zeros and s non-zeros in a row."""
     odds = params.zero_ratio * float(((pattern.visible - pattern.counts) / pattern.counts).max())
     return Accuracy(params.ratio_error, odds / (1 + odds), "float64")
 
 
 def half_width(pattern: Pattern, params: Params, seed: int, session: Session) -> int:
-    """Return the smallest width at which half of the draws succeed: by fours down from the theorem's, then halving."""
+    """Return the smallest width at which half of the draws succeed.
+
+    The theorem's width is divided by 4 until this fails; then the last factor of 4 is bisected.
+    """
     accuracy = accuracy_for(pattern, params)
     drawing = Drawing(pattern, accuracy)
 
@@ -136,7 +140,7 @@ def success_at_theorem(params: Params, seed: int, causal: bool) -> float:
 
 
 def served_at_theorem(params: Params, seed: int, causal: bool) -> float:
-    """Return the share of patterns for which one of two draws meets the theorem's conditions at its width."""
+    """Return the share of patterns for which at least one of two draws succeeds at the theorem's width."""
     met = 0
     for index, pattern in enumerate(many_patterns(params, seed, causal)):
         accuracy, rng = accuracy_for(pattern, params), np.random.default_rng([seed, index])
@@ -147,8 +151,8 @@ def served_at_theorem(params: Params, seed: int, causal: bool) -> float:
 def served_by_module(params: Params, width: int, seed: int, session: Session) -> float:
     """Return the share of patterns that one module serves.
 
-    The theorem's width is in the millions. Here heads are finished with exact ratios, which takes far less, and must
-    meet 10% and 1% in float32.
+    The theorem's width is in the millions. Here the ratios of each head are made exact afterwards, which takes far less
+    width; the head must then meet the default accuracy (ratios 10%, leak 1%) in float32.
     """
     accuracy, module = Accuracy(), fixed_module(width, np.random.default_rng([seed, width]))
     met = 0

@@ -1,13 +1,14 @@
 """Self-attention localises when the spectrum of W_Q W_K^T concentrates (arXiv:2402.02098).
 
-table      random weights with a given eta = tr(W) / (sqrt(d) ||W||_F): own-token attention and entropy of one block
-collapse   the same with weights four times smaller and larger, and what eight blocks leave of the differences between
-           tokens: uniform attention makes tokens alike; attention to one random key has no entropy left
-LocAteR    a penalty that shrinks ||W||_F and holds the trace, on a small language model (the embedded book)
-pocket     eta of every head of the embedded model, compared with the attention of its tokens to themselves
+table      own-token attention and entropy of one block with random weights W = W_Q W_K^T of size d x d and a given
+           eta = tr(W) / (sqrt(d) ||W||_F)
+collapse   the same with weights four times smaller and larger, and how different tokens still are after eight blocks:
+           uniform attention makes tokens alike; attention to one random key has no entropy left
+LocAteR    a penalty that shrinks ||W||_F and keeps the trace fixed, on a small language model (the embedded book)
+pocket     eta of every head of the embedded model, compared with the attention of tokens to themselves
 
-Sizes of the table are those of an earlier measurement (width 64, 128 tokens). The language model is far smaller than
-the paper's and has rotary positions, which act behind W; the penalty is our form of theirs
+The table uses the sizes of an earlier measurement (width 64, 128 tokens). The language model is far smaller than the
+paper's and has rotary positions, which are applied after W_Q and W_K; the penalty is our version of theirs
 (`papers/trials/localising.py`).
 """
 
@@ -54,7 +55,7 @@ FULL = replace(
 
 
 def table(params: Params, seed: int) -> list[dict[str, Any]]:
-    """Return means over draws: one draw of a weight matrix moves own-token attention by some hundredths."""
+    """Return means over several draws, because own-token attention varies by some hundredths between single draws."""
     rows = []
     for size in (SMALL, PLAIN, LARGE):
         for eta in params.etas:

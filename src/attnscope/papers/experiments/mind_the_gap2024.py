@@ -1,12 +1,13 @@
-"""Mind the gap: attention loses rank in width too, and without its mean it does not (arXiv:2410.07799).
+"""Mind the gap: attention also loses rank with width, unless its mean is subtracted (arXiv:2410.07799).
 
-Random Markov attention A = softmax(sqrt(ln 2) G) has one singular value at 1 and all others near 2/sqrt(n) or below: a
-block writes one direction, the more so the larger n, the number of tokens and of coordinates. Subtracting J = 11^T/n
-removes that one value. Measured on X_l = A_l X_(l-1) W_l with X_0 X_0^T = I; the set-up and its laws are derived in
-`papers/trials/random_markov.py`. The value weights matter: without them the stable ranks of A - J are twice as large.
+Random Markov attention A = softmax(sqrt(ln 2) G), with G a matrix of independent normal entries, has one singular value
+near 1 and all others near 2/sqrt(n) or below, where n is the number of tokens and of coordinates. So the output of a
+block is close to one direction, and the closer the larger n is. Subtracting J = 11^T/n removes that singular value. We
+measure X_l = A_l X_(l-1) W_l with random value weights W_l and X_0 X_0^T = I; `papers/trials/random_markov.py` derives
+the laws. The value weights matter: without them the stable ranks of A - J are twice as large.
 
-Differences from the paper: no trained models, and gradients are compared only by how they grow: with tokens and
-coordinates together, and with tokens alone in a fixed width (our question).
+Differences from the paper: we train no models, and we measure only how gradients grow: with tokens and coordinates
+together, and with tokens alone at a fixed width (our question).
 """
 
 from __future__ import annotations
@@ -31,24 +32,24 @@ from attnscope.papers.trials.random_markov import (
 )
 
 PAPER = "2410.07799"
-WIDTH = 64  # where it is fixed
-FIXED_WIDTH_SEED = 1_000_003  # added to the seed of those draws
+WIDTH = 64  # number of coordinates in the runs of fixed width
+FIXED_WIDTH_SEED = 1_000_003  # added to the seed in the runs of fixed width
 EXCESS_BEFORE = {64: (4.3e-2, 2.2e-5, 6.4e-9), 1024: (3.0e-3, 5.1e-9, 6.7e-15)}
 RANK_BEFORE = {64: (3.8, 3.1, 2.5), 1024: (66.8, 35.9, 24.0)}
 
 
 @dataclass(frozen=True)
 class Params:
-    sizes: tuple[int, ...] = (64, 256, 1024)  # tokens, and as many coordinates
+    sizes: tuple[int, ...] = (64, 256, 1024)  # numbers of tokens; there are as many coordinates
     layers: int = 3
-    draws_times_tokens: int = 1024  # short sequences vary more and are drawn more often
+    draws_times_tokens: int = 1024  # short sequences vary more, so they are drawn more often
 
 
 FULL = replace(Params(), sizes=(64, 128, 256, 512, 1024, 2048), draws_times_tokens=4096)
 
 
 def measured_once(params: Params, seed: int, session: Session) -> list[dict[str, Any]]:
-    """Return a row for each size: geometric means over draws."""
+    """Return a row for each size, with geometric means over draws."""
 
     def mean(values: Sequence[float]) -> float:
         return math.exp(sum(math.log(value) for value in values) / len(values))
@@ -83,7 +84,7 @@ def measured_once(params: Params, seed: int, session: Session) -> list[dict[str,
 
 
 def numbers_of(rows: Rows, layers: int) -> dict[str, float]:
-    """Return the numbers of one seed."""
+    """Return the measured quantities of one seed."""
     above = [(row["s1"] - 1) * row["tokens"] for row in rows]
     second = [row["s2"] * row["tokens"] ** 0.5 for row in rows]
     numbers = {
@@ -108,7 +109,7 @@ def numbers_of(rows: Rows, layers: int) -> dict[str, float]:
 
 
 def within(quantity: str, known: Sequence[float], factor: float) -> str:
-    """Return the bounds that keep `quantity_after_1`, `_2`, ... within a factor of the known values."""
+    """Return bounds that keep `quantity_after_1`, `quantity_after_2`, ... within `factor` of the known values."""
     return ", ".join(
         f"{quantity}_after_{layer} >= {value / factor}, {quantity}_after_{layer} <= {value * factor}"
         for layer, value in enumerate(known, 1)

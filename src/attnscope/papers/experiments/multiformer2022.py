@@ -1,20 +1,20 @@
-"""Multiformer: heads of different kinds in one block, with the projections that they share (arXiv:2205.07100).
+"""Multiformer: heads of different kinds in one block, which share their projections (arXiv:2205.07100).
 
-module     full heads are ordinary attention, a local head sees its window, a compressed one ceil(n/stride) anchors
-writes     what heads write, and the bias, add up to what the module writes
-learning   one kind in all heads, and a mix of four, trained alike on a task like speech
-relevance  whether architectures whose heads contribute evenly do better, as the paper observes
+module     full heads equal ordinary attention, a local head sees its window, a compressed one ceil(n/stride) anchors
+writes     the outputs of the heads and the bias add up to the output of the module
+learning   models with one kind of head, and with a mix of four, trained in the same way on a speech-like task
+relevance  whether architectures whose heads contribute evenly are more accurate, as the paper observes
 
-The task resembles speech: few symbols, each held for several noisy frames, so that neighbours repeat each other. Every
-frame must say how many segments of its sequence carry its symbol (one, two, or more): telling the symbol takes near
-frames, counting takes far ones.
+The task resembles speech: each symbol lasts for several noisy frames, so that neighbouring frames are alike. For every
+frame the model must say how many segments of the sequence have the same symbol (one, two, or more): recognising the
+symbol takes near frames, counting takes far ones.
 
-Head contribution, section 5 of the paper: c_h(t) = ||z_h(t) W_O^h||_1 over its sum over heads, the median over tokens,
-then over sequences. Evenness is the entropy of the contributions (normalised to sum to one) over ln of the number of
-heads.
+The contribution of head h to token t (section 5 of the paper) is ||z_h(t) W_O^h||_1, with z_h its mixed values, divided
+by the sum over heads; we take the median over tokens, then over sequences. Evenness is the entropy of the contributions
+(normalised to sum to one), divided by the logarithm of the number of heads.
 
-Differences from the paper: a synthetic task of noisy frames instead of speech translation, accuracy instead of BLEU,
-two blocks. Noise, size and rate were set after a first run in which nothing learned.
+Differences from the paper: we use a synthetic task of noisy frames instead of speech translation, accuracy instead of
+BLEU, and two blocks. Noise, size and learning rate were set after a first run in which no model learned.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torch import Tensor
 
 from attnscope.core.experiment import Figure, Point, Result, Session, claims, experiment, median
 from attnscope.matrix.plain_attention import softmax_pattern
-from attnscope.matrix.visibility import mix
+from attnscope.matrix.visibility import AttentionInputs, mix
 from attnscope.measures.head_contribution import head_contribution
 from attnscope.papers.models.nano import Block, Config, Nano
 from attnscope.papers.models.tasks import Task
@@ -66,7 +66,7 @@ QUANTITIES = {
 class Params:
     exact_tokens: int = 37  # not a multiple of the stride
     segments: int = 6
-    held: int = 4  # frames that a symbol lasts
+    held: int = 4  # number of frames per symbol
     noise: float = 0.6
     layers: int = 2
     heads: int = 4
@@ -81,7 +81,7 @@ FULL = replace(Params(), segments=12, held=5, width=64, data=(10000, 500), train
 
 
 def frames_task(train: int, test: int, seed: int, *, segments: int, held: int, noise: float) -> Task:
-    """Draw `segments` of six symbols, each for `held` frames: its own direction in 8 dimensions, plus noise."""
+    """Draw `segments` of six symbols for `held` frames each; a symbol is a direction in 8 dimensions, plus noise."""
     rng = torch.Generator().manual_seed(seed)
     symbols = torch.randint(0, 6, (train + test, segments), generator=rng)
     looks = torch.linalg.qr(torch.randn(8, 8, generator=rng)).Q[:6] * math.sqrt(8)
@@ -92,22 +92,23 @@ def frames_task(train: int, test: int, seed: int, *, segments: int, held: int, n
 
 
 def algebra(tokens: int, heads: int, dim: int, seed: int) -> dict[str, float]:
-    """Return the largest differences from what must hold for any weights."""
+    """Return the largest deviation from each identity that holds for any weights."""
     rng = torch.Generator().manual_seed(seed)
     query, key, value = torch.randn(3, 2, heads, tokens, dim, generator=rng, dtype=torch.float64)
-    call: dict[str, Any] = {"visible": None, "causal": False, "scale": dim**-0.5}
-    full = mix(softmax_pattern(query, key, **call), value)  # the slow form, which no head runs
+    inputs = AttentionInputs(query, key, value, scale=dim**-0.5)
+    full = mix(softmax_pattern(inputs), value)  # the dense form, which no kind of head uses
     window, stride = max(1, tokens // 8), 4
-    rows = local_pattern(query, key, **call, window=window)
-    place = torch.arange(tokens)
-    outside = (place[:, None] - place).abs() > window
+    rows = local_pattern(inputs, window=window)
+    position = torch.arange(tokens)
+    outside = (position[:, None] - position).abs() > window
     kernels = torch.randn(2, heads, dim, dim, 4, generator=rng, dtype=torch.float64)
-    anchors = compressed_pattern(query, key, **call, key_kernel=kernels[0], value_kernel=kernels[1], stride=stride)
-    seen = local(query, key, torch.eye(tokens, dtype=torch.float64).expand(2, heads, -1, -1), **call, window=window)
-    compressed(query, key, value, **call, key_kernel=kernels[0], value_kernel=kernels[1], stride=stride)
+    anchors = compressed_pattern(inputs, key_kernel=kernels[0], value_kernel=kernels[1], stride=stride)
+    identity = torch.eye(tokens, dtype=torch.float64).expand(2, heads, -1, -1)
+    seen = local(replace(inputs, value=identity), window=window)
+    compressed(inputs, key_kernel=kernels[0], value_kernel=kernels[1], stride=stride)
     return {
-        "all_full_from_plain": float((mixed_heads(query, key, value, **call, kinds=("full",)) - full).abs().max()),
-        "wide_local_from_full": float((local(query, key, value, **call, window=tokens) - full).abs().max()),
+        "all_full_from_plain": float((mixed_heads(inputs, kinds=("full",)) - full).abs().max()),
+        "wide_local_from_full": float((local(inputs, window=tokens) - full).abs().max()),
         "local_mass_outside": max(float(rows[..., outside].abs().max()), float(seen[..., outside].abs().max())),
         "anchors_missing": float(abs(anchors.shape[-1] - math.ceil(tokens / stride))),
         "anchor_rows_from_one": float((anchors.sum(-1) - 1).abs().max()),
@@ -116,7 +117,7 @@ def algebra(tokens: int, heads: int, dim: int, seed: int) -> dict[str, float]:
 
 @torch.no_grad()
 def contributions(model: Nano, task: Task) -> dict[str, Any]:
-    """Return the contribution of every head, and how far writes and bias are from the output of attention."""
+    """Return every head's contribution, and how far the sum of heads and bias is from the output of attention."""
     taken: list[tuple[Tensor, Tensor]] = []
     hooks = []
     for block in model.blocks:
@@ -149,7 +150,7 @@ def contributions(model: Nano, task: Task) -> dict[str, Any]:
 
 
 def evenness(shares: Float[Tensor, " head"]) -> float:
-    """Return 1 if all heads write equally much, 0 if one head writes everything."""
+    """Return 1 if all heads contribute equally, 0 if only one contributes."""
     share = shares.double() / shares.double().sum()
     return float(torch.special.entr(share).sum() / math.log(len(share))) if len(share) > 1 else 1.0
 
@@ -167,7 +168,7 @@ def learned(name: str, params: Params, seed: int, session: Session) -> dict[str,
 
 
 def numbers_of(models: Rows) -> dict[str, float]:
-    """Return the numbers of one seed."""
+    """Return the measured quantities of one seed."""
     accuracy = {row["kind"]: row["accuracy"] for row in models}
     even = {row["kind"]: row["evenness"] for row in models}
     pure = [accuracy[kind] for kind in MULTIFORMER]
@@ -183,7 +184,7 @@ def numbers_of(models: Rows) -> dict[str, float]:
     }
 
 
-# With five ranks the correlation is a multiple of .1, up to rounding: .899 stands for .9.
+# With five ranks the correlation is a multiple of .1 up to rounding, so .899 is used for .9.
 CLAIMS = claims(
     PAPER,
     """

@@ -1,15 +1,15 @@
 """Signal propagation in transformers: as tokens align, queries and keys stop learning (arXiv:2206.03126).
 
-When all tokens are equal, the gradients of W_Q and W_K are zero: softmax then weighs equal values, and no weighting of
-equal values changes the answer; W_V still learns. Near alignment (derived): a logit changes a difference of values, and
-W_Q changes it by a difference of keys; each is of size sqrt(1 - rho) for tokens of cosine rho, so the gradients are of
-size 1 - rho.
+If all tokens are equal, so are the values, and their weighted mean does not depend on the weights: the gradients of W_Q
+and W_K are zero, and only W_V still learns. Near alignment (derived), the output depends on a logit through differences
+of values, and the logits depend on W_Q through differences of keys. Both are of size sqrt(1 - rho) for tokens of cosine
+rho, so the gradients of W_Q and W_K are of size 1 - rho.
 
-Measured with random weights in float64, for the loss <G, output> with a fixed random G:
+We measure, with random weights in float64 and the loss <G, output> for a fixed random G:
 
-    alignment   one block, tokens drawn with cosine rho: gradients of W_Q and W_V as rho goes to one
-    depth       stacks without skips, with skips, and with skips and branches scaled by 1/sqrt(L): the cosine of tokens
-                entering the last block, and the gradients of W_Q there
+    alignment   the gradients of W_Q, W_K and W_V in one block, for tokens drawn with cosine rho, as rho goes to one
+    depth       the cosine of the tokens that enter the last block, and the gradients there, in stacks without skips,
+                with skips, and with skips and branches scaled by 1/sqrt(L), L being the number of blocks
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ FULL = replace(Params(), width=256, heads=4, tokens=64, depths=(1, 2, 4, 8, 16, 
 
 
 def aligned(params: Params, misalignment: float, rng: torch.Generator) -> Tensor:
-    """Return unit-variance tokens any two of which have cosine 1 - misalignment, up to chance."""
+    """Draw tokens of unit variance; any two have an expected cosine of 1 - misalignment."""
     shape = (params.sequences, params.tokens, params.width)
     own, shared = (torch.randn(s, generator=rng, dtype=torch.float64) for s in (shape, (shape[0], 1, shape[2])))
     return shared * math.sqrt(1 - misalignment) + own * math.sqrt(misalignment)
 
 
 def model_of(params: Params, stack: str, layers: int, seed: int) -> Nano:
-    """Return attention without MLP and biases, with norms in front if there are skips, and behind otherwise."""
+    """Return a stack without MLPs and biases, with pre-norm if it has skips and post-norm otherwise."""
     width = params.width
     config = Config(
         width=width, heads=params.heads, layers=layers, inputs=width, out=width, positions="none", biases=False
@@ -67,7 +67,7 @@ def model_of(params: Params, stack: str, layers: int, seed: int) -> Nano:
 
 
 def gradients(model: Nano, tokens: Tensor, seed: int) -> dict[str, float]:
-    """Return norms of the gradients of <G, output> in the last block, and the mean cosine of tokens entering it."""
+    """Return the norms of the gradients of <G, output> in the last block, and the mean cosine of its input tokens."""
     stream, mask = entering(model, {"vectors": tokens})
     for block in list(model.blocks)[:-1]:
         stream = block(stream, mask)
@@ -100,16 +100,17 @@ def measured_once(params: Params, seed: int, session: Session) -> list[dict[str,
 
 
 def numbers_of(rows: Rows) -> dict[str, float]:
-    """Return the numbers of one seed."""
-    one = sorted(select(rows, stack="one layer"), key=lambda row: -row["misalignment"])
-    near = [row for row in one if row["misalignment"] <= 0.1]
+    """Return the measured quantities of one seed."""
+    single_block = sorted(select(rows, stack="one layer"), key=lambda row: -row["misalignment"])
+    first, last = single_block[0], single_block[-1]
+    near = [row for row in single_block if row["misalignment"] <= 0.1]
     alone, skip, scaled = (select(rows, stack=stack) for stack in STACKS)
 
     def kept(some: Rows) -> float:
         return float(some[-1]["query"] / max(row["query"] for row in some))
 
     return {
-        **{f"{name}_gradient_kept_near_alignment": one[-1][name] / one[0][name] for name in ("query", "key", "value")},
+        **{f"{name}_gradient_kept_near_alignment": last[name] / first[name] for name in ("query", "key", "value")},
         "query_gradient_power_of_misalignment": power_in(near, "misalignment", "query"),
         "query_gradient_kept_without_skips": kept(alone),
         "query_gradient_kept_with_scaled_skips": kept(scaled),

@@ -1,18 +1,20 @@
-"""Over-smoothing: tokens become alike with depth, LayerNorm decides, fusing blocks helps (arXiv:2202.08625).
+"""Over-smoothing: tokens become alike with depth; LayerNorm decides how fast, fusing blocks helps (arXiv:2202.08625).
 
-measures   a repeated token has d_M = 0 and similarity 1; attention contracts d_M by sqrt(lambda) at most
-bound      a post-norm block keeps d_M below (1 + sum_h sqrt(lambda_h) ||W_h||) / min s (derived in
-           `papers/trials/smoothing.py`), in random encoders whose attention writes more or less. Writing more changes
-           two things, how much is mixed and what LayerNorm divides by; tokens that attend to themselves change the
-           second
-curves     similarity against depth: random encoders, one trained on convex hulls, the embedded language model
-fusion     encoders trained alike with their blocks fused: similarity of what the output reads, and accuracy
+measures   equal tokens have distance d_M = 0 and similarity 1; attention multiplies d_M by at most sqrt(lambda)
+bound      a post-norm block multiplies d_M by at most (1 + sum_h sqrt(lambda_h) ||W_h||) / min s (symbols and proof in
+           `papers/trials/smoothing.py`), in random encoders whose attention output is scaled up or down. Scaling it
+           changes both how much tokens mix and what LayerNorm divides by; if tokens attend only to themselves, it
+           changes only the second
+curves     similarity against depth in random encoders, in one trained on convex hulls, and in the embedded language
+           model
+fusion     encoders trained in the same way with and without fused blocks: similarity of the tokens that enter the
+           output, and accuracy
 
-Differences from the paper: fine-tuned encoders of text are not shipped. We first fused the blocks of a model trained
+Differences from the paper: fine-tuned text encoders are not shipped. At first we fused the blocks of a model trained
 without fusion; now the claims are about encoders trained with it. `Params.model` takes a folder with any encoder
-instead of the embedded model. At paper size it is near chance whether the plain encoder learns at all: the same code
-learned in three seeds of three on one machine and in one of three on another, which adds in another order. The fused
-ones learned in all; where the plain one did not, nothing is judged.
+instead of the embedded model. At the size of the `paper` preset it is a matter of chance whether the plain
+encoder learns: with the same code it learned in three of three seeds on one machine and in one of three on another,
+which sums in a different order. The fused encoders always learned; seeds in which the plain one did not are not judged.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class Params:
     heads: int = 4
     layers: int = 12
     sequences: int = 2
-    gains: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)  # of what attention writes
+    gains: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)  # factors on the output of attention
     trained_layers: int = 6
     trained_width: int = 48
     data: tuple[int, int] = (2000, 200)
@@ -94,8 +96,8 @@ def trained_encoder(params: Params, how: How | None, seed: int, session: Session
 def numbers_of(
     params: Params, seed: int, stacks: Rows, encoders: Mapping[str, Row], model: Row | None
 ) -> dict[str, float]:
-    """Return the numbers of one seed."""
-    zero, one = smoothing.identical_tokens(params.tokens, params.width, seed)
+    """Return the measured quantities of one seed."""
+    distance, dissimilarity = smoothing.identical_tokens(params.tokens, params.width, seed)
     ratios = smoothing.contraction_ratios(24, 16, params.draws, seed)
     last, alone = (
         {row["gain"]: row for row in select(stacks, depth=params.layers, alone=mixes_nothing)}
@@ -105,8 +107,8 @@ def numbers_of(
     small, large = min(params.gains), max(params.gains)
     plain = encoders[PLAIN]
     numbers = {
-        "residual_of_identical_tokens": zero,
-        "similarity_of_identical_tokens_from_one": one,
+        "residual_of_identical_tokens": distance,
+        "similarity_of_identical_tokens_from_one": dissimilarity,
         "largest_contraction_over_bound": ratios["largest"],
         "contraction_attained": ratios["attained"],
         "largest_share_of_block_bound": max(row["of_bound"] for row in stacks if "of_bound" in row),

@@ -1,12 +1,13 @@
 """On the benefits of rank in attention layers (arXiv:2407.16153): one head of full rank against many of low rank.
 
-votes      hard heads of rank 1 between two orthonormal points: how often two agree, how often one is right, and the
-           error of the best weighted sum of random ones; all by formula (`papers/trials/rank_one_heads.py`)
-exact      softmax(-beta X X^T) X finds the farthest of n points; by hand, no training
-trained    one block, heads x rank = width, so that all have equally many weights: error against rank
-more       the same rank with more heads: how much of the difference heads buy back
+votes      hard heads of rank 1 choose between two orthonormal points: how often two heads agree, how often one is
+           right, and the error of the best weighted sum of random heads, by formula (`papers/trials/rank_one_heads.py`)
+exact      softmax(-beta X X^T) X finds the farthest of n points, with weights set by hand
+trained    error against rank in one trained block with heads x rank = width, so that all have equally many weights
+more       the same rank with more heads: how much of the difference more heads make up for
 
-Training is ours: AdamW, a cosine, the paper's width 64 and 16 points in the `paper` preset, width 32 in `quick`.
+The training set-up is ours: AdamW and a cosine schedule, the paper's width 64 and 16 points in the `paper` preset,
+width 32 in `quick`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from attnscope.papers.trials.rank_one_heads import (
 )
 
 PAPER = "2407.16153"
-PUBLISHED = {1: 0.87, 32: 0.70, 64: 0.015}  # width 64, 16 points, by training
+PUBLISHED = {1: 0.87, 32: 0.70, 64: 0.015}  # relative error by rank, trained, at width 64 with 16 points
 BEFORE = {(8, 8): 0.547, (8, 128): 0.312, (8, 512): 0.196, (32, 8): 0.556, (32, 128): 0.483, (32, 512): 0.428}
 
 
@@ -44,7 +45,7 @@ class Params:
     width: int = 32
     points: int = 16
     ranks: tuple[int, ...] = (1, 4, 16, 32)
-    more: tuple[int, ...] = (1, 4)  # times as many heads as width / rank, for the second largest rank
+    more: tuple[int, ...] = (1, 4)  # for the second largest rank: multiples of width / rank, the usual number of heads
     batch: int = 64
     steps: int = 600
     rate: float = 3e-2
@@ -64,7 +65,7 @@ def by_formula(params: Params, seed: int) -> list[dict[str, Any]]:
         wrong = (FarthestPoint(beta)(x) - farthest(x)).norm(dim=-1)
         # All other points together have at most (n - 1) e^(-beta gap) of the weight, and none is farther than 2.
         bound = 2 * (params.points - 1) * torch.exp(-beta * gap)
-        rounded = 2.0**-53 * beta * 8  # rounding of logits as large as beta, and of weights by that share
+        rounded = 2.0**-53 * beta * 8  # rounding error of the weights, from logits as large as beta
         error, over_bound = float(wrong.square().mean()), float((wrong / (bound + rounded)).max())
         rows.append({"part": "exact", "seed": seed, "beta": beta, "error": error, "over_bound": over_bound})
     return rows
@@ -188,7 +189,7 @@ def figures(rows: Rows, params: Params) -> tuple[Figure, ...]:
     full = median([row["error"] for row in select(rows, part="trained", rank=max(params.ranks))])
     more += [Point(point.x, full, "one head of full rank", dashed=True) for point in more]
     sums, ranks = "The best sum of random heads of rank 1", "Trained blocks: error against rank"
-    nearer = "Mean squared error of which of two points is nearer, by formula; 1 means nothing is known."
+    nearer = "Mean squared error of telling which of two points is nearer, by formula; 1 means no information."
     task = f"Farthest of {params.points} points of width {params.width}; error over variance; heads x rank = width."
     adds = "Every additional head has its own queries, keys, values and writes."
     y = "error over variance"

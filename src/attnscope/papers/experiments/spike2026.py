@@ -1,25 +1,25 @@
-"""The spike, the sparse and the sink: massive activations and attention sinks, and what removes which (2603.05498).
+"""The spike, the sparse and the sink: what removes massive activations, and what removes attention sinks (2603.05498).
 
-    forms      what the paper shows in closed form: SwiGLU as a quadratic form, a planted spike that makes tokens equal,
-               the sink metric on known patterns
-    pocket     where the trained model of this package has its spike, the quadratic form behind it, and what the sqrt(d)
-               bound of RMSNorm leaves of the spiked token
-    needed     what a model of a few thousand weights needs before sinks and spikes appear: one thing changed at a time
-    remedies   norms, gates and head widths, trained alike: sink rate, spike, loss
+    forms      the paper's closed forms: SwiGLU as a quadratic form, a planted spike that makes tokens equal, and the
+               sink metric on known patterns
+    pocket     where the embedded model has its spike, the quadratic form that makes it, and how large a share of the
+               spiked token is that one channel after RMSNorm
+    needed     what a model of a few thousand weights needs before sinks and spikes appear, changing one thing at a time
+    remedies   sink rate, spike and loss with other norms, gates and head widths, trained in the same way
 
 Differences from the paper: its models have seven billion weights and read a trillion tokens; ours read a copying task
-for seconds, because text needs far more before a head learns to rest (pocket's heads rest because they were penalised).
+for seconds, because on text heads take far longer to form sinks (pocket's heads have them because of a penalty).
 So only the direction of the paper's table is claimed, and every limit on it is ours. A spike is compared with plain
-pre-norm trained alike, never with a fixed size. Task and recipe were chosen, in some thirty exploratory runs of mostly
-one seed, because plain pre-norm grew sinks there: 8 triggers, two heads, a rate of .01, no decay. Letters of books gave
-a sink rate of 0 to .03, no BOS or 128 tokens gave 0, and seeds of one setting ran from 0 to .62; the gate alone had .27
-and 0 against .25 and .29 without it. So a verdict on sinks from one seed is weak, and the search had shown single runs
-of several arms before the claims were written. Limits were made stricter later, before any run of three seeds: both
-arms must have learned the task, sink rates must differ by .1, and all seeds must agree on the sign. Arms are compared
-only if sinks or spikes grow in plain pre-norm trained with other seeds. Testing this on the compared runs themselves
-would keep those in which plain pre-norm had many by chance, and anything trained beside them would have fewer. RMSNorm
-and DynamicTanh stand where Llama has norms; QK norm stands behind the rotation; the conditional gate reads what
-attention reads.
+pre-norm trained alike, never with a fixed size. Task and recipe were chosen, in about thirty exploratory runs, most of
+them with one seed, because plain pre-norm grew sinks there: 8 triggers, two heads, a rate of .01, no decay. Letters of
+books gave a sink rate of 0 to .03, runs without BOS or with 128 tokens gave 0, and between seeds of one setting it
+ranged from 0 to .62; with only the gate it was .27 and 0, against .25 and .29 without it. So a verdict on sinks from
+one seed is weak, and we had seen single runs of several arms before we wrote the claims. Limits were made stricter
+later, before any run of three seeds: both arms must have learned the task, sink rates must differ by .1, and all seeds
+must agree on the sign. Arms are compared only if sinks or spikes grow in plain pre-norm trained with other seeds.
+Testing this on the compared runs themselves would select runs in which plain pre-norm had many by chance, so that
+anything compared with them would have fewer. Norms are RMSNorm, as in Llama, or DynamicTanh; QK norm is applied after
+the rotation; the conditional gate is computed from the input of attention.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ PAPER = "2603.05498"
 @dataclass(frozen=True)
 class Params:
     growth: Growth
-    needed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # changes of `growth`, by name
+    needed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # changes to `growth`, by the name of the arm
     head_widths: tuple[int, ...] = (8, 16, 32, 64)
     form_width: int = 64
     metric_tokens: int = 50
-    others: int = 2  # plain models with other seeds, per seed, that show whether sinks and spikes grow at all
-    pocket: tuple[int, int] = (4, 256)  # sequences, tokens
+    others: int = 2  # plain control models per seed, with other seeds, that show whether sinks and spikes grow
+    pocket: tuple[int, int] = (4, 256)  # number of sequences, and of tokens in each
 
 
 BASE = Growth(steps=500)
@@ -75,12 +75,12 @@ POCKET = (
 
 
 def learned(*arms: str) -> str:
-    """An arm that has not learned the task has neither the sinks nor the spikes that come with learning it."""
+    """Return the bounds on the loss by which these arms count as having learned the task."""
     return ", ".join(f"excess_loss_of_{key(arm)} <= 0.15" for arm in arms)
 
 
 def other_seeds(seeds: tuple[int, ...], each: int) -> list[int]:
-    """Return seeds after the largest judged one, so that none of them is judged."""
+    """Return `each` control seeds per judged seed, all above the judged ones."""
     return [max(seeds) + 1 + number for number in range(each * len(seeds))]
 
 

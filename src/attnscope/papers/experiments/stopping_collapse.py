@@ -1,11 +1,12 @@
-"""What stops rank collapse? Remedies on deep random stacks without skips, all measured in the same way.
+"""What stops rank collapse? Remedies in deep random stacks without skips, all measured in the same way.
 
-The stack is that of arXiv:2103.03404: attention alone, no skip, LayerNorm behind every block, random weights, random
-tokens, float64. One thing is changed at a time: the mask, the pattern, the norm, the weights; or the skip comes back,
-with or without the scaling 1/sqrt(L). The place of the norm decides what a skip is worth, so skips are shown with
-LayerNorm behind (one change) and before, and LayerNorm before is shown without skips; these also at four times the
-depth, which tells stopping from slowing. The number is the relative residual ||X - 1 mean^T|| / ||X|| in the paper's
-norm after the last block: 0 for equal tokens, about 1 for independent ones.
+The stack is the one in arXiv:2103.03404: attention without skips or MLPs, LayerNorm after every block, random weights
+and tokens, float64. One thing is changed at a time: the mask, the pattern, the norm or the weights; or a skip is added,
+with or without the scaling 1/sqrt(L), where L is the number of blocks. The effect of a skip depends on where the norm
+is, so skips are shown with LayerNorm after the block (one change) and before it, and LayerNorm before it is also shown
+without skips. These stacks also run at four times the depth, which shows whether the collapse stops or only slows. The
+number is the relative residual ||X - 1 mean^T|| / ||X|| in the paper's norm after the last block: 0 for equal tokens,
+about 1 for independent ones.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ class Params:
     window: int = 4
     attn_scale: float = 20.0
     contra_norm: float = 0.9
-    gains: tuple[float, ...] = (1.0, 0.25)  # size of fresh weights, over 1/sqrt(width); BERT-base begins at .55
+    gains: tuple[float, ...] = (1.0, 0.25)  # initial weights, in units of 1/sqrt(width); BERT-base starts at .55
 
 
 FULL = replace(Params(), width=256, heads=4, tokens=128, sequences=4)
-FLOOR = 1e-13  # rounding in float64 leaves about 1e-15 where tokens are equal: a hundred times that is a number
+FLOOR = 1e-13  # rounding in float64 leaves about 1e-15 for equal tokens; a hundred times that is a real difference
 DEEP = " (deep)"
 PANELS = {
     "masks": ("attention alone", "causal mask", "local mask"),
@@ -57,7 +58,7 @@ DEEP_PANELS = {
 
 
 def stacks(params: Params, gain: float, seed: int) -> Mapping[str, Nano]:
-    """Return every stack by its name in the figures."""
+    """Return every stack, by the name it has in the figures."""
     plain = bare(params.width, params.heads, params.layers, gain)
     deeper = deep(replace(plain, layers=params.deep), seed)
     changed = remedied(plain, seed, window=params.window, scale=params.attn_scale, contrast=params.contra_norm)
@@ -81,7 +82,7 @@ def residuals(params: Params, gain: float, seed: int, session: Session) -> list[
 
 
 def key_of(stack: str, gain: float = 1.0) -> str:
-    """`residual_a_minus_j`, `residual_a_minus_j_at_gain_0.25`: the quantity of a stack."""
+    """Return the name under which a stack's residual is stored, such as `residual_a_minus_j_at_gain_0.25`."""
     words = stack.lower().replace(" - ", " minus ").replace(" + ", " plus ").replace(" / sqrt(l)", " scaled")
     words = words.replace("(", "").replace(")", "")
     key = "residual_" + words.replace(",", "").replace("-", "_").replace(" ", "_")
@@ -99,7 +100,7 @@ def figure(rows: Rows, gain: float, panels: Mapping[str, Sequence[str]], name: s
     return Figure(f"{name}-{gain:g}", title, caption, "depth", "relative residual", tuple(points), log=True)
 
 
-CHANGED = (  # name, stack, its form at small weights, paper, words, what an earlier measurement found
+CHANGED = (  # name, stack, its form at small weights, paper, words, result of an earlier measurement
     ("removing_uniform", "A - J", "A - J, no epsilon", "2410.07799", "A - J", "measured before: .72"),
     ("shaped_attention", "shaped I + A - J", "shaped I + A - J", "2306.17759", "Shaped attention", "before: .51"),
     ("attn_scale", "AttnScale", "AttnScale", "2203.05962", "AttnScale (w = 20)", "before: collapsed"),
@@ -130,7 +131,7 @@ CLAIMS = claims(
         """
         for name, stack, _, paper, words, before in CHANGED
     ),
-    # Small weights are our question: there a remedy is at worst not reproduced.
+    # Small weights are our question, so there the worst verdict on a remedy is "not reproduced".
     *(
         f"""
         {name}_stops_from_small_weights [{paper}]: {words} does not collapse from weights a quarter as large either.
@@ -219,9 +220,9 @@ def stopping_collapse(params: Params, seeds: tuple[int, ...], session: Session) 
 
 
 def comparisons(residual: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return comparisons of two stacks of one seed.
+    """Compare the residuals of pairs of stacks, for one seed.
 
-    If attention alone is down at rounding, ratios to it are lower bounds.
+    If the residual of attention alone is only rounding error, ratios to it are lower bounds.
     """
     alone = max(residual["attention alone"][-1], 1e-300)
     over = {
@@ -240,7 +241,7 @@ def comparisons(residual: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def remarks(measured: Mapping[str, Sequence[float]], params: Params) -> tuple[str, ...]:
-    """Say what small weights change."""
+    """Return remarks on the effect of small weights."""
     return tuple(
         f"Weights of {gain:g} / sqrt(width) leave "
         + ", ".join(
@@ -254,5 +255,5 @@ def remarks(measured: Mapping[str, Sequence[float]], params: Params) -> tuple[st
 
 
 def _decades(first: float, second: float) -> float:
-    """Return the powers of ten between two residuals."""
+    """Return how many powers of ten lie between two residuals."""
     return abs(math.log10(max(first, 1e-300) / max(second, 1e-300)))

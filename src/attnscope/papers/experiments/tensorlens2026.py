@@ -1,13 +1,15 @@
-"""The whole transformer as one operator (arXiv:2601.17958): is it the model, what is its offset, are its maps faithful?
+"""The transformer as one operator (arXiv:2601.17958): does it equal the model, is its offset large, are its maps
+faithful?
 
-reconstruction   T x0 + b compared with the model, in float64 and float32; the same without b; T and the Jacobian
-faithfulness     tokens removed in the order of a row of T's maps (by norm, with the input, with the output, with both),
-                 of attention rollout and of raw attention: a classifier trained here, and the embedded language model
-                 on real texts
+reconstruction   the operator T and its offset b at the input x0: T x0 + b compared with the model, in float64 and
+                 float32; the same without b; T compared with the Jacobian
+faithfulness     the answer while tokens are removed in the order of a row of T's maps (by norm, with the input, with
+                 the output, with both), of attention rollout or of raw attention, for a classifier trained here and for
+                 the embedded language model on real texts
 
-Texts of the language model are stretches of one book: an interval says how a mean might vary over other stretches of
-this book, and nothing about other books. Intervals of all differences between maps and baselines hold together in 95 of
-100 experiments (`stats.intervals.simultaneous_differences`), and the random floor is the mean of some orders.
+The texts of the language model are passages of one book: an interval says how a mean might vary over other passages of
+this book, and nothing about other books. The intervals of all differences between maps and baselines have a joint
+coverage of 95% (`stats.intervals.simultaneous_differences`). The random baseline is the mean over several orders.
 
 Differences from the paper: its benchmarks of images and text and its pretrained models are not shipped. `Params.model`
 takes a folder with any decoder instead of the embedded model.
@@ -95,7 +97,7 @@ def _measure(
 
 
 def numbers_of(row: Row) -> dict[str, float]:
-    """Return the numbers of one subject and seed, with 95% intervals of the means over texts that hold together."""
+    """Return the quantities of one subject and seed, with simultaneous 95% intervals of the means over texts."""
     subject, gaps = row["subject"], row["gaps"]
     numbers = {f"{subject}_{name}": float(value) for name, value in row["checked"].items()}
     apart, reach = simultaneous_differences([gaps[name] for name in operator_rows.COMPARED])
@@ -110,7 +112,7 @@ def numbers_of(row: Row) -> dict[str, float]:
 
 
 def above(*differences: str) -> str:
-    """Return the rule that whole intervals are above zero, and the opposite."""
+    """Return the rule of a claim: it holds if all intervals are above zero and fails if all are below."""
     holds = ", ".join(f"{difference}_low > 0" for difference in differences)
     fails = ", ".join(f"{difference}_low < 0, {difference}_high < 0" for difference in differences)
     return f"holds: {holds}; fails: {fails}"

@@ -1,13 +1,13 @@
 """Universal approximation with softmax attention (arXiv:2504.15956): heads that clip, and networks made of them.
 
-one head   clip(x, -5, 5) from p + 1 anchors: its error against p, sharp (beta large) and soft (beta x step = 1)
-by hand    a function of one variable, linear between knots: one head for each knot
-in place   a ReLU network trained on a function of two variables, then each unit replaced by a head
-digits     the same with a classifier of handwritten digits: how many answers change (needs scikit-learn)
-trained    heads whose anchors are trained, 1 to 16 of them, and a ReLU network with equally many weights
+one head   clip(x, -5, 5) from p + 1 anchors: its error against p, if sharp (large beta) and if soft (beta x step = 1)
+by hand    a function of one variable, interpolated linearly between knots by one head per interval
+in place   a ReLU network trained on a function of two variables, in which each unit is then replaced by a head
+digits     the same for a classifier of handwritten digits: how many answers change (needs scikit-learn)
+trained    1 to 16 heads with trained anchors, compared with a ReLU network with equally many weights
 
-Everything is in float64: logits grow with p, and the identity behind the construction is about their differences. The
-functions, sizes and training are ours; the paper's own experiments use others.
+Everything is computed in float64, because logits grow with p and the construction depends on their differences. The
+functions, sizes and training are ours, not the paper's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from attnscope.papers.trials import clipped_networks
 from attnscope.papers.trials.curves import Rows, curve, curves, measure_seeds, power_in, select
 
 PAPER = "2504.15956"
-SHARP = 1e4  # beta: anchors a hundredth of a step nearer have e^2 and more of the weight at 160 steps
+SHARP = 1e4  # beta: at 160 steps, an anchor nearer by a hundredth of a step gets at least e^2 times the weight
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ FULL = replace(
 
 
 def by_hand(params: Params) -> list[dict[str, Any]]:
-    """Return one head and the wave, which depend on no seed."""
+    """Return the errors of one head and of the wave, which depend on no seed."""
     rows: list[dict[str, Any]] = []
     for steps in params.steps:
         for kind, beta in (("sharp", SHARP), ("soft", steps / (clipped_networks.HIGH - clipped_networks.LOW))):
@@ -172,11 +172,11 @@ def universal2025(params: Params, seeds: tuple[int, ...], session: Session) -> R
 
 
 def figures(params: Params, hand: Rows, rows: Rows) -> tuple[Figure, ...]:
-    one = select(hand, part="one head")
+    one_head = select(hand, part="one head")
     heads = (
-        *curves(one, "steps", "error", "kind", {"sharp": "sharp head", "soft": "soft head"}),
-        *curve(select(one, kind="soft"), "steps", "inside", "soft head, 1 and more inside the ends"),
-        *(Point(row["steps"], row["bound"], "(b - a) / (2p)", dashed=True) for row in select(one, kind="sharp")),
+        *curves(one_head, "steps", "error", "kind", {"sharp": "sharp head", "soft": "soft head"}),
+        *curve(select(one_head, kind="soft"), "steps", "inside", "soft head, 1 and more inside the ends"),
+        *(Point(row["steps"], row["bound"], "(b - a) / (2p)", dashed=True) for row in select(one_head, kind="sharp")),
     )
     networks = (
         *curve(select(hand, part="wave"), "steps", "beside_lines", "one variable, by hand"),

@@ -1,20 +1,22 @@
-"""Every causal pattern of the catalog, trained alike next to softmax (arXiv:2410.10781 and others).
+"""Every causal pattern of the catalog, trained in the same way as softmax (arXiv:2410.10781 and others).
 
-The same small decoder, the same rows in the same order, the same steps and rate: only the pattern differs. Two things
-are learned, each by its own model: a copying task, on which softmax heads of this size grow sinks, and a book by
-letters. Measured is what the papers of the variants say about sinks and loss; claims about large models are tested only
-for their direction, and every limit on it is ours.
+The decoder, the rows and their order, the number of steps and the learning rate are the same: only the pattern differs.
+Separate models learn two things: a copying task, on which softmax heads of this size form sinks, and the letters of a
+book. We test what the papers of the variants say about sinks and loss. Claims about large models are tested only for
+their direction, and every limit is ours.
 
-Sinks, entropy and spikes are those of `papers/trials/sinks_and_spikes.py`: if weights may be negative or do not sum to
-one, their size is used, with rows scaled down to a sum of one; heads whose columns are not tokens have no such numbers.
-Speed is the time of one training step over that of softmax in the same run. It is shown and never judged.
+Sinks, entropy and spikes are defined in `papers/trials/sinks_and_spikes.py`: if weights may be negative, their absolute
+values are used, and rows that sum to more than one are scaled down; heads whose columns are not tokens have no such
+numbers. Speed is the time of one training step divided by the time of softmax in the same run. It is shown and never
+judged.
 
 How far to trust the verdicts. This is the second setting. In the first (120 steps, 4 heads, 16 triggers) softmax itself
-hardly grew sinks (a rate of .045), and 8 claims were reproduced, 3 not, 3 contradicted. It was replaced by the one in
-which `spike2026` had shown sinks, together with published starts for three patterns and with rows scaled down before
-sinks are counted; claims and limits stayed, and verdicts moved both ways (6, 6 and 2). Since then claims are judged
-only if softmax has sinks and the compared models have learned the task, and a pattern that guesses no longer counts as
-trained. A verdict that changes with the setting is no verdict on a paper.
+hardly grew sinks (a rate of .045), and 8 claims were reproduced, 3 not, 3 contradicted. It was replaced by the
+setting in which `spike2026` had shown sinks; at the same time three patterns got their published initial values, and
+rows are now scaled down before sinks are counted. Claims and limits stayed, and verdicts changed in both directions (to
+6, 6 and 2). Since then claims are
+judged only if softmax has sinks and the compared models have learned the task, and a pattern that guesses no longer
+counts as trained. A verdict that changes with the setting does not judge a paper.
 """
 
 from __future__ import annotations
@@ -29,15 +31,15 @@ from attnscope.core.experiment import Figure, Point, Result, Session, claims, ex
 from attnscope.core.registry import variants
 from attnscope.papers.models.decoder import SOFTMAX
 from attnscope.papers.trials.curves import Rows, select
-from attnscope.papers.trials.sinks_and_spikes import Growth, grown, over_seeds, paces
+from attnscope.papers.trials.sinks_and_spikes import Growth, grown, over_seeds, step_times
 
 PAPER = "2410.10781"
-WINDOW = 8  # a window as long as the text would be softmax
+WINDOW = 8  # a window as long as the text would equal softmax
 SETTINGS: Mapping[str, tuple[tuple[str, Any], ...]] = {
     "local": (("window", WINDOW),),
     "mixed_heads": (("local_window", WINDOW),),
 }
-# The start on a card keeps the function of a trained model. From scratch, these begin as their papers say.
+# The initial values on a card preserve a trained model. From scratch, these patterns start as in their papers.
 STARTS: Mapping[str, tuple[tuple[str, float], ...]] = {
     "learned_sink": (("share", 1.0),),
     "differential": (("lambda_", 0.2),),
@@ -57,7 +59,7 @@ COLUMNS = {
 class Params:
     growth: Growth
     data: tuple[str, ...] = (COPY, BOOK)
-    timed: int = 5  # timed training steps of each
+    timed: int = 5  # number of timed training steps per model
 
 
 QUICK = Params(growth=Growth(steps=150, tokens=32, hidden=96, rows=2048), data=(COPY,), timed=3)
@@ -65,7 +67,7 @@ FULL = Params(growth=Growth(steps=250))
 
 
 def compared() -> tuple[str, ...]:
-    """Return softmax, then every causal pattern of the catalog."""
+    """Return the names of softmax and of every causal pattern in the catalog."""
     cards = {name: variant.card for name, variant in variants().items()}
     return (SOFTMAX, *(name for name, card in cards.items() if card.kind == "pattern" and card.causal))
 
@@ -76,13 +78,13 @@ def growth_of(params: Params, name: str, data: str) -> Growth:
 
 
 def numbers_of(params: Params, rows: Rows) -> dict[str, list[float]]:
-    """Return the numbers of the models that learned to copy, and the losses on the book."""
+    """Return the quantities of the models trained to copy, and the losses on the book."""
     copied = select(rows, data=COPY)
     numbers: dict[str, list[float]] = {}
     guess = math.log(params.growth.symbols)
 
     def less(name: str, column: str, other: str = SOFTMAX) -> list[float]:
-        """A variant's number less another's with the same seed."""
+        """Return, per seed, a column of one variant minus that of another."""
         pairs = zip(over_seeds(copied, name, column), over_seeds(copied, other, column), strict=True)
         return [mine - theirs for mine, theirs in pairs]
 
@@ -99,12 +101,12 @@ def numbers_of(params: Params, rows: Rows) -> dict[str, list[float]]:
     shares = [numbers[f"share_learned_by_{name}"] for name in compared()]
     numbers["worst_share_learned"] = [min(of_seed) for of_seed in zip(*shares, strict=True)]
     numbers["fastmax2_loss_beside_fastmax1"] = less("fastmax2", "loss", "fastmax1")
-    # All NaN: columns are not tokens, so nothing was measured. This is not a number that went wrong.
+    # All values are NaN if columns are not tokens: nothing was measured, and no computation failed.
     return {name: values for name, values in numbers.items() if not all(map(math.isnan, values))}
 
 
 def table(params: Params, rows: Rows, timed: Rows) -> Figure:
-    """Show the numbers of every variant, and the time of a step."""
+    """Return a table with the quantities of every variant and the relative time of a training step."""
     points = []
     for name in compared():
         for data in params.data:
@@ -235,7 +237,7 @@ def variants_side_by_side(params: Params, seeds: tuple[int, ...], session: Sessi
         for name in compared()
         for seed in seeds
     ]
-    timing = partial(paces, {name: growth_of(params, name, COPY) for name in compared()}, SOFTMAX, params.timed)
+    timing = partial(step_times, {name: growth_of(params, name, COPY) for name in compared()}, SOFTMAX, params.timed)
     timed = [session.part(f"paces-{seed}", partial(timing, seed, session)) for seed in seeds]
     numbers = numbers_of(params, rows)
     records = (*({"part": "grown", **row} for row in rows), *({"part": "paces", **row} for row in timed))

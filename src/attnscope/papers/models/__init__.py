@@ -1,1 +1,1 @@
-"""Small readable models to experiment on."""
+"""Small, readable models used by the experiments."""

@@ -1,6 +1,6 @@
 """Attention that computes clipped linear functions, and with them any ReLU network (arXiv:2504.15956).
 
-One head reads a token x and gives clip(w.x + t, a, b). It has p + 1 fixed anchors L_k = a + k D, D = (b - a) / p, and
+One head reads a token x and returns clip(w.x + t, a, b). It has p + 1 fixed anchors L_k = a + k D, D = (b - a) / p, and
 
     query (x; -1),   key_k = (2k w; k (L_k + L_0) - 2kt),   value L_k,   logits times beta.
 
@@ -8,13 +8,14 @@ With y = w.x + t the logit of anchor k is 2ky - k (L_k + L_0). Since L_k^2 - L_0
 
     -(y - L_k)^2 / D  =  -(y - L_0)^2 / D  +  2ky - k (L_k + L_0),
 
-so up to a constant of the row, which softmax ignores, attention goes to the anchors nearest to y: only to the nearest
-one as beta grows, with an error of at most D / 2 = (b - a) / (2p), and to the last one for y beyond the ends.
+so the logits are -(y - L_k)^2 / D up to a constant per row, which softmax ignores: attention goes to the anchors near
+y. As beta grows it goes only to the nearest, with an error of at most D / 2 = (b - a) / (2p); if y is outside [a, b],
+that is the first or the last anchor.
 
-    relu(y) = clip(y, 0, b) where y <= b:  a layer of a ReLU network is one layer of such heads, one head per unit, and
-    a linear map behind it (the output projection).
+    relu(y) = clip(y, 0, b) where y <= b:  a layer of a ReLU network is one layer of such heads, one head per unit,
+    followed by a linear map (the output projection).
 
-The keys are fixed, not computed from tokens: this is cross-attention to p + 1 constant vectors, by torch's own kernel.
+The keys are fixed, not computed from tokens: this is cross-attention to p + 1 constant vectors, in torch's own kernel.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from attnscope.core.errors import RefusalError
 
 
 class ClippingHeads(nn.Module):
-    """Head i returns clip(weight_i . x + shift_i, low_i, high_i) of every token, up to half a step between anchors."""
+    """For every token x, head i returns clip(weight_i . x + shift_i, low_i, high_i) within half an anchor spacing."""
 
     keys: Tensor
     anchors: Tensor
@@ -47,7 +48,9 @@ class ClippingHeads(nn.Module):
     ) -> None:
         super().__init__()
         if steps < 1 or beta <= 0 or bool((high <= low).any()):
-            raise RefusalError("A clipping head has at least 1 step, a beta over 0, and an upper end above its lower.")
+            raise RefusalError(
+                "A clipping head needs at least 1 step, a beta above 0, and an upper end above the lower: change them."
+            )
         count = torch.arange(steps + 1, dtype=weight.dtype)
         step = (high - low) / steps
         anchors = low[:, None] + count * step[:, None]  # [head, anchor]
@@ -62,7 +65,7 @@ class ClippingHeads(nn.Module):
 
     @property
     def half_step(self) -> Float[Tensor, " head"]:
-        """Return (b - a) / (2p), the largest error of each head as beta grows."""
+        """Return half the anchor spacing, which bounds each head's error in the limit of large beta."""
         return (self.anchors[:, 1] - self.anchors[:, 0]) / 2
 
     def forward(self, x: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch token head"]:
@@ -72,13 +75,13 @@ class ClippingHeads(nn.Module):
         return answer[..., 0].transpose(1, 2)
 
     def logits(self, x: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch head token anchor"]:
-        """Return the logits before softmax, without beta."""
+        """Return the logits before they are multiplied by beta."""
         query = torch.cat([x, -torch.ones_like(x[..., :1])], dim=-1)
         return query[:, None] @ self.keys.mT
 
 
 class AttentionNetwork(nn.Module):
-    """Layers of clipping heads; the linear map of the next layer is part of the next heads."""
+    """Layers of clipping heads; the linear map before each layer is part of that layer's heads."""
 
     def __init__(self, layers: Sequence[ClippingHeads], last: nn.Linear) -> None:
         super().__init__()
@@ -96,10 +99,10 @@ class AttentionNetwork(nn.Module):
 def attention_network(
     linears: Sequence[nn.Linear], seen: Float[Tensor, "batch token width"], steps: int, beta: float
 ) -> AttentionNetwork:
-    """Return the ReLU network `linears` (ReLU between them) as attention, for inputs like those in `seen`.
+    """Convert a ReLU network to attention, for inputs like those in `seen`; `linears` are its linear maps.
 
-    Heads clip at 0 and at the largest value of a unit on `seen`: beyond it they saturate and ReLU does not. `beta` is
-    that of a head with step 1: heads have different ranges and are made equally sharp.
+    Each head clips at 0 and at the largest value of its unit on `seen`; beyond it the head saturates, unlike ReLU.
+    Heads have different ranges but are equally sharp: `beta` applies after rescaling to anchors that are 1 apart.
     """
     if len(linears) < 2:
         raise RefusalError("A ReLU network has at least two linear maps with a ReLU between them: give both.")
@@ -114,7 +117,7 @@ def attention_network(
 
 
 def _evenly_sharp(linear: nn.Linear, high: Float[Tensor, " head"], steps: int, beta: float) -> ClippingHeads:
-    """Divide units by their step, so that all anchors are 1 apart, and multiply the values by it."""
+    """Divide each unit by its anchor spacing, so that anchors are 1 apart, and multiply the values by it again."""
     step = high / steps
     weight, shift = linear.weight / step[:, None], linear.bias / step
     heads = ClippingHeads(weight, shift, torch.zeros_like(step), torch.full_like(step, steps), steps, beta)
@@ -125,10 +128,11 @@ def _evenly_sharp(linear: nn.Linear, high: Float[Tensor, " head"], steps: int, b
 def error_bound(
     network: AttentionNetwork, linears: Sequence[nn.Linear], heads_wrong_by: float = 1.0
 ) -> Float[Tensor, " out"]:
-    """Bound the distance to the ReLU network's answer, if each head is wrong by at most so many half steps.
+    """Bound the distance to the ReLU network's answer, if each head errs by at most `heads_wrong_by` half steps.
 
-    e_1 = half steps of layer 1;  e_(l+1) = |W_(l+1)| e_l + half steps of layer l+1 (clipping does not enlarge a
-    difference);  the error of the answer is |W_last| e. In exact arithmetic.
+    Let W_l be the weights before layer l and h_l the errors allowed to its heads. The errors e_l after it are e_1 = h_1
+    and e_(l+1) = |W_(l+1)| e_l + h_(l+1), since clipping does not enlarge a difference. The answer is off by at most
+    |W_last| e. This holds in exact arithmetic.
     """
     layers: list[ClippingHeads] = list(network.layers)  # type: ignore[arg-type]
     wrong = heads_wrong_by * layers[0].half_step
@@ -140,7 +144,7 @@ def error_bound(
 
 
 def interpolating(knots: Float[Tensor, " knot"], values: Float[Tensor, " knot"]) -> tuple[nn.Linear, nn.Linear]:
-    """Return the ReLU network that is linear between the knots of a function of one variable, one unit per knot."""
+    """Return the ReLU network, with one unit per interval, that interpolates linearly between these knots."""
     slope = values.diff() / knots.diff()
     turn = torch.cat([slope[:1], slope.diff()])
     first, last = nn.Linear(1, len(turn), dtype=knots.dtype), nn.Linear(len(turn), 1, dtype=knots.dtype)

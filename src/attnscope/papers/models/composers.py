@@ -1,28 +1,28 @@
-"""Nano models that compose functions, with weights written by hand: one lookup in each block (arXiv:2602.01763).
+"""Nano models that compose functions, with hand-written weights: each block does one lookup (arXiv:2602.01763).
 
-One lookup. The key of an entry is its name (l, a); the query names the wanted entry (l, current symbol); the value is
-the content of the entry, f_l(a). Symbols are codes of +1 and -1, one for each binary digit, folds are one-hot: the
-logit of the wanted entry is the number of digits plus 2, and at least 2 less for every other (a different digit costs
-2, another fold 2). Times `sharp`, all n others together have at most n e^(-2 sharp) of the weight: less than float32
-resolves. Widths are of the order of folds + blocks x log(arguments).
+One lookup. The entry for f_l(a) has the name (l, a) as its key and the content f_l(a) as its value; the query is the
+name of the wanted entry, (l, current symbol). A symbol is coded as +1 or -1 for each binary digit, the number l of the
+function (its fold) as a one-hot vector. The wanted entry has the logit (number of digits) + 2; every other has at least
+2 less, because each differing digit costs 2 and another fold costs 2. Logits are multiplied by `sharp`, so n other
+entries together get at most n e^(-2 sharp) of the weight: less than float32 resolves. Widths are of the order of
+folds + blocks x log(arguments).
 
-    composer    block l asks for (l, answer of block l - 1): as many blocks as functions, for causal models.
-    shortcut    every entry looks ahead. (l, a) holds f_l(a) and asks for (l + 1, f_l(a)); what it then holds is
-                f_(l+1) f_l (a), and it asks for l + 2, then l + 4. After log2(folds) blocks the entries of f_1 hold the
-                whole composition, and the queries ask for theirs. It must see tables that come later in the text, so
-                only models that look both ways can do it: bounds on depth are about causal ones (arXiv:2412.02975).
-                Entries with nothing ahead fetch something that no query uses.
-    wide        a lookup that a memory of fixed size can do as well: keys are fixed vectors, one for each symbol, and
-                contents are one-hot, so a query is the key itself, W times the content. Block l gives keys to the
-                entries of f_l only, and zero keys to all others: a memory stores just one table.
+    composer    block l looks up (l, answer of block l - 1). A causal model needs as many blocks as functions.
+    shortcut    every entry looks ahead. Entry (l, a) holds f_l(a) and looks up (l + 1, f_l(a)), so that it then holds
+                f_(l+1)(f_l(a)); next it looks up in fold l + 2, then l + 4. After log2(folds) blocks the entries of f_1
+                hold the whole composition, and each query looks up its own. Entries must see tables that come later in
+                the text, so only bidirectional models can do this; bounds on depth are about causal ones
+                (arXiv:2412.02975). The last entries have nothing ahead and fetch content that no query uses.
+    wide        a lookup that a memory of fixed size can do as well. Each symbol has a fixed vector as its key, and
+                contents are one-hot, so a linear map turns a content into the key to look up. Block l gives keys only
+                to the entries of f_l and zero keys to all others, so a memory stores just one table.
 
 Each block writes into its own channels. There are no norms and no MLP: these are `Nano` models, which the tap, `scan`
 and `paths` accept.
 
-`CORES` are attentions cheaper than full attention: a memory of fixed size, or a window. All have the same weights
-around them, so hybrids of any kinds have as many weights as full attention. Keys of a memory are at most 1 long;
-queries are multiplied only by the block's own scale. Memories are read in the order of the tokens: they are for causal
-models.
+`CORES` holds full attention and two memories of fixed size; `window` is a third cheaper kind. They share the same
+projections, so every hybrid has as many weights as full attention. A memory's keys have norm at most 1; its queries are
+multiplied only by the block's own scale. Memories are written in the order of the tokens, so they need causal models.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def delta(query: Heads, key: Heads, value: Heads, mask: Mask, scale: float) -> H
 
 
 def window(tokens: int) -> Attend:
-    """Return full attention to the last `tokens` tokens, including the token itself."""
+    """Return full attention limited to the last `tokens` tokens, including the token itself."""
 
     def core(query: Heads, key: Heads, value: Heads, mask: Mask, scale: float) -> Heads:
         places = torch.arange(query.shape[2], device=query.device)
@@ -67,7 +67,7 @@ CORES: Mapping[str, Attend] = {"full": scaled_dot_product, "linear": linear, "de
 
 
 def hybrid(model: Nano, kinds: Sequence[str | Attend]) -> Nano:
-    """Give every block its kind, in place: a name of `CORES`, or a core itself."""
+    """Set the kind of attention of each block, in place: a name in `CORES`, or a function."""
     if len(kinds) != len(model.blocks):
         raise RefusalError(f"The model has {len(model.blocks)} blocks, not {len(kinds)}: give one kind per block.")
     if not model.config.causal:
@@ -81,17 +81,17 @@ def hybrid(model: Nano, kinds: Sequence[str | Attend]) -> Nano:
     return model
 
 
-SHARP = 16.0  # the second best entry has e^-32 of the weight: 4096 of them have 5e-11, and float32 resolves 6e-8
+SHARP = 16.0  # any other entry has at most e^-32 of the weight, 4096 of them 5e-11; float32 resolves 6e-8
 
 
 def digits(symbols: int) -> Float[Tensor, "symbol digit"]:
-    """Return a code of +1 and -1 for every symbol, one for each binary digit."""
+    """Return the binary digits of every symbol as +1 and -1."""
     count = max(1, math.ceil(math.log2(symbols)))
     return 2.0 * (torch.arange(symbols)[:, None] >> torch.arange(count) & 1) - 1
 
 
 def composer(task: Composition, lookups: int | None = None, sharp: float = SHARP) -> Nano:
-    """Return a model with one lookup per function, or with fewer, which then answers with an earlier function."""
+    """Return a model with one lookup per function. With fewer lookups it composes only that many functions."""
     layers = task.folds if lookups is None else lookups
     if not 1 <= layers <= task.folds:
         raise RefusalError(f"A composition of {task.folds} functions has 1 to {task.folds} lookups: choose among them.")
@@ -104,7 +104,7 @@ def composer(task: Composition, lookups: int | None = None, sharp: float = SHARP
 
 
 def shortcut(task: Composition, sharp: float = SHARP) -> Nano:
-    """Return log2(folds) blocks in which entries look ahead, and one for the queries; `folds` is a power of 2."""
+    """Return a model with log2(folds) blocks that look ahead and one for the queries; `folds` is a power of 2."""
     rounds = task.folds.bit_length() - 1
     if 2**rounds != task.folds:
         raise RefusalError(f"Looking ahead doubles with every block: give a power of 2 of functions, not {task.folds}.")
@@ -123,7 +123,7 @@ def shortcut(task: Composition, sharp: float = SHARP) -> Nano:
 def wide(
     task: Composition, keys: Float[Tensor, "symbol dim"], kinds: Sequence[str | Attend], sharp: float = SHARP
 ) -> Nano:
-    """Return one lookup in each block with these keys of unit length, in blocks of these kinds."""
+    """Return a model that does one lookup per block with these unit-norm keys, in blocks of these kinds."""
     symbols, entries, dim = task.arguments, task.entries, keys.shape[1]
     if len(keys) != symbols or len(kinds) != task.folds:
         raise RefusalError(f"This composition needs {symbols} keys and {task.folds} kinds of blocks: give as many.")
@@ -151,33 +151,33 @@ def _config(task: Composition, layers: int, width: int, dim: int, causal: bool) 
 
 
 def _empty(task: Composition, layers: int, causal: bool) -> tuple[Nano, slice]:
-    """Return a model without lookups, and the channels of the argument's code.
+    """Return a model whose blocks do nothing yet, and the channels of the argument's code.
 
-    Channels: fold, argument, content, then one register for every block.
+    The channels are: fold, argument, content, then one register per block.
     """
     code = digits(task.arguments)
     size = code.shape[1]
     width = task.folds + size * (layers + 2)
     model = Nano(_config(task, layers, width, task.folds + size, causal))
-    place = slice(task.folds, task.folds + size)
+    argument = slice(task.folds, task.folds + size)
     embedding, output = model.embedding, model.output
     assert isinstance(embedding, nn.Linear)
     with torch.no_grad():
         embedding.weight.zero_()
         fold = torch.arange(task.entries) // task.arguments
         embedding.weight[fold, torch.arange(task.entries)] = 1.0
-        embedding.weight[place, : task.entries] = code.T.repeat(1, task.folds)
-        embedding.weight[place.stop : place.stop + size, task.entries :] = code.T
+        embedding.weight[argument, : task.entries] = code.T.repeat(1, task.folds)
+        embedding.weight[argument.stop : argument.stop + size, task.entries :] = code.T
         output.weight.zero_()
         output.weight[:, width - size :] = code
         for block in _blocks(model):
             _clear(block)
-    return model, place
+    return model, argument
 
 
 def _lookup(
     block: Block,
-    place: slice,
+    argument: slice,
     task: Composition,
     *,
     asks: tuple[Float[Tensor, "fold own"], int],
@@ -185,14 +185,15 @@ def _lookup(
     writes: int,
     sharp: float,
 ) -> None:
-    """Write one lookup. `asks` is the wanted fold (by the own fold, or one for all) and the register of the symbol.
+    """Write one lookup into the weights of a block.
 
-    `holds` is the register that entries return, `writes` the register of the answer.
+    `asks` is the wanted fold (one column per fold of the asking token, or one column for all) and the register with the
+    wanted symbol. `holds` is the register that is read from the entry found, `writes` the register of the answer.
     """
-    layer, size, folds = block.attention, place.stop - place.start, task.folds
+    layer, size, folds = block.attention, argument.stop - argument.start, task.folds
 
     def register(number: int) -> slice:
-        return slice(place.stop + number * size, place.stop + (number + 1) * size)
+        return slice(argument.stop + number * size, argument.stop + (number + 1) * size)
 
     wanted, symbol = asks
     gain = sharp / layer.scale
@@ -203,7 +204,7 @@ def _lookup(
         else:
             layer.query.weight[:folds, :folds] = 2 * gain * wanted
         layer.query.weight[folds:, register(symbol)] = gain * identity
-        layer.key.weight[:, : place.stop] = torch.eye(place.stop)
+        layer.key.weight[:, : argument.stop] = torch.eye(argument.stop)
         layer.value.weight[:size, register(holds)] = identity
         layer.output.weight[register(writes), :size] = identity
 

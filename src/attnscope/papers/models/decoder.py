@@ -1,13 +1,14 @@
-"""A decoder like pocket (RMSNorm, rotary positions, SwiGLU, tied embeddings) whose parts are exchanged by name.
+"""A decoder like pocket (RMSNorm, rotary positions, SwiGLU, tied embeddings) with parts that are replaced by name.
 
     model = Decoder(Shape(vocabulary=70, width=64, heads=4, layers=4, hidden=160))
     model = Decoder(replace(shape, pattern="softpick"))                     # any causal variant of kind pattern
-    model = Decoder(replace(shape, parts=("sandwich_norm", "qk_norm")))     # those of arXiv:2603.05498
+    model = Decoder(replace(shape, parts=("sandwich_norm", "qk_norm")))     # two parts from arXiv:2603.05498
     seen = model.observe(ids)                                               # patterns, and the stream after every write
 
-One block, f being attention and then the MLP:  x <- x + f(norm(x)). `sandwich_norm` also norms the output of f,
-`dynamic_tanh` replaces every norm by a bounded function of each coordinate, `conditional_gate` gates what attention
-writes by what it read. Variants are the functions in `attnscope.variants`; their tensors are parameters of the block.
+A block computes x <- x + f(norm(x)), where f is attention and then the MLP. `sandwich_norm` also normalises the output
+of f, `dynamic_tanh` replaces every norm by a bounded function of each coordinate, and `conditional_gate` multiplies the
+output of attention by a gate computed from its input. Variants are the functions in `attnscope.variants`; their tensors
+are parameters of the block.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.registry import variants
 from attnscope.core.variant import Size
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
+from attnscope.matrix.visibility import AttentionInputs
 
 SOFTMAX = "softmax"
 PARTS = ("sandwich_norm", "qk_norm", "dynamic_tanh", "conditional_gate")
-INITIAL = 0.02  # standard deviation of fresh weights, as in Llama
+INITIAL = 0.02  # standard deviation of the initial weights, as in Llama
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes and parts of a decoder. `pattern` is `softmax` or a variant's name, `parts` are of `PARTS`."""
+    """Sizes and parts of a decoder. `pattern` is `softmax` or a variant's name; `parts` are names in `PARTS`."""
 
     vocabulary: int
     width: int = 64
@@ -42,9 +44,9 @@ class Shape:
     head_width: int | None = None  # default: width // heads
     pattern: str = SOFTMAX
     parts: tuple[str, ...] = ()
-    settings: tuple[tuple[str, Any], ...] = ()  # of the pattern: (("window", 8),)
-    starts: tuple[tuple[str, float], ...] = ()  # of its tensors, instead of the start on its card
-    base: float = 10000.0  # of the rotary angles
+    settings: tuple[tuple[str, Any], ...] = ()  # settings of the pattern, such as (("window", 8),)
+    starts: tuple[tuple[str, float], ...] = ()  # initial values of the pattern's tensors, instead of those on its card
+    base: float = 10000.0  # base of the rotary angles
 
     def __post_init__(self) -> None:
         if self.dim % 2:
@@ -61,15 +63,15 @@ class Shape:
 
 @dataclass(frozen=True)
 class Seen:
-    """One forward pass: patterns as `[batch, head, query, key]`, the stream after every half block, the logits."""
+    """A recorded forward pass: patterns `[batch, head, query, key]`, the stream after each half block, and logits."""
 
-    patterns: tuple[Tensor | None, ...]  # None if columns are not tokens
-    streams: tuple[Float[Tensor, "batch token width"], ...]  # the embedding first, then two for each block
+    patterns: tuple[Tensor | None, ...]  # None for a block whose columns are not tokens
+    streams: tuple[Float[Tensor, "batch token width"], ...]  # the embedding, then two per block
     logits: Float[Tensor, "batch token vocabulary"]
 
 
 class Exchanged(nn.Module):
-    """A variant with its starting tensors: drawn ones stay fixed, the others are trained."""
+    """A variant and its tensors: those drawn at random stay fixed, the others are trained."""
 
     def __init__(self, name: str, size: Size, seed: int, shape: Shape | None = None) -> None:
         super().__init__()
@@ -89,13 +91,13 @@ class Exchanged(nn.Module):
     def own(self) -> dict[str, Any]:
         return {**self._parameters, **self._buffers, **self.settings}
 
-    def forward(self, *inputs: Tensor, **call: Any) -> Tensor:
-        output: Tensor = self.variant(*inputs, **call, **self.own())
+    def forward(self, *inputs: Tensor | AttentionInputs) -> Tensor:
+        output: Tensor = self.variant(*inputs, **self.own())
         return output
 
 
 class Norm(nn.Module):
-    """RMSNorm, or `dynamic_tanh` instead."""
+    """RMSNorm, or `dynamic_tanh` if that is one of the parts."""
 
     def __init__(self, shape: Shape, size: Size, seed: int) -> None:
         super().__init__()
@@ -118,32 +120,28 @@ class Attention(nn.Module):
         self.core = None if core == SOFTMAX else Exchanged(core, size, seed, shape if core == shape.pattern else None)
 
     def forward(self, read: Tensor, angles: tuple[Tensor, Tensor]) -> Float[Tensor, "batch token width"]:
-        query, key, value = self._projected(read, angles)
         attend = plain_attention if self.core is None else self.core
-        mixed = attend(query, key, value, **self._call)
+        mixed = attend(self._projected(read, angles))
         return self.output(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def pattern(self, read: Tensor, angles: tuple[Tensor, Tensor]) -> Float[Tensor, "batch head query key"] | None:
-        """Return the attention weights; None if columns are not tokens or heads are of several kinds."""
-        query, key, _ = self._projected(read, angles)
+        """Return the attention weights, or None if columns are not tokens or the variant has no pattern."""
+        inputs = self._projected(read, angles)
         if self.core is None:
-            return softmax_pattern(query, key, **self._call)
+            return softmax_pattern(inputs)
         variant = self.core.variant
         if variant.pattern is None or not variant.card.keys_are_tokens:
             return None
-        written: Tensor = variant.pattern(query, key, **self._call, **self.core.own())
+        written: Tensor = variant.pattern(inputs, **self.core.own())
         return written
 
-    @property
-    def _call(self) -> dict[str, Any]:
-        return {"visible": None, "causal": True, "scale": float(self.shape.dim**-0.5)}
-
-    def _projected(self, read: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def _projected(self, read: Tensor, angles: tuple[Tensor, Tensor]) -> AttentionInputs:
         query, key, value = (
             linear(read).unflatten(-1, (self.shape.heads, self.shape.dim)).transpose(1, 2)
             for linear in (self.query, self.key, self.value)
         )
-        return rotated(query, angles), rotated(key, angles), value
+        query, key, scale = rotated(query, angles), rotated(key, angles), float(self.shape.dim**-0.5)
+        return AttentionInputs(query, key, value, causal=True, scale=scale)
 
 
 class Block(nn.Module):
@@ -167,7 +165,7 @@ class Block(nn.Module):
         return joined
 
     def transform(self, stream: Tensor) -> Tensor:
-        """SwiGLU: W_down (silu(W_gate x) * W_up x)."""
+        """Add the output of the MLP, W_down (silu(W_gate x) * W_up x) with x = norm(stream), to the stream."""
         read = self.mlp_norm(stream)
         write = self.down(F.silu(self.gate(read)) * self.up(read))
         joined: Tensor = stream + (write if self.behind is None else self.behind[1](write))
@@ -175,7 +173,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Weights depend only on `shape` and `seed`; torch's global generator is not used."""
+    """The model. Its weights depend only on `shape` and `seed`; torch's global generator is not used."""
 
     def __init__(self, shape: Shape, seed: int = 0) -> None:
         super().__init__()
@@ -190,7 +188,7 @@ class Decoder(nn.Module):
             self.last_norm = Norm(shape, Size(shape.heads, shape.dim, shape.width), seed)
             for name, module in self.named_modules():
                 if isinstance(module, nn.Linear | nn.Embedding):
-                    # Scale writes so that their sum over blocks starts as large as one.
+                    # Scale output weights so that the sum of all writes does not grow with the number of blocks.
                     writes = name.endswith(("attention.output", "down"))
                     nn.init.normal_(module.weight, std=INITIAL * ((2 * shape.layers) ** -0.5 if writes else 1.0))
 
@@ -217,13 +215,13 @@ class Decoder(nn.Module):
     def _start(self, ids: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         stream = self.embedding(ids)
         if "dynamic_tanh" in self.shape.parts:
-            # Without a norm a small embedding stays small: arXiv:2503.10622 multiplies it by the root of the width.
+            # Without a norm a small embedding stays small: arXiv:2503.10622 multiplies it by sqrt(width).
             stream = stream * self.shape.width**0.5
         return stream, rotary_angles(ids.shape[1], self.shape.dim, self.shape.base, stream.dtype)
 
 
 def rotary_angles(tokens: int, dim: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine of position times base^(-2i/dim), one angle per pair of coordinates (arXiv:2104.09864)."""
+    """Return the cosine and sine of position * base^(-2i/dim) for each pair i of coordinates (arXiv:2104.09864)."""
     speed = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     angle = torch.arange(tokens, dtype=torch.float64)[:, None] * speed
     return angle.cos().to(dtype), angle.sin().to(dtype)
@@ -232,7 +230,7 @@ def rotary_angles(tokens: int, dim: int, base: float, dtype: torch.dtype) -> tup
 def rotated(
     heads: Float[Tensor, "batch head token dim"], angles: tuple[Tensor, Tensor]
 ) -> Float[Tensor, "batch head token dim"]:
-    """Rotate coordinates i and i + dim/2 together."""
+    """Rotate each pair of coordinates (i, i + dim/2) by its angle."""
     cosine, sine = angles
     first, second = heads.chunk(2, -1)
     return torch.cat([first * cosine - second * sine, first * sine + second * cosine], -1)

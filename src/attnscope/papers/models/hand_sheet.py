@@ -1,10 +1,10 @@
-"""A nano model of zeros whose weights are written by hand, channel by channel, for `models.programs`.
+"""A nano model that starts with zero weights, which are then set by hand, channel by channel (for `models.programs`).
 
 sheet = Sheet({"symbol": 1, "code": 2, "answer": 1}, tokens=5, places=7, layers=1, heads=[2], hidden=8, out=4)
 sheet.embed("symbol", numbers)                  # the embedding of every token
 sheet.head(0, 0, query=["code"], key=["code"], value="symbol", write="answer")
 sheet.staircase(0, {"answer": 1.0}, nodes, {"answer": values})
-model = sheet.say("answer", 4)
+model = sheet.answering("answer", 4)
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from attnscope.papers.models.nano import Block, Config, Nano
 
-PROBE = 7  # tokens with which the tap inspects a model; the position table must be as long
+PROBE = 7  # number of tokens with which the tap probes a model; the position table must have at least as many rows
 
 
 class Sheet:
-    """Sizes of channels, tokens and positions, widths of the heads of one block, hidden units, answers."""
+    """A model to fill in. `channels` gives the width of each channel, `heads` that of each head in a block."""
 
     def __init__(
         self, channels: Mapping[str, int], tokens: int, places: int, layers: int, heads: Sequence[int], hidden: int,
@@ -48,7 +48,7 @@ class Sheet:
         )
         for parameter in self.model.parameters():
             nn.init.zeros_(parameter)
-        self.used = [0] * layers  # hidden units
+        self.used = [0] * layers  # hidden units used so far, per block
 
     def embed(self, name: str, of_token: Float[Tensor, "token some"]) -> None:
         embedding = self.model.embedding
@@ -63,9 +63,10 @@ class Sheet:
         self, layer: int, index: int, *, query: Sequence[str] = (), always: Tensor | None = None, key: Sequence[str],
         value: str, write: str, key_weight: Tensor | None = None, key_bias: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Write one head. `query` and `key` are adjacent channels; the scale of attention is taken out of queries.
+        """Set the weights of one head.
 
-        `always` is a query that all tokens share; `key_weight` multiplies the key channels.
+        The channels in `query` and `key` are concatenated. Queries are divided by the scale of attention, so logits are
+        plain products. `always` is a query that all tokens share; `key_weight` multiplies the key channels.
         """
         layer_of = self._block(layer).attention
         first = index * layer_of.dim
@@ -91,7 +92,7 @@ class Sheet:
         self, layer: int, reads: Mapping[str, float], nodes: Float[Tensor, " node"],
         writes: Mapping[str, Float[Tensor, "node some"]], shift: float = 0.0,
     ) -> None:  # fmt: skip
-        """Look up x = shift + sum of channels times factors among rising nodes, and write the values there."""
+        """Compute x = shift + sum of factor * channel and write the values of the node nearest to x."""
         mlp = self._block(layer).mlp
         assert isinstance(mlp, nn.Sequential)
         up, down = mlp[0], mlp[2]
@@ -110,8 +111,8 @@ class Sheet:
                     down.weight.data[self.at[write], unit] = sign * (values[m] - values[m - 1])
                 self.used[layer] += 1
 
-    def say(self, name: str, answers: int) -> Nano:
-        """Answer o if the number is nearest to o."""
+    def answering(self, name: str, answers: int) -> Nano:
+        """Return the model; it answers with the integer nearest to the number in channel `name`."""
         numbers = torch.arange(float(answers))
         self.model.output.weight.data[:, self.at[name]] = 2 * numbers[:, None]
         self.model.output.bias.data[:] = -numbers.square()

@@ -1,22 +1,24 @@
-"""Two blocks of attention that learn to look up what followed the same context before (arXiv:2409.10559).
+"""Two blocks of attention that learn to look up which symbol followed the same context before (arXiv:2409.10559).
 
-    block 1    head h looks back by position only: v^h_l = sum_j softmax(w^h)_j x_(l-j), j = 1..window, of unit length
+    block 1    head h looks back by position only: v^h_l = sum_j softmax(w^h)_j x_(l-j), j = 1..window, normalised
     kernel     K(l) = sum_S c_S^2 prod_{h in S} <v^h_l, v^h_(n+1)> / sum_S c_S^2, over sets S of at most `degree` heads
     block 2    y = sum_l softmax(a K)_l x_l
 
+Here x_l is the one-hot symbol at position l of n; the logits w^h, the weights c_S and the sharpness a are trained.
 After training, the heads of block 1 fetch the parents, the kernel multiplies them (a product of one-hot similarities is
-1 if all parents are the same), and block 2 copies what followed: an induction head for contexts of several tokens.
+1 if all parents are the same), and block 2 copies the symbol that followed: an induction head for contexts of several
+tokens.
 
-As attention. Block 1 is softmax over logits that depend only on the distance, a bias with queries and keys of zero. A
-product of inner products is the inner product of outer products, <u, u'><v, v'> = <u (x) v, u' (x) v'>, so K(l) is
-phi_l . phi_(n+1) with the parts c_S / |c| (x)_{h in S} v^h_l in a row: block 2 is plain dot-product attention of one
-query with scale a. `forward` runs both in torch's kernel, where the tap finds them. Training uses a shorter way with
-the same numbers (`papers/trials/induction_training.py`).
+Written as attention: block 1 is softmax over logits that depend only on the distance (a bias, with queries and keys of
+zero). A product of inner products is the inner product of outer products, <u, u'><v, v'> = <u (x) v, u' (x) v'>, so
+K(l) is phi_l . phi_(n+1), where phi_l concatenates c_S / |c| (x)_{h in S} v^h_l over all sets S: block 2 is plain
+dot-product attention of one query with scale a. `forward` runs both in torch's kernel, where the tap finds them.
+Training computes the same numbers in a shorter way (`papers/trials/induction_training.py`).
 
-Texts (`Chains`). Every next symbol depends on a few before it, by a rule that differs from text to text, drawn from
-Dirichlet(alpha). With alpha = 0.1 most rows of a rule are nearly certain: counting what followed the same parents
-predicts well, and ignoring the parents does not. With `others` below 1 the rule is a mixture: that of all parents has
-weight `others`, that of the first parent alone the rest.
+Texts (`Chains`): each symbol depends on a few earlier ones, its parents, by a rule drawn anew for each text from
+Dirichlet(alpha). With alpha = 0.1 most rows of a rule are nearly deterministic: counting which symbols followed the
+same parents predicts well, ignoring the parents does not. With `others` below 1 the rule is a mixture: a rule of all
+parents with weight `others`, and a rule of the first parent alone with weight 1 - `others`.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from attnscope.core.errors import RefusalError
 
 @dataclass(frozen=True)
 class ChainText:
-    """A model reads all ids but the last and predicts the last; `rules` is `[row, first parent, ..., next symbol]`."""
+    """Texts: the model predicts the last id from the others. `rules` is `[row, first parent, ..., next symbol]`."""
 
     ids: Int[Tensor, "row token"]
     rules: Float[Tensor, "row ..."]
@@ -43,7 +45,7 @@ class ChainText:
 
 @dataclass(frozen=True)
 class Chains:
-    """`parents` are distances: 1 is the symbol just before."""
+    """A distribution of texts. `parents` are distances: 1 is the symbol just before."""
 
     parents: tuple[int, ...] = (1, 2)
     symbols: int = 3
@@ -53,7 +55,9 @@ class Chains:
 
     def __post_init__(self) -> None:
         if not self.parents or min(self.parents) < 1 or max(self.parents) >= self.tokens:
-            raise RefusalError("A chain needs parents at least 1 place before, and a text longer than the farthest.")
+            raise RefusalError(
+                "A chain needs parents at distance 1 or more and a text longer than the farthest: change them."
+            )
         if self.symbols < 2 or not self.alpha > 0 or not 0 <= self.others <= 1:
             raise RefusalError(
                 "A chain needs 2 symbols, alpha over 0 and others between 0 and 1, "
@@ -71,7 +75,7 @@ class Chains:
         return (1 - self.others) * spread + self.others * of_all
 
     def draw(self, rows: int, seed: int) -> ChainText:
-        """Draw texts; the first symbols, which have no parents, are uniform."""
+        """Draw texts. The first symbols, which lack parents, are uniform."""
         rules, rng = self.rules(rows, seed), np.random.default_rng((seed, 1))
         ends = rules.cumsum(-1)
         chance = torch.from_numpy(rng.random((rows, self.tokens + 1)))
@@ -86,7 +90,10 @@ class Chains:
 
 
 class InductionNetwork(nn.Module):
-    """Starts as in the paper: head h prefers lag h by `lean` over `rest`, all sets are equal, a is small."""
+    """The two blocks, initialised as in the paper.
+
+    Head h starts with logit `lean` at lag h and `rest` at all others; all sets have the same weight, and a is small.
+    """
 
     def __init__(
         self,
@@ -101,7 +108,9 @@ class InductionNetwork(nn.Module):
     ) -> None:
         super().__init__()
         if not 1 <= heads <= window or not 1 <= degree <= heads or symbols < 2:
-            raise RefusalError("An induction network has at most as many heads as lags, and sets of at most all heads.")
+            raise RefusalError(
+                "An induction network has at most as many heads as lags and a degree of at most `heads`: give less."
+            )
         self.symbols, self.window = symbols, window
         self.main_input_name = "input_ids"
         self.sets = [s for size in range(degree + 1) for s in itertools.combinations(range(heads), size)]
@@ -112,20 +121,20 @@ class InductionNetwork(nn.Module):
         self.sharpness = nn.Parameter(torch.tensor(start))
 
     def forward(self, input_ids: Int[Tensor, "batch token"]) -> Float[Tensor, "batch symbol"]:
-        """Predict the symbol after the last token, as shares."""
+        """Return the predicted probability of each symbol after the last token."""
         x = F.one_hot(input_ids, self.symbols).to(self.lags)
         looked = F.normalize(self.look_back(x), dim=-1)
-        features = self.features(looked)[:, self.window - 1 :]  # of places with a whole window before them
+        features = self.features(looked)[:, self.window - 1 :]  # only positions with a whole window before them
         mixed: Tensor = F.scaled_dot_product_attention(
             (self.sharpness * features[:, -1:])[:, None], features[:, None, :-1], x[:, None, self.window :], scale=1.0
         )
         return mixed[:, 0, 0]
 
     def look_back(self, x: Float[Tensor, "batch token symbol"]) -> Float[Tensor, "batch head token symbol"]:
-        """Run block 1 for the place behind every token; its lag 1 is the token itself."""
+        """Run block 1 for the position after each token, so that lag 1 is the token itself."""
         batch, tokens, _ = x.shape
         heads = len(self.lags)
-        back = torch.arange(tokens)[:, None] - torch.arange(tokens)  # 0 is lag 1
+        back = torch.arange(tokens)[:, None] - torch.arange(tokens)  # distance 0 is lag 1
         near = (back >= 0) & (back < self.window)
         bias = self.lags[:, back.clamp(0, self.window - 1)].masked_fill(~near, -torch.inf)
         rest = torch.zeros(batch, heads, tokens, 1, dtype=x.dtype)
@@ -133,7 +142,7 @@ class InductionNetwork(nn.Module):
         return F.scaled_dot_product_attention(rest, rest, value, attn_mask=bias[None], scale=1.0)
 
     def features(self, looked: Float[Tensor, "batch head place symbol"]) -> Float[Tensor, "batch place feature"]:
-        """Return phi: for every set the outer product of what its heads fetched, times c_S / |c|."""
+        """Return phi: for each set S, the outer product of the outputs of its heads, times c_S / |c|, concatenated."""
         weight = self.sets_weight / self.sets_weight.norm()
         parts = []
         for own, heads in zip(weight, self.sets, strict=True):
@@ -145,7 +154,7 @@ class InductionNetwork(nn.Module):
 
     @property
     def shares(self) -> Float[Tensor, " set"]:
-        """p_S = c_S^2 / sum c^2."""
+        """The share of each set in the kernel: p_S = c_S^2 / sum over sets of c^2."""
         return (self.sets_weight.square() / self.sets_weight.square().sum()).detach()
 
     @property
@@ -153,7 +162,7 @@ class InductionNetwork(nn.Module):
         return self.lags.detach().softmax(-1)
 
     def kernel(self, looked: Float[Tensor, "head place symbol"]) -> Float[Tensor, "place place"]:
-        """Return K between any two contexts, by its definition; `looked` has unit length."""
+        """Return K between any two positions, computed by its definition; the vectors of `looked` have unit norm."""
         like = looked @ looked.mT
         share = self.sets_weight.square() / self.sets_weight.square().sum()
         products = [like[list(heads)].prod(0) if heads else torch.ones_like(like[0]) for heads in self.sets]

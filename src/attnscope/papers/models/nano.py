@@ -4,15 +4,15 @@
     model = Nano(config, seed=0)                    # or Nano(config, seed=0).double()
     logits = model(input_ids)                       # [batch, token, out]
 
-One block, for the three places of the norm (s is `skip`, b is `branch`, f is attention, then the MLP):
+A block computes, for each position of the norm (s is `skip`, b is `branch`, f is attention and then the MLP):
 
-    pre    x <- s x + b f(norm(x))          with a last norm before the output
+    pre    x <- s x + b f(norm(x))          and one more norm before the output
     post   x <- norm(s x + b f(x))          as in "Attention is all you need"
     none   x <- s x + b f(x)
 
-`skip=0` cuts the residual stream, `mlp=None` leaves only attention: with both, and any norm, this is the self-attention
+`skip=0` removes the skip connections and `mlp=None` the MLPs; with both, and any norm, this is the self-attention
 network whose rank collapses with depth (arXiv:2103.03404). Attention is a plain function of queries, keys and values
-and can be exchanged: `Nano(config, attention=my_function)`.
+and can be replaced: `Nano(config, attention=my_function)`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.variant import Variant
+from attnscope.matrix.visibility import AttentionInputs
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 """`attend(query, key, value, mask, scale) -> mixed`: all `[batch, head, token, dim]`, mask True for visible keys."""
@@ -40,22 +41,22 @@ def scaled_dot_product(
     mask: Bool[Tensor, "#batch 1 #query key"] | None,
     scale: float,
 ) -> Float[Tensor, "batch head query dim"]:
-    """softmax(scale q k^T) v, in torch's fused kernel."""
+    """Return softmax(scale q k^T) v, computed by torch's fused kernel."""
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
 
 
 def exchanged(variant: Variant, **own: Any) -> Attend:
-    """Return a variant of kind pattern or logits, with its settings, for `Nano(config, attention=...)`."""
+    """Turn a variant of kind pattern or logits, with its settings, into an argument for `Nano(attention=...)`."""
 
     def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-        mixed: Tensor = variant(query, key, value, visible=mask, causal=False, scale=scale, **own)
+        mixed: Tensor = variant(AttentionInputs(query, key, value, mask, scale=scale), **own)
         return mixed
 
     return attend
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention: four linear maps, and `attend`, which mixes values."""
+    """Multi-head self-attention: four linear maps, and the function `attend` that mixes the values."""
 
     def __init__(self, width: int, heads: int, dim: int, biases: bool, attend: Attend = scaled_dot_product) -> None:
         super().__init__()
@@ -87,7 +88,7 @@ def norm_of(width: int, place: str, kind: str) -> nn.Module:
 
 
 def perceptron(inputs: int, hidden: int | None, outputs: int, activation: str, biases: bool) -> nn.Module:
-    """Return linear, activation, linear; without hidden units one linear map."""
+    """Return two linear maps with an activation between them, or one linear map if `hidden` is None."""
     if hidden is None:
         return nn.Linear(inputs, outputs, bias=biases)
     gate = {"gelu": nn.GELU, "relu": nn.ReLU, "silu": nn.SiLU}[activation]
@@ -103,21 +104,21 @@ class Config:
     layers: int
     vocab_size: int | None = None
     inputs: int | None = None
-    inputs_hidden: int | None = None  # hidden units of the embedding of vectors
-    out: int | None = None  # classes or coordinates for each token; default: the vocabulary
+    inputs_hidden: int | None = None  # hidden units of the MLP that embeds vectors; None: a linear map
+    out: int | None = None  # outputs per token; default: the size of the vocabulary
     head_width: int | None = None  # default: width // heads
     mlp: int | None = None  # hidden units; None: attention only
     norm: Literal["pre", "post", "none"] = "pre"
     norm_kind: Literal["layer", "rms"] = "layer"
-    skip: float | int = 1.0  # weight of the stream past attention; booleans are allowed
-    mlp_skip: float | int | None = None  # past the MLP; default: as `skip`
-    branch: float | int = 1.0  # weight of what attention and MLP write: 1/sqrt(layers) of arXiv:2206.03126
+    skip: float | int = 1.0  # factor on the skip connection past attention; booleans are allowed
+    mlp_skip: float | int | None = None  # factor on the one past the MLP; default: `skip`
+    branch: float | int = 1.0  # factor on the outputs of attention and MLP, 1/sqrt(layers) in arXiv:2206.03126
     positions: Literal["learned", "none"] = "learned"
     max_tokens: int = 256  # rows of the position table
     causal: bool = False
     activation: Literal["gelu", "relu", "silu"] = "gelu"
     biases: bool = True
-    initial: float | None = None  # standard deviation of fresh weights; default: 1/sqrt(inputs)
+    initial: float | None = None  # standard deviation of initial weights; default: 1/sqrt(fan-in)
 
     def __post_init__(self) -> None:
         if (self.vocab_size is None) == (self.inputs is None):
@@ -142,12 +143,12 @@ class Config:
 
     @property
     def max_position_embeddings(self) -> int | None:
-        """The longest sequence, under the name used by transformers; None: any length."""
+        """The length of the longest sequence, or None for any length; the name is that used by transformers."""
         return self.max_tokens if self.positions == "learned" else None
 
 
 class Nano(nn.Module):
-    """Embedding, blocks, output. Weights depend only on `config` and `seed`; torch's global generator is not used."""
+    """The model. Its weights depend only on `config` and `seed`; torch's global generator is not used."""
 
     def __init__(self, config: Config, seed: int = 0, attention: Attend = scaled_dot_product) -> None:
         super().__init__()
@@ -206,7 +207,7 @@ class Nano(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then an optional MLP, each with its skip and its norm."""
+    """Attention, then an optional MLP, each with a skip connection and a norm."""
 
     def __init__(self, config: Config, attention: Attend) -> None:
         super().__init__()
@@ -244,12 +245,12 @@ def visible_keys(
     real: Int[Tensor, "batch token"] | Bool[Tensor, "batch token"] | None,
     device: torch.device,
 ) -> Bool[Tensor, "#batch 1 #query key"] | None:
-    """Return which keys each query may see: real tokens, up to itself if `causal`. None: all of them."""
+    """Return which keys each query may see: real tokens, and no later ones if `causal`. None means all keys."""
     mask = None if real is None or bool(real.all()) else real.bool()[:, None, None, :]
     if causal:
         past = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()[None, None]
         mask = past if mask is None else mask & past
-        # Padding on the left would see no key, and softmax would be NaN: let it see itself.
+        # Padding on the left would see no key, so its softmax would be NaN: let it see itself.
         blind = ~mask.any(-1, keepdim=True)
         mask = mask | (blind & torch.eye(tokens, dtype=torch.bool, device=device))
     return mask

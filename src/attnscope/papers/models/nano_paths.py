@@ -1,9 +1,9 @@
-"""A nano model at one input as a `Network`, whose paths can be graded by length; and one path run by itself.
+"""Split a nano model's output at one input into paths by length, or run one path by itself.
 
-`network_of` freezes patterns and norms where the whole model had them: its paths add up to its output (Theorem 2.1 of
-arXiv:2103.03404). `path_alone` is what the authors' code measures: the path is a network of its own, with one head or
-the skip in every block, whose patterns and norms come from its own stream. The outputs of all such networks do not add
-up to the output of the model.
+`network_of` returns a `Network`, in which patterns and norms are frozen at their values in the whole model, so that the
+paths add up to the output (Theorem 2.1 of arXiv:2103.03404). `path_alone` does what the authors' code does: it runs the
+path as a separate network, with one head or the skip in every block, and computes patterns and norms from that
+network's own stream. The outputs of all such networks do not add up to the output of the model.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def entering(model: Nano, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor | N
 
 @torch.no_grad()
 def network_of(model: Nano, inputs: dict[str, Tensor]) -> Network:
-    """Return the model at this input, cut between its blocks."""
+    """Return the model at this input as a `Network` of its blocks."""
     stream, mask = entering(model, inputs)
 
     def piece(block: Any) -> Callable[[Tensor], Tensor]:
@@ -56,7 +56,7 @@ def network_of(model: Nano, inputs: dict[str, Tensor]) -> Network:
 
 @torch.no_grad()
 def path_alone(model: Nano, inputs: dict[str, Tensor], path: Sequence[int]) -> Float[Tensor, "batch token out"]:
-    """Run one path as its own network: in every block one head, or `SKIP`. For attention-only models."""
+    """Run one path as its own network. `path` names a head of each block, or `SKIP`. The model must have no MLP."""
     stream, mask = entering(model, inputs)
     for block, choice in zip(model.blocks, path, strict=True):
         assert isinstance(block, Block)
@@ -74,7 +74,7 @@ def path_alone(model: Nano, inputs: dict[str, Tensor], path: Sequence[int]) -> F
 def head_alone(
     attention: Attention, stream: Float[Tensor, "batch token width"], head: int, mask: Bool[Tensor, " ..."] | None
 ) -> Float[Tensor, "batch token width"]:
-    """Return the write of attention with only one of its heads."""
+    """Return the output of attention if it had only this head."""
     mine = slice(head * attention.dim, (head + 1) * attention.dim)
     query, key, value = (
         F.linear(stream, one.weight[mine], None if one.bias is None else one.bias[mine])[:, None]

@@ -1,44 +1,46 @@
-"""Small programs as nano models, exact on every input up to a length: weights written by hand on compressed selectors.
+"""Small programs as nano models with hand-written weights and compressed selectors, exact on inputs up to a length.
 
     reverse     the text backwards
     histogram   how often each token's symbol occurs
     sort        the symbols in order
     balanced    whether the parentheses up to here are balanced
-    match       where the parenthesis stands that this one closes
+    match       the position of the parenthesis that this one closes
 
-A compiler of programs into weights (arXiv:2301.05062) holds every variable as a one-hot vector and gives a head one
-coordinate for each value that its keys can have. Here variables are numbers in one channel each, and a head compares
-*codes*: row v of W_Q and row w of W_K of a factorised selector (`commands.compile.compress`), in which the selected
-keys of every query lie `margin` above all others. So n other keys have at most n e^-margin of the weight.
+The compiler of arXiv:2301.05062 stores every variable as a one-hot vector and gives a head one coordinate for each
+value that its keys can have. Here a variable is a number in one channel, and a head compares *codes*: for query value v
+and key value w, row v of W_Q and row w of W_K of a factorised selector (`commands.compile.compress`). The logits of the
+selected keys of a query lie `margin` above all others, so n other keys together get at most n e^-margin of the weight.
 
 Four moves are enough:
 
-    fetch    A head whose query selects one token writes that token's number, off by e^-margin.
-    count    Let a head select the tokens of one symbol and one token more, END, all at the same logit: END has
-             1 / (c + 1) of the weight, c being how many there are. Tokens with equal keys have equal logits. Where END
-             has to be beside different symbols, a coordinate of its own gives it the logit of the query's own symbol.
-    look up  A staircase of ReLUs: for numbers x that are one of x_0 < x_1 < ... up to a quarter of a step,
+    fetch    A head whose query selects one token writes that token's number, with an error of order e^-margin.
+    count    A head selects the c tokens with one symbol and also the token END, all with the same logit, so END gets
+             1 / (c + 1) of the weight. (Tokens with equal keys have equal logits.) If the symbol depends on the query,
+             an extra coordinate gives END the logit of that symbol.
+    look up  A staircase of ReLUs: for a number x within a quarter of a step of one of the nodes x_0 < x_1 < ...,
              f(x) = f_0 + sum_m (f_m - f_(m-1)) ramp((x - x_(m-1)) / (x_m - x_(m-1))), where ramp(z) = relu(2z - 1/2) -
-             relu(2z - 3/2) is 0 below 1/4 and 1 above 3/4. It cleans: what was a little off comes out right.
-    say      The answer is a number y; the output has 2 o y - o^2 for answer o, largest for the o nearest to y.
+             relu(2z - 3/2) is 0 below 1/4 and 1 above 3/4. It also removes small errors of x.
+    say      The answer is a number y; the logit of answer o is 2 o y - o^2, which is largest for the o nearest to y.
 
-    reverse     all select END and fetch its place, n. Token i looks up the query code of place n - 1 - i, selects the
-                token there and fetches its symbol.
-    histogram   each selects its own symbol and END: 1 / (c + 1), from which c is looked up.
-    sort        counting sort. One head for each symbol but the last counts it. With C_a tokens of symbol a or less, the
-                symbol at place i is the number of a with C_a <= i: one step of a staircase each.
-    balanced    causal, after a token START. The mean over all of +1 for ( and -1 for ) has the sign of the depth, and a
-                depth that is not 0 makes it at least 1 / (length + 1). Who ever sees a token of depth below 0 (a
-                selector of that flag), or has another depth than 0 itself, is not balanced.
-    match       causal. Two heads count ( and ) beside START, and their difference is the depth d behind each token. The
-                partner of ) is the last ( with depth d + 1, between them it stays above d. (If there is none, d is
-                lower than any depth before, so no ( ended at d + 1.) The head selects codes of ( and their depth by a
-                margin of 2 (length + 1) R; R times the place, one coordinate, prefers later ones; and START, one more,
-                stands half the margin below the selected, where it wins if there is nobody. R is the usual margin.
+    reverse     every token selects END and fetches its position, n. Token i looks up the query code of position
+                n - 1 - i, selects the token there and fetches its symbol.
+    histogram   each token selects its own symbol and END, which gives 1 / (c + 1), and looks up c.
+    sort        counting sort. Each symbol but the last has a head that counts it. If C_a tokens have a symbol of at
+                most a, the symbol at position i is the number of a with C_a <= i; each a is one step of a staircase.
+    balanced    causal, after a token START. The mean of +1 for each ( and -1 for each ) so far has the sign of the
+                depth; if the depth is not 0, its absolute value is at least 1 / (length + 1). A text is not balanced at
+                a token if the depth there is not 0, or if an earlier token has a depth below 0 (a head selects these).
+    match       causal. Two heads count ( and ) with the help of START; the difference is the depth d after each token.
+                The partner of ) is the last ( with depth d + 1: between the two, the depth stays above d. (If there is
+                no partner, d is lower than any depth before, so no ( had depth d + 1.) A head selects the ( of that
+                depth with a margin of 2 (length + 1) R, where R is the usual margin. An extra coordinate adds R times
+                the position, to prefer later tokens. Another puts START half the margin below the selected keys, so
+                that START wins if no key is selected.
 
-Why counting in order costs a head for each symbol: one head in which query v gives *equal* logits to all keys u < v and
-less to key v has q_v orthogonal to k_u - k_0 for u < v and not to k_v - k_0, so these differences are independent:
-width symbols - 1. Nothing is normed, and the tap and `scan` take these models as any other.
+Why sort needs a head for each symbol: suppose that in one head query v gives *equal* logits to all keys u < v and a
+lower one to key v. Then q_v is orthogonal to k_u - k_0 for u < v and not to k_v - k_0, so these differences are
+linearly independent and the head has a width of at least symbols - 1. These models have no norms; the tap and `scan`
+accept them like any other.
 """
 
 from __future__ import annotations
@@ -56,11 +58,11 @@ from attnscope.heads.head import Head
 from attnscope.papers.models.hand_sheet import Sheet
 from attnscope.papers.models.nano import Nano
 
-MARGIN = 24.0  # n other keys have n e^-24 of the weight: less than float32 resolves for thousands of keys
+MARGIN = 24.0  # n other keys have at most n e^-24 of the weight: for thousands of keys, less than float32 resolves
 
 
 class Selector(NamedTuple):
-    """The keys that a query selects, their margin, and the number of coordinates of the head besides the codes."""
+    """The keys that each query selects, the margin of their logits, and the head's number of extra coordinates."""
 
     chosen: Bool[np.ndarray, "row key"]
     margin: float = MARGIN
@@ -68,7 +70,7 @@ class Selector(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """Texts of up to `length` symbols."""
+    """The inputs of a program: texts of 1 to `length` symbols, each one of `symbols`."""
 
     symbols: int
     length: int
@@ -79,18 +81,18 @@ Selectors = dict[str, Selector]
 
 @dataclass(frozen=True)
 class Program:
-    """`answers` computes by an obvious loop what the model must answer at every place of a text."""
+    """A program. `answers` computes in plain Python what the model must answer at each position of a text."""
 
     name: str
     selectors: Callable[[Texts], Selectors]
     build: Callable[[Texts, Mapping[str, Head]], Nano]
     answers: Callable[[Sequence[int]], list[int]]
-    starts: bool = False  # the extra token is START, not END
-    symbols: int | None = None  # fixed by the program
+    starts: bool = False  # whether the extra token is START (in front) and not END
+    symbols: int | None = None  # number of symbols, if the program fixes it
 
 
 def _codes(head: Head) -> tuple[Float[Tensor, "row width"], Float[Tensor, "key width"]]:
-    """Return queries and keys whose products are logits: the scale of the head is in the queries."""
+    """Return queries and keys whose products are the logits; the queries include the head's scale."""
     return head.queries.float() * head.scale, head.keys.float()
 
 
@@ -99,7 +101,7 @@ def _one(values: Sequence[float | int]) -> Float[Tensor, "some 1"]:
 
 
 def _shares(length: int) -> Float[Tensor, " node"]:
-    """Return 1 / (c + 1) for c = length .. 0, rising."""
+    """Return 1 / (c + 1) for c = length, ..., 0, in increasing order."""
     return 1 / torch.arange(length + 1.0, 0, -1)
 
 
@@ -116,7 +118,7 @@ def _reverse(texts: Texts, heads: Mapping[str, Head]) -> Nano:
     sheet.head(0, 0, always=ask_end[0], key=["end"], value="place", write="last")
     sheet.staircase(0, {"last": 1.0, "place": -1.0}, torch.arange(float(length)), {"ask": ask_place}, shift=-1.0)
     sheet.head(1, 0, query=["ask"], key=["here"], value="symbol", write="answer")
-    return sheet.say("answer", symbols)
+    return sheet.answering("answer", symbols)
 
 
 def _histogram(texts: Texts, heads: Mapping[str, Head]) -> Nano:
@@ -132,7 +134,7 @@ def _histogram(texts: Texts, heads: Mapping[str, Head]) -> Nano:
     sheet.embed("is end", _one([0.0] * symbols + [1.0]))
     sheet.head(0, 0, query=["ask", "own"], key=["key", "is end"], value="is end", write="share")
     sheet.staircase(0, {"share": 1.0}, _shares(length), {"answer": _one(range(length, -1, -1))})
-    return sheet.say("answer", length + 1)
+    return sheet.answering("answer", length + 1)
 
 
 def _sort(texts: Texts, heads: Mapping[str, Head]) -> Nano:
@@ -155,7 +157,7 @@ def _sort(texts: Texts, heads: Mapping[str, Head]) -> Nano:
         sheet.staircase(0, {f"share {a}": 1.0}, _shares(length), {f"up to {b}": count for b in counted if b >= a})
         yes_no = {"answer": _one([1, 0])}
         sheet.staircase(1, {f"up to {a}": 1.0, "place": -1.0}, torch.tensor([0.0, 1.0]), yes_no)
-    return sheet.say("answer", symbols)
+    return sheet.answering("answer", symbols)
 
 
 def _balanced(texts: Texts, heads: Mapping[str, Head]) -> Nano:
@@ -199,7 +201,7 @@ def _match(texts: Texts, heads: Mapping[str, Head]) -> Nano:
     ):
         sheet.head(0, index, always=codes_of[0][0], key=[name], value="is start", write=share)
         sheet.staircase(0, {share: 1.0}, _shares(length), {"depth": sign * count})
-    # Depths from -length to length; tokens to which this does not apply are far below and get the first value.
+    # Depths run from -length to length; tokens of the other kind are moved far below and get the first value.
     depths, away = torch.arange(-length - 1.0, length + 1), -4.0 * length - 4
     sheet.staircase(1, {"depth": 1.0, "no (": away}, depths, {"here": torch.cat([none[None], key[:-1]])})
     gap = (length + 1) * MARGIN
@@ -210,11 +212,11 @@ def _match(texts: Texts, heads: Mapping[str, Head]) -> Nano:
     }
     sheet.staircase(1, {"depth": 1.0, "no )": away}, depths, asks, shift=1.0)
     sheet.head(2, 0, query=["ask", "late", "lone"], key=["here", "place", "is start"], value="place", write="answer")
-    return sheet.say("answer", length + 1)
+    return sheet.answering("answer", length + 1)
 
 
 def _partners(text: Sequence[int]) -> list[int]:
-    """Return the place of each partner, from 1; 0 is no partner."""
+    """Return the position of the partner of each parenthesis, counted from 1, or 0 if it closes none."""
     waiting: list[int] = []
     partners = []
     for place, closes in enumerate(text, start=1):
@@ -242,7 +244,7 @@ def _same(rows: int, keys: int, margin: float = MARGIN, beside: int = 0) -> Sele
 
 
 def _of_match(texts: Texts) -> Selectors:
-    """Return the selectors for matching parentheses. All tokens other than ( share the last key."""
+    """Return the selectors of `match`. All tokens other than ( share the last key."""
     depths = 2 * texts.length + 1
     last = _same(depths, depths + 1, margin=2 * (texts.length + 1) * MARGIN, beside=2)
     return {"( or START": _chosen(3, 0, 2), ") or START": _chosen(3, 1, 2), "( at depth d + 1": last}

@@ -1,22 +1,23 @@
-"""Tasks for small models. Data depend only on sizes and seed.
+"""Tasks for small models. The data depend only on the sizes and the seed.
 
-    sort           8 tokens of 10 symbols, with repeats; label i is the i-th smallest
+    sort           8 tokens drawn from 10 symbols, with repeats; label i is the i-th smallest
     hull           10 points, uniform in a square and shifted together; is each one a corner of the convex hull?
-    memorisation   sequences of tokens with a random bit each; evaluated on the training data
-    copying        random tokens, and triggers after which an earlier token comes again
+    memorisation   sequences with a random bit for each token; evaluated on the training data
+    copying        random tokens, and triggers after which an earlier token is repeated
     composition    f_L(...f_1(q)), each function given as a table in the text (arXiv:2602.01763, 2412.02975)
 
-The first three are those of arXiv:2103.03404 (section 4.2). Memorisation has no positions, so equal tokens of one
-sequence share an answer: the best possible accuracy is below one, and is computed (`ceiling`).
+The first three are from arXiv:2103.03404 (section 4.2). Memorisation has no positions, so equal tokens in a sequence
+get the same answer: the best possible accuracy is below one and is computed as `ceiling`.
 
-Copying is the bigram-backcopy task of arXiv:2410.13835 with a flat bigram. A head that copies has something to say
-after a trigger and nothing elsewhere, but softmax makes it attend to something: here attention sinks appear in the
-smallest models. If earlier tokens predicted the next one, resting on the own token would do as little harm as resting
-on the first.
+Copying is the bigram-backcopy task of arXiv:2410.13835 with a flat bigram. A head that copies has
+something to contribute after a trigger and nothing elsewhere, but softmax makes it attend somewhere, so attention sinks
+appear even in the smallest models. (If each token predicted the next, attending to itself would do as little harm as
+attending to the first token.)
 
-The text of a composition has one token for each entry (l, a, f_l(a)), all of f_1 first, then the queries. A causal
-model meets every table before the one whose answers say where to look in it, so it cannot look ahead. `vectors` gives
-tokens as one-hot parts: the entry (fold and argument), and the content, which for a query is q.
+The text of a composition has one token for each entry (l, a, f_l(a)), in the order of l, followed by the queries. In a
+causal model an entry of f_l cannot see the tables of later functions, so it cannot look ahead. `vectors` codes a token
+as two one-hot parts: the entry (the pair of fold l and argument a), which is zero for a query, and the content, which
+is f_l(a), or q for a query.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.data.read import read
 
-IGNORED = -100  # the label of padding, ignored by torch's cross entropy
+IGNORED = -100  # label of padding, which torch's cross entropy ignores
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,9 @@ class Task:
 
     @property
     def best_guess(self) -> float:
-        """The accuracy of the most frequent label at each place: the best without looking at the inputs.
+        """The accuracy of always giving the most frequent label of each position: the best possible without the inputs.
 
-        Sorted symbols are mostly small in front and large behind, so for sorting it is far above `majority`.
+        After sorting, small symbols come first and large ones last, so for that task it is far above `majority`.
         """
         known = self.labels[self.test]
         right = [torch.bincount(some[some != IGNORED], minlength=self.classes).max() for some in known.T]
@@ -79,13 +80,13 @@ class Task:
 
 
 def loss_on(task: Task, model: nn.Module, rng: torch.Generator, batch: int) -> Tensor:
-    """Return the cross entropy of `batch` rows drawn from the training part."""
+    """Return the cross entropy on `batch` rows drawn from the training data."""
     rows = torch.randint(0, task.train, (batch,), generator=rng)
     return F.cross_entropy(model(**task.batch(rows)).flatten(0, 1), task.labels[rows].flatten(), ignore_index=IGNORED)
 
 
 def hits(answer: Tensor, labels: Int[Tensor, "row token"]) -> tuple[int, int]:
-    """Return how many tokens are predicted right, of how many."""
+    """Return the number of correctly predicted tokens, and the number of tokens with a label."""
     known = labels != IGNORED
     return int(((answer.argmax(-1) == labels) & known).sum()), int(known.sum())
 
@@ -97,7 +98,7 @@ def sort_task(train: int, test: int, seed: int, *, tokens: int = 8, symbols: int
 
 
 def hull_task(train: int, test: int, seed: int, *, points: int = 10) -> Task:
-    """Draw points U[0, 10]^2 and a shift N(0, 3.3^2) for each set, then scale all to about one."""
+    """Draw points from U[0, 10]^2, shift each set by a draw from N(0, 3.3^2), then scale to a size of about one."""
     rng = np.random.default_rng(seed)
     shape = (train + test, points, 2)
     places = rng.uniform(0, 10, shape) + rng.normal(0, 3.3, (train + test, 1, 2))
@@ -115,9 +116,9 @@ def on_hull(points: np.ndarray) -> Bool[np.ndarray, " point"]:
 
 
 def memorisation_task(sequences: int, longest: int, seed: int, *, words: int = 4000) -> Task:
-    """Draw words as frequent as in language, the r-th as 1 / (r + 2.7) (Zipf-Mandelbrot), with a bit each.
+    """Draw words with frequencies as in language, proportional to 1 / (rank + 2.7) (Zipf-Mandelbrot), and random bits.
 
-    Sequences have half to full length, like sentences cut at `longest`.
+    Lengths are uniform between half of `longest` and `longest`.
     """
     rng = np.random.default_rng(seed)
     share = 1 / (np.arange(1, words + 1) + 2.7)
@@ -137,7 +138,7 @@ def memorisation_task(sequences: int, longest: int, seed: int, *, words: int = 4
 def ceiling_of(
     ids: Int[np.ndarray, "row token"], bits: Int[np.ndarray, "row token"], real: Bool[np.ndarray, "row token"]
 ) -> float:
-    """Return the share of right tokens if equal tokens of a sequence give the answer of their majority."""
+    """Return the best accuracy possible if equal tokens in a sequence must get the same answer."""
     right = 0
     for tokens, wanted, here in zip(ids, bits, real, strict=True):
         _, group = np.unique(tokens[here], return_inverse=True)
@@ -151,7 +152,7 @@ BOS = 0
 
 @dataclass(frozen=True)
 class CopyTask:
-    """Symbols 1 to `triggers` are triggers; after one comes the token `back` places before it."""
+    """The copying task. Symbols 1 to `triggers` are triggers; each is followed by the token `back` places before it."""
 
     symbols: int = 32
     triggers: int = 4
@@ -161,7 +162,9 @@ class CopyTask:
 
     def __post_init__(self) -> None:
         if not 0 < self.triggers < self.symbols or not 0 < self.back < self.tokens:
-            raise RefusalError("A copying task needs fewer triggers than symbols, and a place inside the text to copy.")
+            raise RefusalError(
+                "A copying task needs fewer triggers than symbols, and `back` within the text: give less."
+            )
 
 
 @dataclass(frozen=True)
@@ -174,34 +177,34 @@ class Text:
 
 
 def copying(task: CopyTask, rows: int, seed: int) -> Text:
-    """Draw rows. A trigger is never copied: it would start another copy, without end."""
+    """Draw rows. A trigger is never copied, because it would trigger copies without end."""
     rng = torch.Generator().manual_seed(seed)
-    shape = (rows, task.tokens + 1)  # as many predictions with BOS as without
+    shape = (rows, task.tokens + 1)  # so that there are as many predictions with BOS as without
     drawn = torch.randint(1, task.symbols + 1, shape, generator=rng)
     ids = torch.full(shape, BOS)
     surprise = torch.full(shape, math.log(task.symbols), dtype=torch.float64)
     first = int(task.bos)
-    for place in range(first, ids.shape[1]):
-        fresh = drawn[:, place]
-        if place - 1 - task.back < first:
-            ids[:, place] = fresh
+    for position in range(first, ids.shape[1]):
+        fresh = drawn[:, position]
+        if position - 1 - task.back < first:
+            ids[:, position] = fresh
             continue
-        before, source = ids[:, place - 1], ids[:, place - 1 - task.back]
+        before, source = ids[:, position - 1], ids[:, position - 1 - task.back]
         copied = (before <= task.triggers) & (source > task.triggers)
-        ids[:, place] = torch.where(copied, source, fresh)
-        surprise[:, place].masked_fill_(copied, 0.0)
+        ids[:, position] = torch.where(copied, source, fresh)
+        surprise[:, position].masked_fill_(copied, 0.0)
     return Text(ids, task.symbols + 1, float(surprise[:, 1:].mean()))
 
 
 def characters(
     tokens: int, rows: int, seed: int, *, bos: bool = True, held_out: bool = False, half: int | None = None
 ) -> Text:
-    """Draw windows of the embedded book, letter by letter; its last tenth is held out.
+    """Draw windows of the embedded book, with letters as tokens; the last tenth of the book is held out.
 
-    `half` 0 or 1 takes only that half, so that a choice made on one half can be judged on the other.
+    `half` (0 or 1) restricts the draw to one half, so that a choice made on one half can be judged on the other.
     """
     book = "".join(read().documents)
-    letters = {letter: place for place, letter in enumerate(sorted(set(book)), start=1)}
+    letters = {letter: token for token, letter in enumerate(sorted(set(book)), start=1)}
     stream = torch.tensor([letters[letter] for letter in book])
     cut = len(stream) * 9 // 10
     stream = stream[cut:] if held_out else stream[:cut]
@@ -215,7 +218,7 @@ def characters(
 
 @dataclass(frozen=True)
 class ComposedText:
-    """`tables` are f_l(a); `answers` are f_1(q), f_2(f_1(q)), ..."""
+    """Texts of the composition task: `tables` holds f_l(a), `answers` holds f_1(q), f_2(f_1(q)), ..."""
 
     tables: Int[Tensor, "row fold argument"]
     queries: Int[Tensor, "row query"]
@@ -224,7 +227,7 @@ class ComposedText:
 
 @dataclass(frozen=True)
 class Composition:
-    """`folds` random functions of `arguments` symbols into the same symbols, asked `queries` times."""
+    """A task of composing `folds` random functions on `arguments` symbols, with `queries` questions per sequence."""
 
     folds: int
     arguments: int
@@ -244,7 +247,7 @@ class Composition:
 
     @property
     def inputs(self) -> int:
-        """The width of the vectors: entries (fold and argument) plus contents."""
+        """Input width: one slot per (function, argument) plus one per symbol."""
         return self.entries + self.arguments
 
     def draw(self, rows: int, rng: torch.Generator) -> ComposedText:
@@ -261,7 +264,7 @@ class Composition:
 def composed(
     tables: Int[Tensor, "row fold argument"], queries: Int[Tensor, "row query"]
 ) -> Int[Tensor, "row query fold"]:
-    """Return the answers after every function, by lookup."""
+    """Return the answers after each function, looked up in the tables."""
     current, answers = queries, []
     for table in tables.unbind(1):
         current = table.gather(1, current)

@@ -1,15 +1,15 @@
-"""2-Sum by one head: which tokens x have a partner with x + y = 0 modulo M, and which one is it (arXiv:2602.01763).
+"""2-Sum with one head: find for each token x a partner y with x + y = 0 modulo M, if there is one (arXiv:2602.01763).
 
-The key of a token is the code of x, its query the code of -x, both of unit length. A partner's logit is `sharp`, and
-one more key, `none`, has `sharp` times something less than 1: attention goes to the partner if there is one, and to
-`none` otherwise. The answer is the mass on tokens and the number they stand for.
+The key of a token is the code of x and its query the code of -x, both with norm 1. A partner's logit is `sharp`. An
+extra key, `none`, has the logit `sharp` times a number below 1, so attention goes to the partner if there is one, and
+to `none` otherwise. The answer is the attention mass on tokens, and the mean of their numbers.
 
-    full      every key is visible. With a digit for each power of 2 in M the next best logit is 1 - 2/digits, and
-              `none` stands in the middle: exact in width log2 M.
-    sparse    (B, k): keys stand in blocks of B, each block shows the mean of its keys, and a query sees the k blocks
-              with the most similar mean. With random codes of width d the partner's block has (1 + noise) / B and the
-              others only noise of sqrt(B/d) / B: the partner is seen where d is large compared with B. (A mean is one
-              way to show a block. The paper's bound, B log n, holds for every way.)
+    full      every key is visible. With codes of binary digits the next best logit is 1 - 2/digits (times `sharp`), and
+              `none` lies halfway between it and 1: exact in width log2 M.
+    sparse    (B, k): keys are grouped in blocks of B, each block is represented by the mean of its keys, and a query
+              sees the k blocks whose mean is most similar. With random codes of width d the partner's block scores (1 +
+              noise) / B and the others only noise of size sqrt(B/d) / B: the partner is seen if d is large compared
+              with B. (The paper's bound, B log n, holds for every representation of blocks, not only means.)
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from attnscope.core.errors import RefusalError
 
 @dataclass(frozen=True)
 class Sums:
-    """Tokens, and for each the number of its partner, or 0."""
+    """Rows of tokens, and for each token the number of its partner, or 0 if it has none."""
 
     ids: Int[Tensor, "row token"]
     partners: Int[Tensor, "row token"]
 
 
 def draw_sums(rows: int, tokens: int, modulus: int, rng: torch.Generator) -> Sums:
-    """Draw rows in which half of the tokens have a partner. M is odd and no token is 0, so none is its own partner."""
+    """Draw rows in which half of the tokens have a partner. M is odd and no token is 0, so no token is its own."""
     pairs = tokens // 4
-    kinds = tokens - pairs  # numbers up to sign: the first quarter comes with both signs
+    kinds = tokens - pairs  # distinct numbers up to sign; some of them occur with both signs
     half = (modulus - 1) // 2
     if modulus % 2 == 0 or half < kinds or tokens < 4:
         raise RefusalError(f"2-Sum of {tokens} tokens needs at least 4 of them and an odd modulus over {2 * kinds}.")
@@ -49,7 +49,7 @@ def draw_sums(rows: int, tokens: int, modulus: int, rng: torch.Generator) -> Sum
 
 
 def digit_codes(modulus: int) -> Float[Tensor, "number dim"]:
-    """Return a code of +1 and -1 for the binary digits, of unit length."""
+    """Return the binary digits of each number as +1 and -1, scaled to norm 1."""
     count = math.ceil(math.log2(modulus))
     signs: Tensor = 2.0 * (torch.arange(modulus)[:, None] >> torch.arange(count) & 1) - 1
     return signs / math.sqrt(count)
@@ -60,7 +60,7 @@ def random_codes(modulus: int, width: int, rng: torch.Generator) -> Float[Tensor
 
 
 class TwoSum(nn.Module):
-    """Full attention, or sparse with `block` and `kept`. `none` is the logit of no partner, 1 that of a partner."""
+    """Full attention, or sparse if `block` and `kept` are given. A partner has logit 1, the key `none` less."""
 
     codes: Tensor
 
@@ -82,10 +82,10 @@ class TwoSum(nn.Module):
         self.main_input_name = "input_ids"
 
     def forward(self, input_ids: Int[Tensor, "row token"]) -> Float[Tensor, "row token 2"]:
-        """Return the mass on tokens, and the mean number of the attended tokens."""
+        """Return the attention mass on tokens, and the attention-weighted mean of their numbers."""
         key, wanted = self.codes[input_ids], self.codes[(len(self.codes) - input_ids) % len(self.codes)]
         visible = None if self.block is None else self.seen(wanted, key)
-        # One more coordinate for the key `none`, which stands in front.
+        # The key `none` comes first and has a coordinate of its own.
         key = F.pad(key, (0, 1, 1, 0))
         key[:, 0, -1] = 1.0
         query = F.pad(wanted, (0, 1), value=self.none)
@@ -100,7 +100,7 @@ class TwoSum(nn.Module):
     def seen(
         self, wanted: Float[Tensor, "row token dim"], key: Float[Tensor, "row token dim"]
     ) -> Bool[Tensor, "row token key"]:
-        """Return the tokens of the blocks whose mean key is most like the query."""
+        """Return which tokens each query sees: those in the blocks whose mean key is most similar to it."""
         assert self.block is not None
         assert self.kept is not None
         if key.shape[1] % self.block or key.shape[1] // self.block < self.kept:
@@ -114,13 +114,13 @@ class TwoSum(nn.Module):
 
 
 def full_two_sum(modulus: int, sharp: float = 500.0) -> TwoSum:
-    """Return the exact one: n other tokens together weigh at most n e^(-sharp / digits)."""
+    """Return the exact model, in which n wrong keys together get at most n e^(-sharp / digits) of the weight."""
     codes = digit_codes(modulus)
     return TwoSum(codes, 1 - 1 / codes.shape[1], sharp)
 
 
 def right(answer: Float[Tensor, "row token 2"], sums: Sums) -> tuple[float, float]:
-    """Return the share of partners found, and of tokens without a partner that said so."""
+    """Return the share of partners found, and the share of tokens without a partner that are recognised."""
     yes = answer[..., 0] > 0.5
     paired = sums.partners > 0
     found = yes & ((answer[..., 1] - sums.partners).abs() < 0.5)
@@ -128,10 +128,11 @@ def right(answer: Float[Tensor, "row token 2"], sums: Sums) -> tuple[float, floa
 
 
 def seen_by_chance(width: int, block: int, kept: int, tokens: int) -> float:
-    """Return how often the partner's block is among those kept, taking random codes as Gaussian.
+    """Return the probability that the partner's block is among those kept, if random codes are taken as Gaussian.
 
-    The block's score is 1 + sqrt((B - 1) / d) z, each of the n/B - 1 others sqrt(B/d) z: at most `kept` - 1 of
-    them may be above it. Integrated over z by quadrature.
+    Times B, the score of the partner's block is 1 + sqrt((B - 1) / d) z and that of each of the n/B - 1 others
+    sqrt(B/d) z', with z and z' standard normal: at most `kept` - 1 of the others may exceed it. The integral over z is
+    taken numerically.
     """
     from scipy.stats import binom, norm
 

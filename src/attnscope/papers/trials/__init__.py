@@ -1,1 +1,1 @@
-"""The parts of experiments that are too long for one file."""
+"""Parts of experiments that would make their files too long."""

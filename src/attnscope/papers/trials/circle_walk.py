@@ -1,8 +1,8 @@
 """Two points that walk along a circle: the toy of arXiv:2103.03404 (section 4.3) that makes rank collapse visible.
 
 A circle of radius 0.3 is cut into two arcs. A sequence has two tokens, one point on each arc at the same moment, and a
-model of one block learns the next point of both. The model is then applied to its own answers hundreds of times, so
-whatever it does to the distance of the two tokens in one step is repeated as often.
+model of one block learns to predict the next point of both. The model is then applied to its own answers hundreds of
+times, so any change in the distance between the two tokens is compounded.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ KINDS: tuple[Kind, ...] = ("base", "skip", "mlp", "skip and mlp")
 
 
 def arcs(points: int) -> Float[Tensor, "moment arc xy"]:
-    """Return the points of the circle, its two halves as two arcs."""
+    """Return the points of the circle, cut into two halves."""
     angle = torch.arange(points) * (2 * math.pi / points)
     circle = RADIUS * torch.stack([angle.cos(), angle.sin()], dim=-1)
     return torch.stack([circle[: points // 2], circle[points // 2 : 2 * (points // 2)]], dim=1)
 
 
 def circle_model(kind: Kind, width: int, seed: int) -> Nano:
-    """One block with two heads, a norm and no positions: attention alone, with the skip, with an MLP, or with both."""
+    """Return a model of one block with two heads and no positions: attention alone, or with a skip, an MLP, or both."""
     mlp = 2 * width if "mlp" in kind else None
     sizes: dict[str, Any] = {"inputs": 2, "out": 2, "width": width, "heads": 2, "layers": 1, "mlp": mlp}
     return Nano(Config(**sizes, norm="post", positions="none", skip="skip" in kind), seed)
 
 
 def circle_loss(points: int, batch: int, noise: float) -> Loss:
-    """Return the mean squared error of the next step, in radii.
+    """Return the loss function: the mean squared error of the next point, in radii.
 
-    With `noise` (in radii) the inputs lie a little off the circle, and the model learns to return to it. Without, what
-    it does off the circle is chance.
+    With `noise` (in radii) the inputs lie a little off the circle, and the model learns to return to it. Without noise,
+    its behaviour off the circle is left to chance.
     """
     path = arcs(points)
 
@@ -62,7 +62,7 @@ def circle_loss(points: int, batch: int, noise: float) -> Loss:
 
 @torch.no_grad()
 def walk(model: Nano, start: Float[Tensor, "arc xy"], steps: int) -> Float[Tensor, "moment arc xy"]:
-    """Apply the model to its own answers; the first moment is the start."""
+    """Apply the model repeatedly to its own answers, and return all points, beginning with `start`."""
     moments = [start]
     for _ in range(steps):
         moments.append(model(vectors=moments[-1][None])[0])
@@ -70,7 +70,7 @@ def walk(model: Nano, start: Float[Tensor, "arc xy"], steps: int) -> Float[Tenso
 
 
 def gaps(track: Float[Tensor, "moment arc xy"]) -> Float[Tensor, " moment"]:
-    """Return the distance of the two tokens in diameters: 1 at the start."""
+    """Return the distance between the two tokens, in diameters; it is 1 at the start."""
     apart: Tensor = torch.linalg.vector_norm(track[:, 0] - track[:, 1], dim=-1)
     return apart / (2 * RADIUS)
 
@@ -78,7 +78,7 @@ def gaps(track: Float[Tensor, "moment arc xy"]) -> Float[Tensor, " moment"]:
 def circle_walk(
     kind: Kind, width: int, noise: float, *, points: int, steps: int, applied: int, seed: int, session: Session
 ) -> dict[str, Any]:
-    """Train, walk, and measure the distance of the two tokens on the way."""
+    """Train a model, walk, and measure the distance between the two tokens on the way."""
     model = circle_model(kind, width, seed)
     losses = train(
         model,
@@ -108,7 +108,7 @@ def circle_walk(
 
 
 def circle_numbers(circles: Rows) -> dict[str, list[float]]:
-    """Return the last gap of the narrowest model of every kind."""
+    """Return the final distance between the tokens, for the narrowest model of every kind."""
     numbers: dict[str, list[float]] = {}
     for row in select(circles, width=min(row["width"] for row in circles)):
         where = "beside" if row["noise"] else "on"
@@ -121,7 +121,7 @@ def trained_on(noise: float) -> str:
 
 
 def circle_remarks(circles: Rows) -> tuple[str, ...]:
-    """Say in how many walks the tokens stay apart, for each kind of training."""
+    """Return remarks on how many walks end with the tokens apart, for each kind of training."""
     words = []
     for noise in dict.fromkeys(row["noise"] for row in circles):
         kinds = []
@@ -133,7 +133,7 @@ def circle_remarks(circles: Rows) -> tuple[str, ...]:
 
 
 def _position(moment: Sequence[Number]) -> tuple[float, float]:
-    """A walk that overflowed is NaN, which a checkpoint stores as null."""
+    """Return a point; coordinates that overflowed, which a checkpoint stores as null, become NaN."""
     x, y = (math.nan if value is None else float(value) for value in moment)
     return x, y
 

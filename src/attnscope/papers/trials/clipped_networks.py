@@ -1,4 +1,4 @@
-"""Errors of clipping heads: one head, heads by hand, heads that replace a trained network, and trained heads.
+"""Errors of clipping heads: of one head, of hand-built heads, of heads in place of ReLU units, and of trained heads.
 
 From arXiv:2504.15956; the heads are in `papers/models/clipping.py`.
 """
@@ -23,17 +23,17 @@ LOW, HIGH = -5.0, 5.0
 
 
 def one_head(steps: int, beta: float) -> ClippingHeads:
-    """clip(x, -5, 5)."""
+    """Return a head that computes clip(x, -5, 5)."""
     ends = torch.tensor([[LOW], [HIGH]], dtype=EXACT)
     return ClippingHeads(torch.ones(1, 1, dtype=EXACT), torch.zeros(1, dtype=EXACT), ends[0], ends[1], steps, beta)
 
 
 @torch.no_grad()
 def clipping_error(steps: int, beta: float, points: int) -> dict[str, float]:
-    """Return the largest error of one head on [-8, 8], over a grid and the points where it is largest.
+    """Return the largest error of one head on [-8, 8], over a grid and over the points where theory expects it.
 
-    A sharp head is worst near the middle between two anchors (at the middle itself both have half the weight and the
-    error is 0), at the distance ln(4 beta step) / (2 beta). A soft head is worst at the ends of its range, where
+    A sharp head is worst at a distance of ln(4 beta step) / (2 beta) from the midpoint between two anchors (at the
+    midpoint itself both have half the weight and the error is 0). A soft head is worst at the ends of its range, where
     anchors on one side are missing.
     """
     head, step = one_head(steps, beta), (HIGH - LOW) / steps
@@ -46,7 +46,7 @@ def clipping_error(steps: int, beta: float, points: int) -> dict[str, float]:
     scores, y = head.logits(x)[0, 0], x[0]
     squares = -((y - head.anchors) ** 2) / step
     squares = squares - squares[:, :1]
-    # Both are sums of a few terms of at most `size`, each rounded by a few units in its last place.
+    # `scores` and `squares` are sums of a few terms of at most `size`, each rounded in its last places.
     size = float(scores.abs().max() + ((y - head.anchors) ** 2).max() / step)
     return {
         "error": float(wrong.max()),
@@ -57,19 +57,19 @@ def clipping_error(steps: int, beta: float, points: int) -> dict[str, float]:
 
 
 def wave(x: Tensor) -> Tensor:
-    """A function of one variable that a few straight lines do not fit."""
+    """Compute a function of one variable that a few straight lines do not fit."""
     return torch.sin(2 * x) * torch.exp(-x * x / 8)
 
 
 def surface(x: Float[Tensor, "*any 2"]) -> Float[Tensor, "*any 1"]:
-    """A function of two variables with a hill, a valley and a slope."""
+    """Compute a function of two variables with a hill, a valley and a slope."""
     first, second = x[..., :1], x[..., 1:]
     return torch.sin(2 * first) * torch.cos(1.5 * second) + 0.3 * first * second
 
 
 @torch.no_grad()
 def wave_error(steps: int, knots: int, beta: float) -> dict[str, float]:
-    """Heads by hand: one for each knot."""
+    """Return the errors of hand-built heads that interpolate the wave between knots."""
     at = torch.linspace(-3, 3, knots, dtype=EXACT)
     linears = interpolating(at, wave(at))
     x = torch.linspace(-3, 3, 4001, dtype=EXACT)[None, :, None]
@@ -84,7 +84,7 @@ def wave_error(steps: int, knots: int, beta: float) -> dict[str, float]:
 
 
 def relu_network(widths: Sequence[int]) -> nn.Sequential:
-    """Return linear maps in float64 with a ReLU between them; `linears_of` takes them out again."""
+    """Return a ReLU network in float64 with layers of these widths; `linears_of` returns its linear maps."""
     maps: list[nn.Module] = []
     for before, after in itertools.pairwise(widths):
         maps += [nn.Linear(before, after, dtype=EXACT), nn.ReLU()]
@@ -113,7 +113,7 @@ def surface_loss(model: nn.Module, rng: torch.Generator) -> Tensor:
 def replaced_by_heads(
     widths: tuple[int, ...], steps: Sequence[int], training: int, seed: int
 ) -> list[dict[str, float | int]]:
-    """Train a ReLU network on the surface, then compare it with the same network made of heads."""
+    """Train a ReLU network on the surface, then compare it with its conversion to heads."""
     network = seeded(lambda: relu_network(widths), seed)
     assert isinstance(network, nn.Sequential)
     train(network, surface_loss, Recipe(training, 1e-2, decay=0.0), seed=seed)
@@ -142,7 +142,7 @@ def digits_at_hand() -> bool:
 
 
 def digits() -> tuple[Float[Tensor, "image pixel"], Tensor]:
-    """Return 1,797 handwritten digits of 8 x 8 pixels (scikit-learn), in [0, 1]."""
+    """Return scikit-learn's 1,797 handwritten digits, 8 x 8 pixels with values in [0, 1], and their labels."""
     from sklearn.datasets import load_digits
 
     data = load_digits()
@@ -152,7 +152,7 @@ def digits() -> tuple[Float[Tensor, "image pixel"], Tensor]:
 def digits_by_heads(
     hidden: tuple[int, ...], steps: Sequence[int], training: int, seed: int
 ) -> list[dict[str, float | int]]:
-    """Train a classifier of digits, then compare it with the same as attention on a held-out fifth of the images."""
+    """Train a classifier of digits, then compare it with its conversion to heads on a held-out fifth of the images."""
     images, labels = digits()
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     held, used = order[: len(order) // 5], order[len(order) // 5 :]
@@ -168,7 +168,7 @@ def digits_by_heads(
     with torch.no_grad():
         plain = network(images[held]).argmax(-1)
         for count in steps:
-            # Heads clip where training images end; the test includes held-out images beyond that.
+            # Heads clip at the largest values on training images; held-out images can exceed them.
             heads = attention_network(linears_of(network), images[used][None], count, beta=1.0)
             answers = heads(images[held][None])[0].argmax(-1)
             rows.append(
@@ -184,7 +184,7 @@ def digits_by_heads(
 
 
 class TrainedHeads(nn.Module):
-    """Heads over `anchors` trained keys and values; the answer is their sum."""
+    """Heads that attend to `anchors` trained keys and values each; the answer is the sum of the heads."""
 
     def __init__(self, width: int, heads: int, anchors: int) -> None:
         super().__init__()
@@ -200,9 +200,9 @@ class TrainedHeads(nn.Module):
 
 
 def learned(heads: int, anchors: int, training: int, seed: int) -> dict[str, float | int]:
-    """Return the mean squared error on the surface over its variance, for trained heads and a ReLU network as large.
+    """Return the relative mean squared error on the surface of trained heads, and of a ReLU network of the same size.
 
-    A key, its bias and its value are width + 2 numbers, as a ReLU unit's are: heads x anchors units.
+    A key, its bias and its value have width + 2 parameters, like a ReLU unit, so the network has heads x anchors units.
     """
     x = uniform(2000, torch.Generator().manual_seed(1000 + seed))
     spread = float(surface(x).var())

@@ -1,4 +1,4 @@
-"""Lookups one after the other, by hand and trained, by attention and by memories of fixed size (arXiv:2602.01763).
+"""Successive lookups by attention and by memories of fixed size, hand-built and trained (arXiv:2602.01763).
 
 The models are in `papers/models/composers.py` and `papers/models/two_sum.py`.
 """
@@ -25,15 +25,15 @@ from attnscope.papers.models.two_sum import TwoSum, draw_sums, full_two_sum, ran
 EXACT = torch.float64
 
 
-def filling(folds: int, tokens: int) -> Composition:
-    """Return the largest tables that fit these functions and tokens. Queries take a quarter of the tokens, or 64."""
+def largest_composition(folds: int, tokens: int) -> Composition:
+    """Return the task with the largest tables that fit into `tokens`; a quarter of them, at most 64, are queries."""
     queries = min(64, tokens // 4)
     return Composition(folds, (tokens - queries) // folds, queries)
 
 
 @torch.no_grad()
 def share_right(model: nn.Module, task: Composition, rows: int, seed: int) -> float:
-    """Return the share of queries whose last answer is right, on functions drawn with the seed."""
+    """Return the share of queries with a correct final answer, on random functions."""
     rng, hits = torch.Generator().manual_seed(seed), 0
     for _ in range(rows):
         text = task.draw(1, rng)
@@ -43,11 +43,11 @@ def share_right(model: nn.Module, task: Composition, rows: int, seed: int) -> fl
 
 
 def by_hand(folds: Sequence[int], tokens: Sequence[int], rows: int, seed: int) -> list[dict[str, Any]]:
-    """Return the accuracy of one lookup per function, and of looking ahead where that exists."""
+    """Return the accuracy of hand-built models: `composer`, and `shortcut` if `folds` is a power of 2."""
     rows_out = []
     for number in folds:
         for size in tokens:
-            task = filling(number, size)
+            task = largest_composition(number, size)
             sizes = {"folds": number, "tokens": task.tokens, "arguments": task.arguments}
             models = {"composer": composer(task)}
             if number & (number - 1) == 0:
@@ -59,7 +59,7 @@ def by_hand(folds: Sequence[int], tokens: Sequence[int], rows: int, seed: int) -
 
 
 def fewer_lookups(folds: int, tokens: int, rows: int, seed: int) -> list[dict[str, Any]]:
-    task = filling(folds, tokens)
+    task = largest_composition(folds, tokens)
     return [
         {
             "lookups": lookups,
@@ -71,7 +71,7 @@ def fewer_lookups(folds: int, tokens: int, rows: int, seed: int) -> list[dict[st
 
 
 def bases(pairs: int, width: int, rng: torch.Generator) -> Float[Tensor, "pair dim"]:
-    """Return keys from one random orthonormal basis after the other."""
+    """Return this many keys, taken from successive random orthonormal bases."""
     parts = [
         torch.linalg.qr(torch.randn(width, width, generator=rng, dtype=EXACT)).Q for _ in range(-(-pairs // width))
     ]
@@ -79,9 +79,9 @@ def bases(pairs: int, width: int, rng: torch.Generator) -> Float[Tensor, "pair d
 
 
 def recall(width: int, pairs: int, values: int, seed: int) -> dict[str, float | int]:
-    """Return the mean squared error of recalling all stored pairs, in units of the values' mean square.
+    """Return the mean squared error of recalling all stored pairs, relative to the mean square of the values.
 
-    The numbers of a value are independent, so `values` of them are as many draws.
+    The `values` coordinates of a value are independent, so each of them counts as a separate draw.
     """
     rng = torch.Generator().manual_seed(seed)
     key = bases(pairs, width, rng)
@@ -96,15 +96,16 @@ def recall(width: int, pairs: int, values: int, seed: int) -> dict[str, float | 
     for name, (answer, formula) in answers.items():
         row[name] = float((answer - value).square().mean())
         row[f"{name}_formula"] = formula
-    # Sharp softmax with the same keys: every query is nearer to its own key than to any other.
+    # Sharp softmax with the same keys: every query is more similar to its own key than to any other.
     sharp = F.scaled_dot_product_attention(1e4 * key[None], key[None], value[None], scale=1.0)[0]
     return row | {"softmax": float((sharp - value).square().mean())}
 
 
 def partners(arguments: int, widths: Sequence[int], rows: int, seed: int) -> list[dict[str, Any]]:
-    """Return the accuracy of two lookups by two kinds of blocks, with keys of a given width, orthonormal if they fit.
+    """Return the accuracy of two lookups in two blocks of given kinds, for keys of several widths.
 
-    Every block stores one table, so a memory needs to be as wide as that table has entries.
+    Keys are orthonormal if the width allows it. Every block stores one table, so a memory must be as wide as the table
+    has entries.
     """
     task = Composition(2, arguments, arguments)
     near = window(task.tokens // 4)
@@ -115,7 +116,7 @@ def partners(arguments: int, widths: Sequence[int], rows: int, seed: int) -> lis
         "delta, delta": ("delta", "delta"),
         "full, window": ("full", near),
     }
-    found = []
+    results = []
     for width in widths:
         rng = torch.Generator().manual_seed(seed)
         random = torch.randn(max(width, arguments), width, generator=rng)
@@ -123,8 +124,8 @@ def partners(arguments: int, widths: Sequence[int], rows: int, seed: int) -> lis
         for name, pair in kinds.items():
             model = wide(task, keys[:arguments], pair)
             accuracy = share_right(model, task, rows, seed)
-            found.append({"width": width, "entries": arguments, "kinds": name, "accuracy": accuracy})
-    return found
+            results.append({"width": width, "entries": arguments, "kinds": name, "accuracy": accuracy})
+    return results
 
 
 @torch.no_grad()
@@ -142,7 +143,7 @@ def sums_by_full(tokens: Sequence[int], seed: int) -> list[dict[str, Any]]:
 def sums_by_blocks(
     tokens: int, blocks: Sequence[int], kept: int, widths: Sequence[int], rows: int, seed: int
 ) -> list[dict[str, Any]]:
-    """Return the same for (B, k)-sparse attention with random codes of every width; `full` sees all blocks."""
+    """Return the share of partners that (B, k)-sparse attention finds, per width of codes; `full` sees all keys."""
     rng = torch.Generator().manual_seed(seed)
     modulus, found = 8 * tokens + 1, []
     sums = draw_sums(rows, tokens, modulus, rng)
@@ -158,7 +159,7 @@ def sums_by_blocks(
 
 @dataclass(frozen=True)
 class Learning:
-    """A nano model without MLP and biases that reads one-hot vectors; every hop counts in the loss."""
+    """Sizes and training of a nano model without MLPs and biases; the loss includes the answer after every function."""
 
     width: int = 64
     heads: int = 4
@@ -171,7 +172,7 @@ class Learning:
 def learned(
     how: Learning, folds: int, arguments: int, kinds: Sequence[str], steps: int, seed: int, session: Session
 ) -> dict[str, Any]:
-    """Train blocks of these kinds, one per function, and return the accuracy of every hop on new functions."""
+    """Train one block per function, of these kinds, and return the accuracy after each function on new functions."""
     task = Composition(folds, arguments, how.queries)
     sizes: dict[str, Any] = {"width": how.width, "heads": how.heads, "head_width": how.head_width, "layers": folds}
     sizes |= {"inputs": task.inputs, "out": task.entries}

@@ -1,4 +1,4 @@
-"""The figures and remarks of `hybrid2026`, from its rows."""
+"""Make the figures and remarks of `hybrid2026` from its rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RIGHT = "share of right answers"
 
 
 def width_for(rows: Rows, share: float = 0.9) -> float:
-    """Return the width at which this share of partners is found, interpolated in its logarithm; NaN if none does."""
+    """Return the width at which this share of partners is found, interpolated in log width, or NaN."""
     widths, found = [row["width"] for row in rows], np.maximum.accumulate([row["found"] for row in rows])
     return float("nan") if found[-1] < share else float(np.exp(np.interp(share, found, np.log(widths))))
 

@@ -1,17 +1,16 @@
-"""Heads without softmax, sum_j X W1_j X^T X W2_j, their convex twin, and gradient descent on them (arXiv:2205.08078).
+"""Heads without softmax, sum_j X W1_j X^T X W2_j: their convex twin, and gradient descent on them (arXiv:2205.08078).
 
-
-Entry by entry, with X_s the token s and G = X^T X,
+Let X be the tokens of a sequence, with d coordinates, c outputs and G = X^T X. Then, for token s and output b,
 
     (X W1 G W2)[s, b] = sum_{a,k,l}  X[s, a] G[k, l] W1[a, k] W2[l, b],
 
-which is linear in Z = vec(W1) vec(W2)^T, of shape d^2 x dc. Heads add up their Z, and beta/2 (||W1||^2 + ||W2||^2),
-least over all ways to split Z into heads, is beta ||Z||_*: the optimum of a convex problem is a lower bound for
-training any number of heads with weight decay, and is reached with as many heads as Z has rank. `heads_of` returns
-them.
+which is linear in Z = vec(W1) vec(W2)^T, of shape d^2 x dc. The Z of several heads add up, and the smallest penalty
+beta/2 (||W1||^2 + ||W2||^2), summed over heads, of all ways to split Z into heads is beta times the nuclear norm
+||Z||_*. So a convex problem in Z has an optimum that is a lower bound for training any number of heads with weight
+decay; it is reached with as many heads as Z has rank, which `heads_of` returns.
 
-With gates D (1 where a fixed random head is positive, as ReLU would let through), (D * X W1 X^T) X W2 is the same with
-G_s[k, l] = sum_t D[s, t] X[t, k] X[t, l] instead of G, one Z for each gate: gated ReLU heads.
+With a fixed 0/1 gate D (1 where a random head is not negative, as in a ReLU), the head (D * X W1 X^T) X W2 has the same
+form with G_s[k, l] = sum_t D[s, t] X[t, k] X[t, l] instead of G, and there is one Z for each gate.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Tokens = Float[Tensor, "sample token width"]
 
 
 class BilinearHeads(nn.Module):
-    """The heads; `gates` are the fixed matrices H of 1{X H X^T >= 0}, one for each group of heads."""
+    """The heads. `gates` has a fixed matrix H for each group of heads, whose gate is 1 where X H X^T >= 0."""
 
     gates: Tensor | None
 
@@ -62,7 +61,7 @@ class BilinearHeads(nn.Module):
 
 
 def opened(x: Tokens, gates: Float[Tensor, "gate width width"] | None) -> Float[Tensor, "gate sample token token"]:
-    """Return 1 where the gate's head is not negative; without gates, 1 everywhere."""
+    """Return each gate: 1 where its head is not negative, else 0. Without gates, return 1 everywhere."""
     if gates is None:
         return torch.ones(1, len(x), x.shape[1], x.shape[1], dtype=x.dtype)
     return (torch.einsum("nsa,gak,ntk->gnst", x, gates, x) >= 0).to(x.dtype)
@@ -75,7 +74,7 @@ def convex_twin(
     gates: Float[Tensor, "gate width width"] | None = None,
     pooled: bool = False,
 ) -> Problem:
-    """Return the convex problem whose optimum bounds every set of heads with this data and penalty."""
+    """Return the convex problem whose optimum is a lower bound for any number of heads, on these data and penalty."""
     inner = torch.einsum("gnst,ntk,ntl->gnskl", opened(x, gates), x, x)
     features = torch.einsum("nsa,gnskl->gnsakl", x, inner)  # [gate, sample, token, a, k, l]
     if pooled:
@@ -87,7 +86,7 @@ def convex_twin(
 def heads_of(
     blocks: Float[Tensor, "gate row column"], width: int
 ) -> tuple[Float[Tensor, "gate head width width"], Float[Tensor, "gate head width answer"]]:
-    """Return Z = sum_j s_j u_j v_j^T as heads, W1 = sqrt(s) u, W2 = sqrt(s) v, without tiny ones."""
+    """Turn Z = sum_j s_j u_j v_j^T (its SVD) into heads W1 = sqrt(s_j) u_j, W2 = sqrt(s_j) v_j; drop tiny s_j."""
     left, values, right = torch.linalg.svd(blocks, full_matrices=False)
     count = max(1, int((values > 1e-6 * values.max()).sum(-1).max()))
     root = values[:, :count].sqrt()
@@ -115,7 +114,7 @@ def cost(model: BilinearHeads, x: Tensor, y: Tensor, beta: float) -> Tensor:
 def descended(
     x: Tensor, y: Tensor, beta: float, gates: Tensor | None, heads: int, seed: int, steps: int, pooled: bool = False
 ) -> float:
-    """Return the cost after Adam and L-BFGS from a random start. The problem is not convex: try several starts."""
+    """Return the cost after Adam and L-BFGS from one random start. The problem is not convex, so use several starts."""
     rng = torch.Generator().manual_seed(seed)
     width, groups = x.shape[-1], 1 if gates is None else len(gates)
     first = torch.randn(groups, heads, width, width, generator=rng, dtype=EXACT) / width
@@ -150,7 +149,7 @@ def written_down(
 
 
 def oracle(problem: Problem) -> tuple[float | None, str]:
-    """Return CVXPY's optimum and status; the optimum is None unless the status is `optimal`."""
+    """Return the optimum that CVXPY finds, or None if it did not reach optimality, and its status."""
     if importlib.util.find_spec("cvxpy") is None:
         return None, NOT_INSTALLED
     import cvxpy
@@ -171,7 +170,7 @@ def oracle(problem: Problem) -> tuple[float | None, str]:
 
 
 def floor_and_heads(params: Any, gates: int, seed: int, session: Session) -> list[dict[str, Any]]:
-    """Return rows of the optimum (ours, CVXPY's, as heads) and of what descent reaches with 1, 2, ... heads."""
+    """Return a row with the optimum (ours, CVXPY's, as heads), and rows of descent with 1, 2, ... heads."""
     x, y = data(params.samples, params.tokens, params.width, params.answers, seed)
     fixed = gates_of(gates, params.width, seed)
     problem = convex_twin(x, y, params.beta, fixed)
@@ -203,7 +202,7 @@ def floor_and_heads(params: Any, gates: int, seed: int, session: Session) -> lis
 
 
 def digits_floor(beta: float, accuracy: float, steps: int, heads_steps: int, seed: int) -> dict[str, Any]:
-    """Fit digits as eight tokens (rows of pixels): heads, mean over tokens, squared error against one-hot labels."""
+    """Fit digits, with rows of pixels as tokens, by heads averaged over tokens and squared error to one-hot labels."""
     images, labels = digits()
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     cut = len(order) // 5

@@ -17,7 +17,7 @@ Rows = Sequence[Row]
 
 
 def select(rows: Iterable[Row], **columns: Any) -> list[Row]:
-    """Return the rows whose columns have these values: `select(rows, part="floor", kind="linear")`.
+    """Return the rows whose columns have these values, as in `select(rows, part="floor", kind="linear")`.
 
     Columns are compared from left to right, so those after `part` need to exist only in rows of that part.
     """
@@ -31,7 +31,7 @@ def by_seed(rows: Iterable[Row], seeds: Sequence[int]) -> list[list[Row]]:
 
 
 def gather(numbers: Iterable[Mapping[str, float]]) -> dict[str, list[float]]:
-    """Turn one mapping per seed into one list per quantity, as `Result.measured` wants it."""
+    """Turn one mapping per seed into one list per quantity, as `Result.measured` needs it."""
     measured: dict[str, list[float]] = {}
     for of_seed in numbers:
         for name, value in of_seed.items():
@@ -55,25 +55,25 @@ def curve(rows: Iterable[Row], x: str, y: str, series: str, panel: str = "", das
 
 
 def curves(rows: Iterable[Row], x: str, y: str, by: str, labels: Mapping[Any, str] | Iterable[str]) -> list[Point]:
-    """Return one curve for each value of column `by`; `labels` gives the values, or their labels as well."""
+    """Return one curve for each value of column `by`; `labels` lists the values or maps them to labels."""
     every, named = list(rows), labels if isinstance(labels, Mapping) else {name: name for name in labels}
     return [point for value, label in named.items() for point in curve(select(every, **{by: value}), x, y, label)]
 
 
 def steps(lists: Sequence[Sequence[Any]], series: str, panel: str = "", dashed: bool = False) -> list[Point]:
-    """Return a curve over the index of lists, one list per seed."""
+    """Return a curve of list entries against their index, from one list per seed."""
     return [Point.over(some, index, series, panel, dashed) for index, some in enumerate(zip(*lists, strict=True))]
 
 
 def power_of(sizes: Sequence[float | int], values: Sequence[float | int]) -> float:
-    """Return the exponent p of the best c size^p, by least squares of logarithms; NaN with fewer than two sizes."""
+    """Fit value = c size^p by least squares of logarithms and return p; NaN if there are fewer than two sizes."""
     if len(set(sizes)) < 2 or min(values) <= 0:
         return math.nan
     return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
 
 
 def power_in(rows: Rows, x: str, y: str) -> float:
-    """Return the exponent p of the best y = c x^p through the rows."""
+    """Fit y = c x^p to the rows and return p."""
     return power_of([row[x] for row in rows], [row[y] for row in rows])
 
 
@@ -86,26 +86,26 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
     return float(spearmanr(first, second).statistic)
 
 
-# Which law of growth explains widths best? Laws of two constants each, compared on the same numbers:
+# Which law of growth explains the widths d best? These laws of two constants are compared on the same numbers:
 #
 #     logarithm   d = a + b ln n          cube root   d = a + b n^(1/3)
 #     root        d = a + b n^(1/2)       power       d = b n^p, p free
 #
-# Errors are taken as Gaussian in ln d, of one unknown size. The largest likelihood of a law is then a constant times
-# RSS^(-N/2), RSS the sum of its N squared errors. All laws have equally many constants, so none is favoured for being
-# more flexible. The advantage of one law over another is
+# Errors in ln d are assumed to be Gaussian with one unknown variance. The maximum likelihood of a law is then a
+# constant times RSS^(-N/2), where RSS is the sum of its N squared errors. All laws have equally many constants, so none
+# is favoured for being more flexible. The advantage of one law over another is
 #
-#     N/2 ln(RSS_other / RSS_law)   nats: 3 are odds of twenty to one.
+#     N/2 ln(RSS_other / RSS_law)   nats; 3 nats are odds of twenty to one.
 #
-# For a + b f(n) with c = a / b, ln d = ln b + ln(c + f(n)): ln b is a mean, and c is found by a line search.
+# For d = a + b f(n) let c = a / b, so that ln d = ln b + ln(c + f(n)): ln b is a mean, c is found by a line search.
 
 LAWS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {"logarithm": np.log, "cube_root": np.cbrt, "root": np.sqrt}
-FLOOR = 1e-12  # of a mean squared error: numbers exactly on a law would put the others infinitely far behind
+FLOOR = 1e-12  # least mean squared error: without it, data exactly on one law would make its advantage infinite
 GRID = 121
 
 
 def squared_errors(n: Sequence[float], d: Sequence[float]) -> dict[str, float]:
-    """Return the smallest mean squared error in ln d of every law."""
+    """Return, for every law, its smallest mean squared error in ln d."""
     sizes, logs = np.asarray(n, dtype=float), np.log(np.asarray(d, dtype=float))
     errors = {name: _shifted(law(sizes), logs) for name, law in LAWS.items()}
     errors["power"] = float(((logs - np.polyval(np.polyfit(np.log(sizes), logs, 1), np.log(sizes))) ** 2).mean())
@@ -113,14 +113,14 @@ def squared_errors(n: Sequence[float], d: Sequence[float]) -> dict[str, float]:
 
 
 def advantage_of_logarithm(n: Sequence[float], d: Sequence[float]) -> dict[str, float]:
-    """Return by how many nats the logarithm is likelier than each other law."""
+    """Return by how many nats the log-likelihood of the logarithm exceeds that of each other law."""
     errors = {name: max(error, FLOOR) for name, error in squared_errors(n, d).items()}
     own = errors.pop("logarithm")
     return {name: len(n) / 2 * math.log(error / own) for name, error in errors.items()}
 
 
 def _shifted(f: Float[np.ndarray, " point"], logs: Float[np.ndarray, " point"]) -> float:
-    """Minimise the mean squared error of ln b + ln(c + f) over c: c + min f > 0 is searched by its logarithm."""
+    """Fit ln d = ln b + ln(c + f), searching over ln(c + min f), and return the smallest mean squared error."""
     above, spread = f - f.min(), float(np.ptp(f))
 
     def error(at: float) -> float:

@@ -1,6 +1,6 @@
-"""A toy in which one token decides: the first token answers, one key token among fillers names the class.
+"""A toy task in which one token decides: a key token among fillers gives the class, and the first token answers.
 
-After training, attention and its gradients are read in two ways: as maps, as the paper does, and as attention calls,
+After training, attention and its gradients are recorded in two ways: as maps, as in the paper, and as attention calls,
 which need no map.
 """
 
@@ -24,7 +24,7 @@ from attnscope.matrix.scores import Scores
 from attnscope.papers.models.nano import Config, Nano
 
 STACK = "model"
-ANSWERING = 0  # the id of the token that answers, and its position
+ANSWERING = 0  # the id, and the position, of the answering token
 METHODS = {"relevance": relevance, "rollout": rollout, "raw attention": raw_attention}
 RANDOM_ORDERS = 8
 
@@ -32,8 +32,8 @@ RANDOM_ORDERS = 8
 @dataclass(frozen=True)
 class Toy:
     classes: int
-    words: int  # fillers
-    tokens: int  # besides the first
+    words: int  # number of fillers in the vocabulary
+    tokens: int  # tokens per text, without the first
 
     def texts(
         self, count: int, seed: int
@@ -85,7 +85,7 @@ def accuracy(model: Nano, toy: Toy, seed: int) -> float:
 
 
 def from_vectors(model: Nano, vectors: Float[Tensor, "text token width"]) -> Float[Tensor, "text class"]:
-    """Return the model's answer for embedded tokens."""
+    """Return the model's answer, given token embeddings."""
     assert model.positions is not None
     stream = vectors + model.positions.weight[: vectors.shape[1]]
     for block in model.blocks:
@@ -96,17 +96,17 @@ def from_vectors(model: Nano, vectors: Float[Tensor, "text token width"]) -> Flo
 
 @dataclass(frozen=True)
 class Trace:
-    """The attention of one text, as calls, and as maps A with their gradients."""
+    """The attention on one text, as calls, and as maps A with their gradients dA."""
 
     calls: tuple[AttentionCall, ...]
     maps: tuple[tuple[Float[Tensor, "head query key"], Float[Tensor, "head query key"]], ...]
 
     def abar(self) -> list[Float[Tensor, "query key"]]:
-        """Equation 5, from maps: mean over heads of (dA * A)^+."""
+        """Return Abar (equation 5) of every block from maps: the mean over heads of (dA * A)^+."""
         return [(gradient * pattern).clamp_min(0).mean(0) for pattern, gradient in self.maps]
 
     def dense(self) -> Float[Tensor, "query key"]:
-        """R by equation 6, from maps: R = I, then R <- R + Abar R."""
+        """Return R (equation 6) from maps: start with R = I, then set R <- R + Abar R in every block."""
         steps = self.abar()
         total = torch.eye(len(steps[0]), dtype=steps[0].dtype)
         for step in steps:
@@ -114,7 +114,7 @@ class Trace:
         return total
 
     def row(self, name: str = "relevance") -> Float[Tensor, " key"]:
-        """Return the first token's row of a method, computed without a map."""
+        """Return the scores that a method gives for the first token, computed without a map."""
         first = torch.zeros(self.calls[0].scores.query.shape[2], dtype=torch.float64)
         first[0] = 1
         scores: Tensor = METHODS[name](calls=self.calls, start={STACK: first})[STACK]
@@ -140,7 +140,7 @@ def trace(model: Nano, recording: Recording, ids: Int[Tensor, " token"], label: 
 def perturb(
     model: Nano, ids: Int[Tensor, " token"], label: int, scores: Float[Tensor, " token"] | None, seed: int
 ) -> Perturbed:
-    """Measure the answer while tokens other than the first are removed; without scores, in random orders."""
+    """Measure the answer while tokens other than the first are removed, in the order of `scores` or at random."""
     assert isinstance(model.embedding, nn.Embedding)
     vectors = model.embedding(ids)
     nothing = model.embedding.weight.mean(0).expand_as(vectors[1:])

@@ -1,14 +1,14 @@
-"""Small language models driven into instability in known ways, under a watch, and healthy ones.
+"""Train small language models under a watch: some are made unstable in known ways, some are healthy.
 
     run = failing_run(WAYS["rate too high"], Size(), seed)
     run["losses"], run["looks"]
 
-rate too high    the rate rises linearly far beyond what training can bear, queries and keys have no norm: logits grow
-                 until attention is one-hot (arXiv:2309.14322, arXiv:2303.06296)
+rate too high    the learning rate rises linearly until training is unstable; queries and keys have no norm, so logits
+                 grow until attention is one-hot (arXiv:2309.14322, arXiv:2303.06296)
 no warm-up       post-norm, full rate from the first step: tokens become alike and gradients of queries and keys vanish
                  (arXiv:2002.04745, arXiv:2206.03126); with a warm-up the same model learns
-float16          the rate of the MLPs doubles every 20 steps: they write a spike that grows until float16, which ends at
-                 65,504, overflows (arXiv:2402.17762)
+float16          the learning rate of the MLPs doubles every 20 steps: they write a spike that grows until it exceeds
+                 65,504 and float16 overflows (arXiv:2402.17762)
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RISEN = 1.2  # a loss 20% above its lowest value so far shows a failure
 
 @dataclass(frozen=True)
 class Size:
-    """Sizes of every run."""
+    """Sizes that all runs share."""
 
     layers: int = 4
     width: int = 48
@@ -50,7 +50,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Way:
-    """How a run is trained. `rate(step)` is the learning rate; MLPs learn `mlp(step)` times as fast."""
+    """How a run is trained. `rate(step)` is the learning rate, which is multiplied by `mlp(step)` for MLPs."""
 
     name: str
     rate: Callable[[int], float]
@@ -86,7 +86,7 @@ def characters() -> tuple[Int[Tensor, " character"], int]:
 def failing_run(
     way: Way, size: Size, seed: int, *, folder: Path | None = None, advance: Callable[[int], None] = lambda _: None
 ) -> dict[str, Any]:
-    """Return the loss of every step and all looks as JSON. A run ends when its loss shows that it fails."""
+    """Train, and return the loss of every step and all looks as JSON. A run ends when its loss shows a failure."""
     data, vocabulary = characters()
     sizes: dict[str, Any] = {"width": size.width, "heads": size.heads, "layers": size.layers + way.deeper}
     sizes |= {"vocab_size": vocabulary, "mlp": 4 * size.width, "max_tokens": size.tokens}
@@ -106,7 +106,7 @@ def failing_run(
                 losses.append(loss.item())
                 watching.step(loss=loss)
                 advance(step + 1)
-                if shown({"losses": losses}) is not None:
+                if failure_step({"losses": losses}) is not None:
                     break
         looks = [look.to_json() for look in read_run(path).looks]
     return {"way": way.name, "seed": seed, "losses": losses, "looks": looks}
@@ -128,10 +128,10 @@ def _loss(model: nn.Module, data: Tensor, size: Size, way: Way, seed: int) -> Te
     return F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
 
 
-def shown(run: Mapping[str, Any], control: Mapping[str, Any] | None = None) -> int | None:
-    """Return the step at which the loss shows a failure, or None: NaN, or 20% above its lowest value so far.
+def failure_step(run: Mapping[str, Any], control: Mapping[str, Any] | None = None) -> int | None:
+    """Return the first step at which the loss is NaN or 20% above its lowest value so far, or None.
 
-    If the run never learned anything, 20% above the lowest loss that `control` had reached by then.
+    If there is no such step, return the first at which it is 20% above the lowest loss that `control` had by then.
     """
     lowest = math.inf
     for step, loss in enumerate(run["losses"], start=1):

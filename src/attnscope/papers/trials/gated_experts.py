@@ -1,22 +1,26 @@
-"""How many samples it takes to find the experts inside attention, with gates in different places (arXiv:2602.01468).
+"""How many samples it takes to identify the experts in attention, with gates in different places (arXiv:2602.01468).
 
-An entry of multi-head attention is a mixture of experts: sum_h sum_k A^h_ik (x_k . v_h), v_h = W_V^h W_O^h[:, j]. Here
-one such entry is drawn with one head, y = sum_k A_k (x_k . v) + noise, and fitted by least squares with two, whose mean
-is the answer: more than there are, which is where rates differ. The expert error is how far every fitted v_h is from v.
+Output j of token i in multi-head attention is a mixture of experts: sum_h sum_k A^h_ik (x_k . v_h), with tokens x_k,
+patterns A^h and v_h = W_V^h W_O^h[:, j]. Here the data come from one head, y = sum_k A_k (x_k . v) + noise, and the
+mean of two heads is fitted to them by least squares: rates differ if more heads are fitted than exist. The expert error
+is the distance of the fitted v_h from v.
 
-    none     as above: linear experts
-    output   (A V) sigmoid(x_i . g), the gate behind attention        value   A (V sigmoid(x_k . g)), on the values
+With values V and a gate vector g, the kinds are:
+
+    none     no gate: linear experts
+    output   (A V) sigmoid(x_i . g), a gate after attention           value   A (V sigmoid(x_k . g)), on the values
     key      a gate on the keys, before the logits                    layer   one gate on the sum of all heads
-    self     (A V) sigmoid(A V): the gate reads what it gates, so that the expert is not linear in v
+    self     (A V) sigmoid(A V): a gate computed from the tensor it multiplies, so the expert is not linear in v
 
-What can be found (derived): let both heads share their logits and gates. Then v_1 = v + e, v_2 = v - e gives the same
-answer for every e wherever the answer is linear in v_h: the two experts cannot be told from one, however many samples.
-Only their mean can, at the rate n^(-1/2). In `self` the second derivative by v does not vanish, so that a split of size
-e costs e^2, and e falls like n^(-1/4) or faster.
+What can be identified (derived): let both heads share their logits and gates. If the answer is linear in v_h, the split
+v_1 = v + e, v_2 = v - e gives the same answer for every e, so no number n of samples distinguishes the two experts from
+one. Only their mean can be found, at the rate n^(-1/2). In `self` the second derivative with respect to v does not
+vanish, so a split changes the answer by the order of e^2, and e falls like n^(-1/4) or faster.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,6 +28,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
+from attnscope.matrix.visibility import AttentionInputs
 from attnscope.papers.models.nano import Attention
 from attnscope.variants.gated_output import gated_output
 from attnscope.variants.gated_value import gated_value
@@ -34,7 +39,7 @@ Experts = dict[str, Tensor]  # logits [head, width, width], value [head, width],
 
 
 def answer(kind: str, experts: Experts, tokens: Float[Tensor, "sample token width"]) -> Float[Tensor, " sample"]:
-    """Return the mean of the heads for the first token."""
+    """Return the heads' mean output at the first token."""
     first = tokens[:, 0]
     gates = torch.einsum("stw,hw->hst", tokens, experts["gate"]).sigmoid()
     keys = tokens * gates[..., None] if kind == "key" else tokens[None]
@@ -51,7 +56,7 @@ def answer(kind: str, experts: Experts, tokens: Float[Tensor, "sample token widt
 
 
 def true_expert(rng: torch.Generator) -> Experts:
-    """Return one head: random logits, a value and a gate of length 2."""
+    """Draw the true head: random weights of the logits, and value and gate vectors of norm 2."""
     logits = torch.randn(1, WIDTH, WIDTH, generator=rng, dtype=torch.float64)
     rest = torch.randn(2, 1, WIDTH, generator=rng, dtype=torch.float64)
     value, gate = 2 * rest / rest.norm(dim=-1, keepdim=True)
@@ -59,13 +64,13 @@ def true_expert(rng: torch.Generator) -> Experts:
 
 
 def fitted(kind: str, samples: int, seed: int, *, starts: int, iterations: int, noise: float) -> dict[str, Any]:
-    """Fit more heads than there are by least squares, from some starts around the truth.
+    """Fit more heads than exist by least squares, from several starting points around the truth.
 
-    In a valley of equal loss the end of a fit depends on its start. So the error of the experts is the largest among
-    all fits that the samples cannot tell from the best: n times the excess of the loss over the variance of the noise
-    is chi-square with as many degrees as parameters, and fits within twice that number are kept. Truth and starts
-    depend only on the seed. Two heads equal to the truth are a possible fit, so the best loss is at most that of the
-    truth on the same samples: a descent that ends above it has not converged and says nothing about the experts.
+    In a valley of equal loss the result of a fit depends on where it starts. So the error reported is the largest of
+    all fits that the samples cannot distinguish from the best: n times the excess loss divided by the noise variance is
+    chi-square with as many degrees of freedom as parameters, and fits within twice that number are kept. The truth and
+    the starting points depend only on the seed. Two heads equal to the truth are a possible fit, so the best loss is at
+    most the loss of the truth on the same samples: a descent that ends above it has not converged and is not used.
     """
     rng, start_rng, data_rng = (torch.Generator().manual_seed(3 * seed + which) for which in range(3))
     truth = true_expert(rng)
@@ -116,7 +121,7 @@ def _descended(kind: str, start: Experts, tokens: Tensor, wanted: Tensor, iterat
 
 @torch.no_grad()
 def algebra(tokens: int, width: int, heads: int, seed: int) -> dict[str, float]:
-    """Return how far a triple sum, and gates of 1, are from the module itself, in float64."""
+    """Return how far the sum over experts, and attention with gates of 1, are from the module itself, in float64."""
     rng = torch.Generator().manual_seed(seed)
     module = Attention(width, heads, width // heads, biases=False).double()
     for parameter in module.parameters():
@@ -124,19 +129,19 @@ def algebra(tokens: int, width: int, heads: int, seed: int) -> dict[str, float]:
     stream = torch.randn(1, tokens, width, generator=rng, dtype=torch.float64)
     whole = module(stream)
     query, key, value = (
-        one(stream).reshape(1, tokens, heads, -1).transpose(1, 2) for one in (module.query, module.key, module.value)
+        part(stream).reshape(1, tokens, heads, -1).transpose(1, 2) for part in (module.query, module.key, module.value)
     )
-    call: dict[str, Any] = {"visible": None, "causal": False, "scale": module.scale}
-    pattern = softmax_pattern(query, key, **call)
+    inputs = AttentionInputs(query, key, value, scale=module.scale)
+    pattern = softmax_pattern(inputs)
     of_value = module.value.weight.T.reshape(width, heads, -1)
     of_output = module.output.weight.T.reshape(heads, -1, width)
     experts = torch.einsum("whd,hdj->hwj", of_value, of_output)  # W_V^h W_O^h
     triple = torch.einsum("bhik,bkw,hwj->bij", pattern, stream, experts)
     own = {"gate_weight": torch.zeros(width, width), "gate_bias": torch.zeros(width)}
-    behind = gated_output(plain_attention(query, key, value, **call).transpose(1, 2), stream, **own)
+    behind = gated_output(plain_attention(inputs).transpose(1, 2), stream, **own)
     on_values = gated_value(value.transpose(1, 2), stream, **own).transpose(1, 2)
-    before = plain_attention(query, key, on_values, **call).transpose(1, 2)
+    before = plain_attention(replace(inputs, value=on_values)).transpose(1, 2)
     return {
         "triple_sum": float((triple - whole).abs().max()),
-        "gate_of_one": max(float((module.output(one.flatten(2)) - whole).abs().max()) for one in (behind, before)),
+        "gate_of_one": max(float((module.output(x.flatten(2)) - whole).abs().max()) for x in (behind, before)),
     }

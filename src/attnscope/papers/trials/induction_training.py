@@ -1,27 +1,29 @@
-"""Training an induction network on random Markov chains, and what its training must find (arXiv:2409.10559).
+"""Train an induction network on random Markov chains, and compute what training should find (arXiv:2409.10559).
 
-A shorter way to its answer. What the heads of block 1 fetch depends only on the `window` symbols before a place, one of
-V^window contexts; so do K and the weights of block 2. Let N[u, e] count how often symbol e followed context u in a text
-whose last context is u*. Then
+The network's answer in a shorter way: the outputs of block 1 depend only on the `window` symbols before a position,
+which are one of V^window contexts for V symbols, and so do K and the weights of block 2. Let N[u, e] count how often
+symbol e followed context u in a text whose last context is u*. Then, with a the sharpness,
 
     y_e = sum_u N[u, e] exp(a K[u*, u]) / sum_u N[u, .] exp(a K[u*, u]):
 
-counts are made once, and a step needs one table K for all texts. A test checks that this equals the network's
-attention.
+so texts are counted once, and each training step needs one table K for all texts. A test checks that this equals the
+network's attention.
 
-Loss is cross entropy of y taken as logits, as published: its floor is ln(1 + (V - 1) / e), not 0.
+The loss is the cross entropy of y used as logits, as published: its minimum is ln(1 + (V - 1) / e), not 0 (here e is
+Euler's number).
 
-What training finds. The paper's modified chi^2 information of a set S of parents, with mu of the chain's own long run,
+What training should find: the paper defines a modified chi^2 information of a set S of parents. With mu the stationary
+distribution of the chain and z_S the symbols at the lags in S,
 
     I(S) = E_rule sum_{z, e} mu(z_S)^2 mu(e | z_S)^2 / mu(e)  -  sum_z mu(z_S)^2 :
 
-how much the parents in S tell about the next symbol, each of their values weighted by its frequency (so large sets,
-whose values are rare, pay for their size). Training should keep the set with the largest I.
+which is large if the parents in S tell much about the next symbol; each value z_S is weighted by its frequency, so that
+large sets, whose values are rare, are penalised. Training should keep the set with the largest I.
 
-Induction heads of real models are measured on random tokens that come twice. Nothing but the first time can tell what
-comes in the second, and random tokens have no grammar: a head that attends to the token behind the last occurrence has
-looked the context up. The heads that make this possible, which tell each token its predecessor, should lie in earlier
-blocks (arXiv:2209.11895, 2409.10559).
+Induction heads of real models are measured on a sequence of random tokens given twice. Random tokens have no grammar,
+so the second copy can be predicted only from the first: a head that attends to the token after the last occurrence has
+looked up the context. Previous-token heads, which make this possible, should lie in earlier blocks (arXiv:2209.11895,
+2409.10559).
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ MEASURES = ("induction", "previous_token")
 
 @dataclass(frozen=True)
 class Counted:
-    """Texts as counts: the last context of each, how often each symbol followed each context, and the answer."""
+    """Texts as counts: for each text its last context, how often each symbol followed each context, and the answer."""
 
     last: Int[Tensor, " row"]
     counts: Float[Tensor, "row context symbol"]
@@ -61,7 +63,7 @@ class Counted:
 
 
 def counted(ids: Int[Tensor, "row token"], window: int, symbols: int) -> Counted:
-    """Count contexts. The last token of a row is its answer; places without a whole window before them are skipped."""
+    """Count contexts. The last token of a row is its answer; positions without a whole window are skipped."""
     places = symbols ** torch.arange(window)  # lag 1 is the lowest digit of a context's number
     contexts = (ids.unfold(1, window, 1).flip(-1) * places).sum(-1)[:, :-1]  # before tokens window, window + 1, ...
     followed = contexts[:, :-1] * symbols + ids[:, window:-1]
@@ -89,7 +91,7 @@ def loss_of(network: InductionNetwork, texts: Counted) -> Tensor:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Epochs of gradient descent on some tensors, with one rate."""
+    """A phase of training: gradient descent on the named tensors for several epochs, at one learning rate."""
 
     name: str
     trains: tuple[Phase, ...]
@@ -105,7 +107,7 @@ def descend(
     session: Session,
     parents: tuple[int, ...],
 ) -> list[dict[str, Any]]:
-    """Train on all texts in every step, as published; return the state before each epoch and at the end."""
+    """Train with all texts in every step, as published; return the state before each epoch and at the end."""
     rows, epoch, total = [], 0, sum(stretch.epochs for stretch in plan)
     for stretch in plan:
         trained = [getattr(network, name) for name in stretch.trains]
@@ -123,7 +125,7 @@ def descend(
 
 @torch.no_grad()
 def state(network: InductionNetwork, held: Counted, parents: tuple[int, ...]) -> dict[str, float]:
-    """Return validation loss, share of the set of all parents, weight of its heads on their lags, and sharpness."""
+    """Return the validation loss, the parents' set's share, its heads' weight on their lags, and the sharpness."""
     wanted = tuple(lag - 1 for lag in parents)
     return {
         "loss": float(loss_of(network, held)),
@@ -134,7 +136,7 @@ def state(network: InductionNetwork, held: Counted, parents: tuple[int, ...]) ->
 
 
 def rule_of_three(rules: Float[Tensor, "row ..."], parents: tuple[int, ...]) -> Float[Tensor, "row one two three next"]:
-    """Return the rule of the next symbol given the last three; parents must be among those."""
+    """Return the rule as a function of the last three symbols; all parents must be among the lags 1 to 3."""
     wide = rules
     for lag in (1, 2, 3):
         if lag not in parents:
@@ -143,10 +145,10 @@ def rule_of_three(rules: Float[Tensor, "row ..."], parents: tuple[int, ...]) -> 
 
 
 def long_run(rule: Float[Tensor, "row one two three next"], steps: int = 400) -> Float[Tensor, "row one two three"]:
-    """Return how often each triple of last symbols occurs.
+    """Return the long-run frequency of each triple of last symbols.
 
-    This is the mean of the second half of many steps from the uniform start: a periodic chain has no limit, and its
-    mean is what long texts count.
+    The chain starts uniform, and the second half of many steps is averaged: a periodic chain has no limit, but the
+    average exists and is the frequency in long texts.
     """
     now = torch.full(rule.shape[:-1], rule.shape[-1] ** -3.0, dtype=rule.dtype)
     total = torch.zeros_like(now)
@@ -157,7 +159,7 @@ def long_run(rule: Float[Tensor, "row one two three next"], steps: int = 400) ->
 
 
 def information(rules: Float[Tensor, "row ..."], parents: tuple[int, ...], degree: int) -> dict[tuple[int, ...], float]:
-    """Return I(S) for all sets of at most `degree` of the lags 1 to 3; parents are among them."""
+    """Return I(S) for all sets of at most `degree` of the lags 1 to 3. `parents` must be among these lags."""
     rule = rule_of_three(rules, parents)
     joint = torch.einsum("rabc,rabce->reabc", long_run(rule), rule)
     found = {}
@@ -174,7 +176,7 @@ def information(rules: Float[Tensor, "row ..."], parents: tuple[int, ...], degre
 def trained(
     chains: Chains, known: int, held: int, window: int, plan: Sequence[Stretch], seed: int, session: Session
 ) -> tuple[InductionNetwork, list[dict[str, Any]]]:
-    """Train a network of three heads on its own texts; `held` more texts are for validation."""
+    """Train a network of three heads on `known` texts drawn from the chains; `held` more are for validation."""
     text = chains.draw(known + held, seed)
     texts = counted(text.ids, window, chains.symbols)
     network = InductionNetwork(chains.symbols, 3, window)
@@ -182,12 +184,12 @@ def trained(
 
 
 def uniform_share(tokens: int) -> float:
-    """Return the attention of a uniform head to one token, mean over the second occurrence; behind BOS."""
+    """Return the weight that uniform attention gives one token, averaged over the second copy of a text with BOS."""
     return sum(1 / (place + 2) for place in range(tokens, 2 * tokens)) / tokens
 
 
 def heads_of(model: str, rows: int, tokens: int, seed: int) -> list[dict[str, Any]]:
-    """Return both measures for every head of a model, on BOS and twice `tokens` tokens."""
+    """Return both measures for every head of a model, on BOS followed by `tokens` random tokens given twice."""
     survey = scan(model, REPEATED, measures=MEASURES, samples=rows, max_tokens=2 * tokens + 1, bos="yes", seed=seed)
     induction, previous = (survey.values(name) for name in MEASURES)
     return [
@@ -202,13 +204,13 @@ def heads_of(model: str, rows: int, tokens: int, seed: int) -> list[dict[str, An
     ]
 
 
-# The figures and remarks of `induction2024`, from its rows.
+# The rest makes the figures and remarks of `induction2024` from its rows.
 
 FLOOR = math.log(1 + 2 / math.e)
 
 
 def figures(rows: Rows, phases: Sequence[int], reference: Mapping[int, float], tokens: int) -> tuple[Figure, ...]:
-    """Draw the rows; `reference` are losses by epoch, `tokens` the number of random tokens that came twice."""
+    """Draw the rows; `reference` has known losses by epoch, `tokens` is the number of random tokens given twice."""
     together, apart = (thinned(select(rows, part=name)) for name in ("together", "phases"))
     losses = [
         *curve(together, "epoch", "loss", "all weights together"),
@@ -236,7 +238,7 @@ def figures(rows: Rows, phases: Sequence[int], reference: Mapping[int, float], t
 
 
 def thinned(rows: Rows) -> list[Row]:
-    """Keep every epoch up to 10, then every fifth."""
+    """Return the rows of every epoch up to 10 and of every fifth epoch after that."""
     return [row for row in rows if row["epoch"] <= 10 or row["epoch"] % 5 == 0]
 
 
@@ -259,7 +261,7 @@ def bars_of(rows: Rows) -> list[Point]:
 
 
 def models_figure(name: str, title: str, heads: Rows, tokens: int) -> Figure:
-    """Draw the best head of every block, by both measures."""
+    """Draw the largest value of both measures in every block."""
     seeds = list(dict.fromkeys(row["seed"] for row in heads))
     points = [
         Point.over(

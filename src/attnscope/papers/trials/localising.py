@@ -1,13 +1,13 @@
 """Attention that stays with its own token when the spectrum of W_Q W_K^T is concentrated (arXiv:2402.02098).
 
-With d = width, eta = tr(W) / (sqrt(d) ||W||_F) and ||W||_F^2 = s^2 d, take W = s (eta I + sqrt(1 - eta^2) T), T without
-trace and ||T||_F^2 = d, and tokens x ~ N(0, I). A logit x_i W x_j / sqrt(d) between different tokens then has mean 0
-and standard deviation s for any eta; that of a token with itself has mean s eta sqrt(d). So eta moves attention from
-everywhere to the token itself, and s alone decides how sharp the rest is: a small s is uniform (rank collapses), a
-large s is one random key (entropy collapses).
+Let W = W_Q W_K^T be of size d x d, eta = tr(W) / (sqrt(d) ||W||_F) and ||W||_F^2 = s^2 d. Take W = s (eta I +
+sqrt(1 - eta^2) T), where T has trace 0 and ||T||_F^2 = d, and tokens x ~ N(0, I). A logit x_i W x_j / sqrt(d) between
+different tokens then has mean 0 and standard deviation s for any eta; the logit of a token with itself has mean
+s eta sqrt(d). So eta moves attention from all tokens to the token itself, and s alone decides how sharp the rest is:
+with a small s it is uniform (rank collapses), with a large s it goes to one random key (entropy collapses).
 
-LocAteR: a penalty that shrinks ||W||_F^2 and holds tr(W), so that eta grows. Ours, for every head,
-||W||_F^2 / d + (tr(W) / sqrt(d) - held)^2, in units in which logits are those of the table above.
+LocAteR is a penalty that shrinks ||W||_F^2 and keeps tr(W) fixed, so that eta grows. Our version is, for every head,
+||W||_F^2 / d + (tr(W) / sqrt(d) - held)^2, with W scaled so that logits are x_i W x_j / sqrt(d) as above.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXACT = torch.float64
 
 
 def weight_of(width: int, eta: float, size: float, rng: torch.Generator) -> Float[Tensor, "width width"]:
-    """s (eta I + sqrt(1 - eta^2) T)."""
+    """Draw a matrix W = s (eta I + sqrt(1 - eta^2) T), with s = `size`."""
     free = torch.randn(width, width, generator=rng, dtype=EXACT)
     identity = torch.eye(width, dtype=EXACT)
     free = free - free.trace() / width * identity
@@ -46,9 +46,9 @@ def attend(x: Float[Tensor, "token width"], weight: Float[Tensor, "width width"]
 
 
 def one_layer(tokens: int, width: int, eta: float, size: float, seed: int, depth: int) -> dict[str, float | int]:
-    """Return own-token attention and entropy of one block, and what `depth` blocks leave of the differences of tokens.
+    """Return own-token attention and entropy of one block, and how different tokens still are after `depth` blocks.
 
-    Between blocks tokens are rescaled to their length, so that logits keep their size; each block has its own T.
+    After each block tokens are rescaled to norm sqrt(width), so that logits keep their size; each block has its own T.
     """
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(tokens, width, generator=rng, dtype=EXACT)
@@ -69,7 +69,7 @@ def one_layer(tokens: int, width: int, eta: float, size: float, seed: int, depth
 
 
 def head_weights(layer: Attention) -> Float[Tensor, "head width width"]:
-    """Return W of every head with logits x W y / sqrt(d): W_Q W_K^T without the scales of logits and width."""
+    """Return W for every head, scaled so that its logits are x W y / sqrt(d), where d is the width of the stream."""
     shape = layer.shape
     query, key = (linear.weight.reshape(shape.heads, shape.dim, shape.width) for linear in (layer.query, layer.key))
     weight: Tensor = query.mT @ key * (shape.width / shape.dim) ** 0.5
@@ -81,7 +81,7 @@ def attentions(model: nn.Module) -> list[Attention]:
 
 
 def locater(model: nn.Module, held: float) -> Tensor:
-    """Return the mean of the penalty over heads."""
+    """Return the LocAteR penalty, averaged over heads."""
     parts = []
     for layer in attentions(model):
         weight = head_weights(layer)
@@ -94,7 +94,7 @@ def locater(model: nn.Module, held: float) -> Tensor:
 def localised(growth: Growth, strength: float, held: float, seed: int, session: Session) -> dict[str, Any]:
     """Train a small language model on the letters of a book with the penalty times `strength`.
 
-    `loss_to_choose_by` is the loss on one half of the held-out text. The best penalty is chosen on it alone, so that
+    `loss_to_choose_by` is the loss on one half of the held-out text. Only it is used to choose the penalty, so that
     `loss`, on the other half, is not the luckiest of several.
     """
     text = characters(growth.tokens, growth.rows, seed, bos=growth.bos)
@@ -133,12 +133,12 @@ def loss_on(model: Decoder, text: Text) -> float:
 
 
 def own(pattern: Float[Tensor, "batch head token token"]) -> Float[Tensor, ""]:
-    """Return the mean attention of a token to itself, without the first token, which sees only itself."""
+    """Return the mean attention of tokens to themselves, leaving out the first token, which sees only itself."""
     return pattern.diagonal(dim1=-2, dim2=-1)[..., 1:].mean()
 
 
 def in_a_trained_model(model: str, samples: int, max_tokens: int) -> list[dict[str, Any]]:
-    """Return, for every head of a trained model, eta of its weights and the self-attention of tokens on text."""
+    """Return, for every head of a trained model, its eta and the attention of tokens to themselves on text."""
     survey = scan(model, measures=("qk_spectrum", "self_attention"), samples=samples, max_tokens=max_tokens)
     eta, mean = survey.values("qk_spectrum", "eta"), survey.values("qk_spectrum", "mean")
     own_mass = survey.values("self_attention")

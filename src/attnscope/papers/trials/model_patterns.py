@@ -1,4 +1,4 @@
-"""The patterns and the streams of a trained model, one sequence at a time, for experiments on real models."""
+"""Yield the patterns or the streams of a trained model, one sequence at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from attnscope.hf.tapping.tap import Frame, tap
 def model_patterns(
     model: Given, corpus: Text | Ready | None = None, *, samples: int, max_tokens: int | None, seed: int = 0
 ) -> Iterator[Float[Tensor, "layer head token token"]]:
-    """Yield the self-attention of the first stack for each sequence, in float64 and without padding."""
+    """Yield the self-attention patterns of the first stack for each sequence, in float64 and without padding."""
 
     def rows(frame: Frame) -> list[Tensor] | None:
         if not isinstance(frame, AttentionFrame) or frame.site != "self":

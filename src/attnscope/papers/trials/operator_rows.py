@@ -1,11 +1,12 @@
-"""Are maps of the operator faithful? Their rows are compared with rollout and raw attention (arXiv:2601.17958).
+"""Are the operator's maps faithful? Their rows are compared with rollout and raw attention (arXiv:2601.17958).
 
-    classifier       an encoder with biases, trained here: texts of words for a class among neutral words, read at the
-                     last token; the class with most words is the answer
-    language model   the next token of real texts
+    classifier       an encoder with biases, trained here on texts that mix words of several classes with neutral words;
+                     at the last token it must answer with the class that has the most words
+    language model   the embedded model, explained for the next token of real texts
 
-A row of the map belongs to the answering token. All four rows follow from one set of backward passes: e_i (x) e_c for
-every channel c gives all of T_ij. Tokens are then removed in the order of each row.
+A map scores every token j by T_ij, the block of the operator from token j to the answering token i. All four maps
+follow from one set of backward passes, one for each output channel of token i, which give all T_ij. Tokens are then
+removed in the order of their scores.
 """
 
 from __future__ import annotations
@@ -42,26 +43,26 @@ BASELINES = ("rollout", "raw_attention")
 FLOOR = "random"
 COMPARED = (*MAPS, *BASELINES)
 METHODS = (*COMPARED, FLOOR)
-ORDERS = 4  # random orders; their mean is the floor
+ORDERS = 4  # number of random orders; their mean is the baseline of chance
 
 
 @dataclass(frozen=True)
 class Words:
-    """Texts for the classifier: `each` words for each of `classes`, and `silent` neutral words."""
+    """The classifier's vocabulary: `each` words per class plus `silent` neutral words."""
 
     classes: int = 3
     each: int = 6
     silent: int = 30
     tokens: int = 24
-    speaking: float = 0.3  # share of tokens that stand for a class
+    speaking: float = 0.3  # probability that a token is a word of a class
 
     @property
     def vocabulary(self) -> int:
-        return self.classes * self.each + self.silent + 1  # the last is the answering token
+        return self.classes * self.each + self.silent + 1  # the last word is the answering token
 
 
 def word_texts(words: Words, count: int, rng: torch.Generator) -> tuple[Int[Tensor, "row token"], Int[Tensor, " row"]]:
-    """Return texts and the class with most words; ties go to the smaller class."""
+    """Draw texts, and return them with the class that has the most words; ties go to the smaller class."""
     silent = torch.randint(words.classes * words.each, words.vocabulary - 1, (count, words.tokens), generator=rng)
     speaks = torch.rand(count, words.tokens, generator=rng) < words.speaking
     spoken = torch.randint(0, words.classes * words.each, (count, words.tokens), generator=rng)
@@ -73,7 +74,7 @@ def word_texts(words: Words, count: int, rng: torch.Generator) -> tuple[Int[Tens
 
 
 def trained_classifier(words: Words, width: int, layers: int, recipe: Recipe, seed: int, session: Session) -> Nano:
-    """Return an encoder built like BERT: norms behind the skips, biases, gelu."""
+    """Train and return an encoder built like BERT: post-norm, with biases and GELU."""
     data: dict[str, Any] = {"vocab_size": words.vocabulary, "out": words.classes, "max_tokens": words.tokens}
     model = Nano(Config(width=width, heads=4, layers=layers, mlp=2 * width, norm="post", **data), seed)
 
@@ -92,7 +93,7 @@ def accuracy(model: Nano, words: Words, seed: int) -> float:
 
 
 def rows_of_maps(run: Run) -> dict[str, Float[Tensor, " token"]]:
-    """Return the answering token's row of every map, from the first stream to the stream after the last block."""
+    """For the answering token, return per-token scores of the linear map from the embeddings to the last stream."""
     blocks = Affine(run.network, 0, run.network.layers, False)
     (weights,) = start_of(run.captured, run.found).values()
     i, width = int(weights.argmax()), blocks.leaves.shape[1]
@@ -110,7 +111,7 @@ def rows_of_maps(run: Run) -> dict[str, Float[Tensor, " token"]]:
 
 
 def judged(run: Run) -> dict[str, float]:
-    """Return the gap of the two areas on one text for every method; random orders are averaged."""
+    """Return negative minus positive area on one text, for every method; random orders are averaged."""
     (stack,) = run.captured.embedding
     scores = {name: {stack: row} for name, row in rows_of_maps(run).items()}
     scores |= {name: run.explained_by(explanations()[name]) for name in BASELINES}
@@ -129,7 +130,7 @@ def judged(run: Run) -> dict[str, float]:
 
 
 def classifier_runs(model: Nano, words: Words, texts: int, seed: int) -> Iterator[Run]:
-    """Yield one run per text; the class that the model predicts is explained."""
+    """Yield one run per text, which explains the class that the model predicts."""
     loaded = load(model, seed=seed)
     ids, _ = word_texts(words, texts, torch.Generator().manual_seed(20_000 + seed))
     for number, row in enumerate(ids):
@@ -170,8 +171,8 @@ def _aim_at(label: int, output: Float[Tensor, "batch token out"]) -> Aim:
 def checked(run: Run, probes: int, seed: int) -> dict[str, float]:
     """Compare the operator with the model on this text, with and without the offset, and with the Jacobian.
 
-    `freeze` ensures that `float64` and `float32` are small, or refuses. The test is `untouched`: T x + b compared with
-    the unmodified model, with its own fused attention and no hooks.
+    `freeze` refuses unless `float64` and `float32` are small, so they test nothing. The test is `untouched_...`, which
+    compares T x + b with the unmodified model, with its own fused attention and no hooks.
     """
     wide = load(run.loaded, dtype="float64", seed=seed)
     exact, narrow = (_whole(freeze(loaded.model, run.read.batch, run.found)) for loaded in (wide, run.loaded))

@@ -1,9 +1,10 @@
-"""Experiment D of arXiv:2103.03404: how well a trained model does its task with paths of some lengths only.
+"""Experiment D of arXiv:2103.03404: accuracy of a trained model that keeps only paths of certain lengths.
 
-exact      the model's own paths: patterns and norms frozen where the whole model had them, all (H+1)^L paths summed by
-           length. Accuracy with lengths <= k (the last is the model's own), without length k, and with length k alone.
-sampled    the method of the authors: draw some paths of each length, run each as a network of its own, and average
-           their outputs. These networks are not terms of the model: they do not add up to it.
+exact      patterns and norms are frozen at their values in the whole model, and all (H+1)^L paths (H heads, L blocks)
+           are summed by length. We measure the accuracy with lengths up to k (for k = L this is the model itself),
+           without length k, and with length k alone.
+sampled    the authors' method: draw some paths of each length, run each as a separate network, and average their
+           outputs. These networks are not terms of the model: their outputs do not add up to its output.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from attnscope.papers.models.tasks import Task, hits, hull_task, loss_on, memori
 from attnscope.papers.trials.curves import Rows, gather, select, steps
 from attnscope.pathways.lengths import lengths
 
-BATCH_TOKENS = 4000  # tokens followed at once: parts take blocks + 1 times the memory of the stream
+BATCH_TOKENS = 4000  # tokens per batch: sums by length take (blocks + 1) times the memory of the stream
 TASKS = ("sort", "hull", "memorisation")
 EXACT = {
     "up_to": "all paths of lengths <= k",
@@ -49,7 +50,7 @@ def whole_accuracy(model: Nano, task: Task) -> float:
 
 @torch.no_grad()
 def exact_accuracies(model: Nano, task: Task) -> dict[str, list[float]]:
-    """Return `up_to`, `without` and `alone` by length k = 0..L, in float64."""
+    """Return the accuracies `up_to`, `without` and `alone` for each length k = 0..L, computed in float64."""
     exact = Nano(model.config, attention=model.blocks[0].attention.attend).double()  # type: ignore[union-attr, arg-type]
     exact.load_state_dict(model.state_dict())
     count = model.config.layers + 1
@@ -68,7 +69,7 @@ def exact_accuracies(model: Nano, task: Task) -> dict[str, list[float]]:
 def sampled_accuracies(
     model: Nano, task: Task, counts: Sequence[int], rng: np.random.Generator, advance: Advance = silent
 ) -> dict[int, list[float]]:
-    """Return, for every number of paths, the accuracy of their averaged outputs by length k = 0..L."""
+    """Return, for every number of paths, the accuracy of their averaged outputs for each length k = 0..L."""
     layers, heads = model.config.layers, model.config.heads
     by_count: dict[int, list[float]] = {count: [] for count in counts}
     for length in range(layers + 1):
@@ -85,7 +86,7 @@ def sampled_accuracies(
 
 
 def draw_path(layers: int, heads: int, length: int, rng: np.random.Generator) -> tuple[int, ...]:
-    """Draw one of the C(L, k) H^k paths of length k, all equally likely."""
+    """Draw a path of this length; all C(L, k) H^k of them are equally likely."""
     path = np.full(layers, SKIP)
     path[rng.choice(layers, size=length, replace=False)] = rng.integers(0, heads, size=length)
     return tuple(int(choice) for choice in path)
@@ -110,7 +111,7 @@ def _batches(task: Task) -> Iterator[slice]:
 
 @dataclass(frozen=True)
 class Learned:
-    """A model and its training. `size` is of the data: training sequences, then test sequences or their length."""
+    """A model and its training. `size` is (training sequences, test sequences), or (sequences, length) to memorise."""
 
     layers: int
     heads: int
@@ -123,7 +124,7 @@ class Learned:
 
 
 def task_and_shape(name: str, sizes: Learned, seed: int) -> tuple[Task, Config]:
-    """Return the data and the paper's model for it: attention only, with skips and a norm behind each."""
+    """Return a task and the configuration of the paper's model for it: attention only, with skips and post-norm."""
     shape: dict[str, Any] = {"width": sizes.width, "heads": sizes.heads, "layers": sizes.layers, "norm": "post"}
     if name == "sort":
         task = sort_task(*sizes.size, seed)
@@ -137,7 +138,7 @@ def task_and_shape(name: str, sizes: Learned, seed: int) -> tuple[Task, Config]:
 
 
 def learned_paths(name: str, sizes: Learned, samples: Sequence[int], seed: int, session: Session) -> dict[str, Any]:
-    """Train, then measure the whole model, exact sums by length, and sampled paths run alone."""
+    """Train a model, then measure its accuracy, the exact sums by length, and sampled paths run alone."""
     task, config = task_and_shape(name, sizes, seed)
     model = Nano(config, seed)
     losses = train(
@@ -163,7 +164,7 @@ def learned_paths(name: str, sizes: Learned, samples: Sequence[int], seed: int, 
 
 
 def learned_numbers(learned: Rows) -> dict[str, list[float]]:
-    """Return the loss with short paths only, without any one of the longer lengths, and so on, for every task."""
+    """Return the quantities of the claims for every task; `loss` means accuracy lost against the whole model."""
 
     def numbers(row: Mapping[str, Any]) -> dict[str, float]:
         half = (len(row["up_to"]) - 1) // 2
@@ -181,7 +182,7 @@ def learned_numbers(learned: Rows) -> dict[str, list[float]]:
 
 
 def learned_remarks(numbers: Mapping[str, Sequence[float]], learned: Rows) -> tuple[str, ...]:
-    """Say where the exact sums and the paper disagree."""
+    """Return remarks on where the exact sums and the paper disagree."""
     words = []
     for task in TASKS:
         seeds = select(learned, task=task)

@@ -1,13 +1,12 @@
 """Experiments B and C of arXiv:2103.03404: attention chained along random paths, and the length of paths.
 
-B. A path of length k chooses k blocks and a head in each. Tokens pass the lowest block first, so its pattern stands
-rightmost: P = A_(l_k) ... A_(l_1), l_1 < ... < l_k; no path has the product in the other order. Measured is the
-        relative
-residual of P, whose rows sum to one: 0 where all rows are equal, so that the path writes the same for every token.
+B. A path of length k chooses k blocks l_1 < ... < l_k and a head in each. Tokens pass the lowest block first, so its
+pattern is the rightmost factor of P = A_(l_k) ... A_(l_1); no path has the product in the other order. We measure the
+relative residual of P, whose rows sum to one: it is 0 if all rows are equal, so that every token gets the same output.
 
 C. With skips, a path chooses in each of L blocks one of H heads or the skip: C(L, k) H^k paths have length k, (H + 1)^L
-in all (section 3.1). A random path has H/(H+1) L edges on average: nearly all paths are long. That short paths do most
-of the work is therefore a statement about what paths carry, not about how many there are.
+in all (section 3.1). A random path has L H/(H+1) attention edges on average, so nearly all paths are long. That short
+paths do most of the work is therefore a statement about how much paths contribute, not about how many there are.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from attnscope.papers.models.nano import Config, Nano
 from attnscope.papers.trials.curves import Rows, select
 from attnscope.papers.trials.model_patterns import model_patterns
 
-ARCHITECTURES: dict[str, tuple[int, int]] = {  # blocks, heads
+ARCHITECTURES: dict[str, tuple[int, int]] = {  # numbers of blocks and of heads
     "DistilBERT": (6, 12),
     "BERT-base": (12, 12),
     "BERT-large": (24, 16),
@@ -47,7 +46,7 @@ RANDOM, TRAINED = "random, looks both ways", "pocket, trained, causal"
 
 @dataclass(frozen=True)
 class PathCounts:
-    """`counts[k]` paths have k attention edges."""
+    """The number of paths by length: `counts[k]` paths have k attention edges."""
 
     layers: int
     heads: int
@@ -74,7 +73,7 @@ def path_counts(layers: int, heads: int) -> PathCounts:
 
 @dataclass(frozen=True)
 class Chains:
-    """Relative residual of the patterns of random paths, by length, over sequences and paths."""
+    """Quantiles of the relative residual of random paths, by length, over sequences and paths."""
 
     lengths: tuple[int, ...]
     median: tuple[float, ...]
@@ -84,7 +83,7 @@ class Chains:
 
 
 def path_pattern(patterns: Sequence[Float[Tensor, "token token"]]) -> Float[Tensor, "token token"]:
-    """Return A_k ... A_1 for patterns in the order in which tokens pass them."""
+    """Return the product A_k ... A_1 of patterns A_1, ..., A_k, given in the order in which tokens pass them."""
     if not patterns:
         raise RefusalError("A path without attention has no pattern: give at least one block.")
     product = patterns[0]
@@ -121,7 +120,7 @@ def chains(
     seed: int = 0,
     progress: Advance = silent,
 ) -> Chains:
-    """Draw `paths` paths of every length for each sequence, in the model's own patterns."""
+    """Draw `paths` paths of every length for each sequence, and measure the residual of their chained patterns."""
     residuals: dict[int, list[float]] = {}
     sequences = model_patterns(model, corpus, samples=samples, max_tokens=max_tokens, seed=seed)
     for done, patterns in enumerate(sequences):
@@ -149,8 +148,15 @@ def chained(
         TRAINED: chains("pocket", samples=samples, max_tokens=tokens, **options),
     }
     return [
-        {"model": name, "seed": seed, "lengths": one.lengths, "median": one.median, "low": one.low, "high": one.high}
-        for name, one in models.items()
+        {
+            "model": name,
+            "seed": seed,
+            "lengths": result.lengths,
+            "median": result.median,
+            "low": result.low,
+            "high": result.high,
+        }
+        for name, result in models.items()
     ]
 
 
@@ -170,7 +176,7 @@ def count_figure() -> Figure:
     points = [
         Point(k / layers, float(share) * layers, f"{name}, {heads} heads, {layers} blocks")
         for name, (layers, heads) in ARCHITECTURES.items()
-        if name != "ViT-B"  # the same as BERT-base
+        if name != "ViT-B"  # it has the same counts as BERT-base
         for k, share in enumerate(path_counts(layers, heads).shares)
     ]
     caption = "Exact: C(L, k) H^k of (H + 1)^L paths have length k. ViT-B is as BERT-base."
@@ -178,7 +184,7 @@ def count_figure() -> Figure:
 
 
 def count_remark() -> str:
-    """Arithmetic, not a claim that could fail: the mean length is L H / (H + 1)."""
+    """Return the remark on path lengths. The mean length L H / (H + 1) is arithmetic, so it is not a claim."""
     shares = {name: float(path_counts(*sizes).mean_length) / sizes[0] for name, sizes in ARCHITECTURES.items()}
     least = min(shares, key=shares.__getitem__)
     return (

@@ -1,13 +1,13 @@
 """Stacks of random Markov attention with value weights, X_l = A_l X_(l-1) W_l (arXiv:2410.07799), and their laws.
 
-A = softmax(sqrt(ln 2) G) with independent normal G: the entries of n A have mean 1 and variance e^(ln 2) - 1 = 1. W_l
-is normal with variance 1/width, X_0 X_0^T = I, and there are as many tokens as coordinates (without W_l the stable
-ranks of A - J come out twice as large).
+Patterns are A = softmax(sqrt(ln 2) G), where G has independent normal entries: the entries of n A have mean 1 and
+variance e^(ln 2) - 1 = 1. The entries of W_l are normal with variance 1/width, X_0 X_0^T = I, and there are as many
+tokens as coordinates. (Without W_l the stable ranks of A - J are twice as large.)
 
 Write A = J + B, J = 11^T/n. Rows of A sum to one, so B 1 = 0, and the entries of B have variance 1/n^2 (derived):
 
-    s_1        A^T A e = A^T e and |e^T B|^2 = 1/n, e = 1/sqrt(n):  s_1 = 1 + 1/(2n)
-    s_2        the largest of B, a matrix of independent entries:   sqrt(n) s_2 = 2
+    s_1        with e = 1/sqrt(n): A^T A e = A^T e and |e^T B|^2 = 1/n, so s_1 = 1 + 1/(2n)
+    s_2        the largest singular value of B, a matrix of independent entries, so sqrt(n) s_2 = 2
     products   B J = 0, so A_l ... A_1 = 1 u^T + B_l ... B_1: a matrix of rank one, and a product of l random matrices
 
 Multiplied by W_1 ... W_l, the first part has norm 1, and n^(l/2) times the second is a product of k = 2l square normal
@@ -33,6 +33,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.matrix.plain_attention import softmax_pattern
+from attnscope.matrix.visibility import AttentionInputs
 from attnscope.variants.minus_uniform import minus_uniform
 
 Square = Float[Tensor, "token token"]
@@ -40,18 +41,18 @@ SCALE = math.log(2) ** 0.5
 
 
 def excess(stream: Float[Tensor, "token width"]) -> float:
-    """Return sr(X X^T) - 1: all but the first s_i^4, over s_1^4. Nothing is subtracted, so 1e-15 keeps its digits."""
+    """Return sr(X X^T) - 1 as sum_(i > 1) s_i^4 / s_1^4, without a subtraction that would cancel digits."""
     values = torch.linalg.svdvals(stream)
     return float((values[1:] / values[0]).pow(4).sum())
 
 
 def softmax_excess(tokens: int, layer: int) -> float:
-    """Return (2l+1) n^(1-2l)."""
+    """Return the predicted sr - 1 of softmax stacks, (2l+1) n^(1-2l)."""
     return (2 * layer + 1) * float(tokens) ** (1 - 2 * layer)
 
 
 def kept_rank(tokens: int, layer: int) -> float:
-    """Return the stable rank that A - J keeps: n (k+1) / edge^2, the edge that of a product of 2l normal matrices."""
+    """Return the predicted stable rank for A - J: n (k+1) / edge^2, with k = 2l and edge = (k+1)^(k+1) / k^k."""
     k = 2 * layer
     edge = float(k + 1) ** (k + 1) / float(k) ** k
     return tokens * (k + 1) / edge**2
@@ -62,18 +63,18 @@ def normal(rows: int, columns: int, rng: torch.Generator) -> Float[Tensor, "{row
 
 
 def attended(logits: Square, stream: Float[Tensor, "token width"]) -> tuple[Square, Float[Tensor, "token width"]]:
-    """Return A = softmax(sqrt(ln 2) logits) and (A - J) X; the logits are queries, the keys the identity."""
+    """Return A = softmax(sqrt(ln 2) logits) and (A - J) X. The logits serve as queries, with identity keys."""
     query, key = logits[None, None], torch.eye(len(logits), dtype=logits.dtype)[None, None]
-    call: dict[str, Any] = {"visible": None, "causal": False, "scale": SCALE}
-    pattern = softmax_pattern(query, key, **call)[0, 0]
-    apart: Tensor = minus_uniform(query, key, stream[None, None], **call)[0, 0]
+    inputs = AttentionInputs(query, key, stream[None, None], scale=SCALE)
+    pattern = softmax_pattern(inputs)[0, 0]
+    apart: Tensor = minus_uniform(inputs)[0, 0]
     return pattern, apart
 
 
 @torch.no_grad()
 def stacked(tokens: int, layers: int, rng: torch.Generator) -> dict[str, Any]:
-    """Return one draw: singular values of the first pattern, and the excess rank of the streams after each block."""
-    found: dict[str, Any] = {"softmax": [], "A - J": [], "A - J, no values": []}
+    """Draw one stack; return singular values of its first pattern, sr - 1 after each block, and gradient norms."""
+    measured: dict[str, Any] = {"softmax": [], "A - J": [], "A - J, no values": []}
     products = {name: torch.eye(tokens, dtype=torch.float64) for name in ("softmax", "A - J")}  # A_l ... A_1 X_0
     weights: list[Tensor] = []
     after = torch.eye(tokens, dtype=torch.float64)  # W_1 ... W_l
@@ -83,24 +84,24 @@ def stacked(tokens: int, layers: int, rng: torch.Generator) -> dict[str, Any]:
         after = after @ weights[-1]
         pattern, apart = attended(logits, products["A - J"])
         if layer == 0:
-            found["singular"] = torch.linalg.svdvals(pattern)[:2].tolist()
+            measured["singular"] = torch.linalg.svdvals(pattern)[:2].tolist()
         products = {"softmax": pattern @ products["softmax"], "A - J": apart}
         for name, product in products.items():
-            found[name].append(excess(product @ after))
-        found["A - J, no values"].append(excess(apart))
+            measured[name].append(excess(product @ after))
+        measured["A - J, no values"].append(excess(apart))
     later = torch.linalg.multi_dot(weights[1:]) if layers > 2 else weights[-1]
-    found["gradient"] = {name: gradient_norm(product, later) for name, product in products.items()}
-    return found
+    measured["gradient"] = {name: gradient_norm(product, later) for name, product in products.items()}
+    return measured
 
 
 def gradient_norm(before: Float[Tensor, "token width"], after: Float[Tensor, "width width"]) -> float:
-    """Return ||d(M W N)/dW||_F = ||M||_F ||N||_F, with M before the weights and N after them."""
+    """Return ||d(M W N)/dW||_F = ||M||_F ||N||_F, where M is `before` and N is `after`."""
     return float(torch.linalg.matrix_norm(before) * torch.linalg.matrix_norm(after))
 
 
 @torch.no_grad()
 def gradients_in_width(tokens: int, width: int, layers: int, rng: torch.Generator) -> dict[str, float]:
-    """Return ||dX_L/dW_1||_F with independent tokens of about unit length, any number of them in the same width."""
+    """Return ||dX_L/dW_1||_F for independent tokens of norm about 1, in a width independent of their number."""
     start = normal(tokens, width, rng) / width**0.5
     mixed = {"softmax": start, "A - J": start}
     for _ in range(layers):
@@ -114,7 +115,7 @@ def gradients_in_width(tokens: int, width: int, layers: int, rng: torch.Generato
 
 @torch.no_grad()
 def key_query_singular_values(tokens: int, rng: torch.Generator) -> list[float]:
-    """Return the two largest singular values of a pattern from queries and keys, with logits of the same variance."""
+    """Return the two largest singular values of a pattern from random queries and keys, with equal logit variance."""
     query, key = normal(tokens, tokens, rng), normal(tokens, tokens, rng)
     pattern = (SCALE * query @ key.mT / tokens**0.5).softmax(-1)
     values: list[float] = torch.linalg.svdvals(pattern)[:2].tolist()

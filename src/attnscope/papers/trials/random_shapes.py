@@ -1,9 +1,9 @@
 """Residual against depth for random weights in published shapes, compared with figure 2 of arXiv:2103.03404.
 
-The published ALBERT without its MLP still has the MLP's activation: the authors' code replaces the two matrices of the
-MLP by identities, and the GELU between them stays, added to the stream in every block. So their ALBERT curves "SAN" and
-"SAN+skip" are of attention and x -> x + gelu(x). We measure both: without the MLP, which the claims are about, and with
-the activation kept, which is what their curves can be compared with.
+In the paper, ALBERT "without MLP" still has the MLP's activation: the authors' code replaces the two matrices of the
+MLP by identities but keeps the GELU between them, whose output is added to the stream in every block. So their ALBERT
+curves "SAN" and "SAN+skip" belong to stacks of attention and x -> x + gelu(x). We measure ALBERT without the MLP, for
+the claims, and with the activation kept, for the comparison with their curves.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from attnscope.hf.loading.in_memory import shaped
 from attnscope.hf.loading.load import Loaded
 from attnscope.papers.trials.curves import Rows, by_seed, select, steps
 
-AS_CUT = {"san+mlp": "san", "whole": "san+skip"}  # variants with the bare activation as MLP: which published ones
+AS_CUT = {"san+mlp": "san", "whole": "san+skip"}  # our variants with the activation as MLP: their published names
 Pick = Callable[[list[float]], float]
 
 
 def residual_curves(shape: str, sequences: int, tokens: int, seed: int, session: Session) -> dict[str, Any]:
-    """Return the curves of a published shape with random weights, in four variants, and their distance to the paper."""
+    """Return the residual curves of a shape with random weights, in four variants, and their distance to the paper."""
     sizes: dict[str, Any] = {"seeds": (seed,), "samples": sequences, "max_tokens": tokens, "bounds": False}
     ours = collapse(SHAPE_OF[shape], random_init=True, **sizes, progress=session.advance).curves
     compared = dict(ours)
@@ -40,13 +40,13 @@ def residual_curves(shape: str, sequences: int, tokens: int, seed: int, session:
         "curves": {name: list(curve.mean) for name, curve in ours.items()},
         "as_cut_by_the_authors": {name: list(compared[name].mean) for name in ours if compared[name] is not ours[name]},
         "largest_difference": {
-            name: _extreme(max, [one.apart for one in apart if one.variant == name]) for name in ours
+            name: _extreme(max, [record.apart for record in apart if record.variant == name]) for name in ours
         },
     }
 
 
 def activation_kept(seed: int, **changes: Any) -> Loaded:
-    """Return ALBERT with identities for the two matrices of its MLP; `changes` are settings of its shape."""
+    """Return a random ALBERT whose two MLP matrices are replaced by identities; `changes` are settings of its shape."""
     loaded = shaped(SHAPE_OF["Albert"], seed=seed, **changes)
     for path, _ in list(loaded.model.named_modules()):
         if path.rpartition(".")[2] in ("ffn", "ffn_output"):
@@ -55,7 +55,7 @@ def activation_kept(seed: int, **changes: Any) -> Loaded:
 
 
 def residual_numbers(shapes: Rows, seeds: Sequence[int]) -> dict[str, list[float]]:
-    """Return, for every seed, the worst number over shapes."""
+    """Return each quantity per seed, at its worst value over shapes."""
     of_seeds = [rows for rows in by_seed(shapes, seeds) if rows]
 
     def at(pick: Pick, variant: str, depth: int) -> list[float]:
@@ -73,7 +73,7 @@ def residual_numbers(shapes: Rows, seeds: Sequence[int]) -> dict[str, list[float
 
 
 def _extreme(pick: Pick, values: Sequence[Number]) -> float:
-    """Return the largest or smallest; NaN if any value is missing, which `max` would ignore."""
+    """Return the largest or smallest value, or NaN if any value is missing, which `max` would ignore."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     return float(pick(finite)) if finite and len(finite) == len(values) else math.nan
 
@@ -84,7 +84,7 @@ def residual_figure(shapes: Rows) -> Figure:
         seeds = select(shapes, shape=shape)
         for name, theirs in published(shape).curves.items():
             points += steps([row["curves"][name] for row in seeds], name, shape)
-            # A published 0 is only known to be below 0.00005.
+            # Of a published 0 we only know that it is below 0.00005.
             points += [Point(x, y, name, shape, dashed=True) for x, y in enumerate(theirs) if y]
         for name in seeds[0]["as_cut_by_the_authors"]:
             points += steps([row["as_cut_by_the_authors"][name] for row in seeds], f"{name}, activation kept", shape)
@@ -97,7 +97,7 @@ def residual_figure(shapes: Rows) -> Figure:
 
 
 def residual_remarks(shapes: Rows) -> tuple[str, ...]:
-    """Explain where a published curve measures something else than its name says."""
+    """Return remarks on published curves that do not measure what their name says."""
     words = []
     for shape in dict.fromkeys(row["shape"] for row in shapes if row["as_cut_by_the_authors"]):
         seeds = select(shapes, shape=shape)

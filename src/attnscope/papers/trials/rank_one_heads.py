@@ -1,23 +1,25 @@
-"""Heads of low rank that look for the nearest or farthest point, by formula and to be trained (arXiv:2407.16153).
+"""Heads of low rank that look for the nearest or farthest point: formulas, and heads to train (arXiv:2407.16153).
 
-Votes. Two orthonormal points x_1, x_2 in R^d and a query y, all in random directions. A head (u, w) of rank 1 takes the
-point with the larger (u.y)(w.x_i): with z = (x_1 - x_2)/sqrt(2), a unit vector, it votes sign(u.y) sign(w.z); the truth
-is sign(y.z). For a random direction E[sign(u.y) sign(u'.y)] = (2/pi) arcsin(u.u'), and y and z are independent:
+Votes. Two orthonormal points x_1, x_2 in R^d and a query y have random directions. A head (u, w) of rank 1 chooses the
+point with the larger (u.y)(w.x_i): with the unit vector z = (x_1 - x_2)/sqrt(2), its vote is sign(u.y) sign(w.z), and
+the correct vote is sign(y.z). For a random direction E[sign(u.y) sign(u'.y)] = (2/pi) arcsin(u.u'), and y and z are
+independent:
 
     two heads agree with probability            C = 1/2 + (2/pi^2) arcsin(u.u') arcsin(w.w')
     a head is right with probability            b = 1/2 + (1/pi) E_z[sign(w.z) arcsin(u.z)]
 
-In the plane of u and w let z be rho (cos, sin) of a uniform angle, rho^2 ~ Beta(1, d/2 - 1), and u.w = sin(alpha).
-sign(w.z) leaves half a turn, on most of which arcsin(rho cos psi) is odd about its middle and cancels:
+The projection of z on the plane of u and w is rho (cos psi, sin psi) with a uniform angle psi and
+rho^2 ~ Beta(1, d/2 - 1); let u.w = sin(alpha). The sign of w.z restricts psi to half a turn, on most of which
+arcsin(rho cos psi) is odd about the middle and cancels:
 
     E_z[sign(w.z) arcsin(u.z)] = E_rho (2/pi) integral_0^alpha arcsin(rho cos psi) d psi.
 
-Heads choose a point, and points are orthonormal, so <choice, choice'> is 1 if they agree and 0 if not:
-the squared error of sum_i a_i choice_i is 1 - 2 a.b + a.C a, least at C a = b, where it is 1 - b.C^-1 b.
+Each head chooses one of two orthonormal points, so <choice, choice'> is 1 if two heads agree and 0 if not. The expected
+squared error of sum_i a_i choice_i is therefore 1 - 2 a.b + a.C a; it is least at C a = b, where it is 1 - b.C^-1 b.
 
-Farthest point. A sequence is n unit vectors; the answer for each is the one with the smallest product with it. One head
-with W_Q W_K^T = -beta I and values as they are gives it exactly as beta grows: softmax(-beta X X^T) X. Heads of rank r
-see r directions each. `FarthestPoint` is the head by hand, `RankHeads` a block of heads to be trained.
+Farthest point. A sequence has n unit vectors; the answer for each is the vector with the smallest inner product with
+it. One head with W_Q W_K^T = -beta I and identity values finds it exactly in the limit of large beta: softmax(-beta X
+X^T) X. Heads of rank r see r directions each. `FarthestPoint` is this head, `RankHeads` a block of heads to train.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ def right(u: Units, w: Units) -> Float[Tensor, " head"]:
     width = u.shape[-1]
     alpha = _arcsin((u * w).sum(-1)).numpy()
     if width == 2:
-        rho, weight = np.ones(1), np.ones(1)  # the plane of u and w is all there is
+        rho, weight = np.ones(1), np.ones(1)  # the plane of u and w is the whole space
     else:
         # t = rho^2 has density (d/2 - 1)(1 - t)^(d/2 - 2) on [0, 1]: Jacobi's weight on [-1, 1].
         node, weight = roots_jacobi(NODES, width / 2 - 2, 0.0)
@@ -74,7 +76,7 @@ def best_error(u: Units, w: Units) -> float:
 
 
 def best_errors(widths: tuple[int, ...], heads: tuple[int, ...], seed: int) -> list[dict[str, float | int]]:
-    """Return the error of the first heads of one random draw, for every number of heads."""
+    """For each number in `heads`, return the error of the best weighted sum of that many random heads."""
     rows: list[dict[str, float | int]] = []
     for width in widths:
         rng = torch.Generator().manual_seed(1000 * seed + width)
@@ -86,7 +88,7 @@ def best_errors(widths: tuple[int, ...], heads: tuple[int, ...], seed: int) -> l
 
 
 def votes(u: Units, w: Units, draws: int, rng: torch.Generator) -> tuple[Float[Tensor, "draw head"], Tensor]:
-    """Return the vote of each head on random triples of a query and two points, and the truth: +1 or -1."""
+    """Draw queries and pairs of points; return the vote of each head and the correct vote, as +1 or -1."""
     width = u.shape[-1]
     y = torch.randn(draws, width, generator=rng, dtype=EXACT)
     points = torch.randn(draws, width, 2, generator=rng, dtype=EXACT)
@@ -98,11 +100,12 @@ def votes(u: Units, w: Units, draws: int, rng: torch.Generator) -> tuple[Float[T
 
 
 def formula_against_draws(heads: int, width: int, draws: int, seed: int) -> dict[str, float | int]:
-    """Return the largest difference of C and b from shares counted in random draws, and what chance alone gives.
+    """Return the largest differences between C and b and their estimates from random draws, and the expected
+    difference.
 
-    Heads come in families u_t = cos t u + sin t v, so that products from 0 to 1 occur. A share of N draws has a
-    standard deviation of at most 1 / (2 sqrt N), and the largest of M of them is on average below sqrt(2 ln(2M)) of
-    these.
+    Heads come in families u_t = cos t u + sin t v, so that products from 0 to 1 occur. A share estimated from N draws
+    has a standard deviation of at most 1 / (2 sqrt N); the largest of M errors is on average below sqrt(2 ln(2M)) times
+    this.
     """
     rng = torch.Generator().manual_seed(seed)
     turn = torch.linspace(0, math.pi / 2, heads, dtype=EXACT)[:, None]
@@ -123,7 +126,7 @@ def formula_against_draws(heads: int, width: int, draws: int, seed: int) -> dict
 
 
 def _arcsin(products: Tensor) -> Tensor:
-    """Clamp first: products of unit vectors can round past 1."""
+    """Return the arcsine, after clamping: products of unit vectors can be rounded beyond 1."""
     return products.clamp(-1, 1).arcsin()
 
 
@@ -132,13 +135,13 @@ def unit_vectors(batch: int, points: int, width: int, rng: torch.Generator) -> F
 
 
 def farthest(x: Float[Tensor, "batch point width"]) -> Float[Tensor, "batch point width"]:
-    """Return, for every point, the one with the smallest product with it."""
+    """Return, for every point, the point with the smallest inner product with it."""
     which = (x @ x.mT).argmin(-1)
     return torch.take_along_dim(x, which[..., None], dim=1)
 
 
 class FarthestPoint(nn.Module):
-    """softmax(-beta X X^T) X: one head as wide as the points."""
+    """One head as wide as the points, which computes softmax(-beta X X^T) X."""
 
     beta: Tensor
 
@@ -155,7 +158,7 @@ class FarthestPoint(nn.Module):
 
 
 class RankHeads(nn.Module):
-    """Heads of one rank: queries, keys, values and writes each have `heads x rank` columns in all."""
+    """A block of heads of equal rank; queries, keys, values and output weights have heads x rank columns each."""
 
     def __init__(self, width: int, heads: int, rank: int, seed: int) -> None:
         super().__init__()
@@ -174,6 +177,6 @@ class RankHeads(nn.Module):
             (vectors @ weight.T).reshape(batch, points, self.heads, self.rank).transpose(1, 2)
             for weight in (self.query, self.key, self.value)
         )
-        # Points are unit vectors and logits must become large: scale 1, not 1/sqrt(rank), for every rank.
+        # Points are unit vectors and logits must become large, so the scale is 1, not 1/sqrt(rank), for every rank.
         mixed = F.scaled_dot_product_attention(query, key, value, scale=1.0)
         return mixed.transpose(1, 2).flatten(2) @ self.write.T

@@ -1,8 +1,8 @@
-"""Deep random stacks of attention, and remedies against their collapse, each with one thing changed.
+"""Deep random stacks of attention, and remedies against their collapse, each of which changes one thing.
 
-The bare stack is that of arXiv:2103.03404: no skip, LayerNorm behind every block (post), no MLP. Skips come back in two
-ways: past a LayerNorm that stays behind, x <- LN(x + f(x)), one change; and past a LayerNorm that moves in front,
-x <- x + f(LN(x)), two changes, of which the second is also shown alone.
+The plain stack is the one in arXiv:2103.03404: no skip, LayerNorm after every block (post), no MLP. Skips are added in
+two ways: with post-norm, x <- LN(x + f(x)), which is one change; and with pre-norm, x <- x + f(LN(x)), which is two
+changes, so that pre-norm without skips is also shown.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SKIPS = (
 
 
 def bare(width: int, heads: int, layers: int, gain: float) -> Config:
-    """Return attention alone; fresh weights are `gain` / sqrt(width) large."""
+    """Return the configuration of attention alone, with initial weights of standard deviation `gain` / sqrt(width)."""
     plain = Config(width, heads, layers, inputs=width, out=1, norm="post", positions="none", skip=0, biases=False)
     return replace(plain, initial=gain * width**-0.5)
 
 
 def remedied(plain: Config, seed: int, *, window: int, scale: float, contrast: float) -> Mapping[str, Nano]:
-    """Return every change but skips, by name. All share their weights."""
+    """Return a stack for every change except skips, by name. All have the same weights."""
     contrasted, normed = _made(plain, seed), _made(plain, seed)
     for block in contrasted.blocks:
         assert isinstance(block, Block)
@@ -65,7 +65,7 @@ def remedied(plain: Config, seed: int, *, window: int, scale: float, contrast: f
 
 
 def with_skips(plain: Config, seed: int) -> Mapping[str, Nano]:
-    """Return skips past a norm behind or before, with and without the scaling 1/sqrt(L); the norm moved alone."""
+    """Return the stacks with skips, post-norm or pre-norm, scaled by 1/sqrt(L) or not, and pre-norm without skips."""
     scaled = plain.layers**-0.5
     changes = (
         replace(plain, skip=1),
@@ -78,12 +78,12 @@ def with_skips(plain: Config, seed: int) -> Mapping[str, Nano]:
 
 
 def deep(plain: Config, seed: int) -> Mapping[str, Nano]:
-    """Return what may only have slowed the collapse, for deep stacks."""
+    """Return the stacks to run at greater depth: those that may only slow the collapse."""
     return {"causal mask": _made(replace(plain, causal=True), seed), **with_skips(plain, seed)}
 
 
 class Contrasted(nn.Module):
-    """Attention, then ContraNorm."""
+    """Attention followed by ContraNorm."""
 
     def __init__(self, attention: nn.Module, strength: float) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Contrasted(nn.Module):
 
 @torch.no_grad()
 def with_unit_spectral_norm(model: nn.Module) -> None:
-    """Apply sigma-reparametrisation at its start: every linear map has spectral norm 1."""
+    """Apply sigma-reparametrisation with its initial gain, which gives every linear map spectral norm 1."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
             changed = sigma_reparam({"weight": module.weight}, weight_gain=torch.ones((), dtype=module.weight.dtype))

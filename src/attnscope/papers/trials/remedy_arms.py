@@ -1,4 +1,4 @@
-"""The arms of arXiv:2603.05498 in which small decoders are trained: their numbers, figures and remarks."""
+"""The arms of the experiment on arXiv:2603.05498 that train small decoders: their quantities, figures and remarks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attnscope.papers.trials.curves import Rows, select
 from attnscope.papers.trials.sinks_and_spikes import over_seeds
 
 PLAIN = "pre-norm"
-OTHERS = "pre-norm of other seeds"  # shows whether sinks and spikes grow here at all; not compared with anything
+OTHERS = "pre-norm of other seeds"  # control runs that show whether sinks and spikes grow; they are not compared
 REMEDIES: Mapping[str, dict[str, Any]] = {
     PLAIN: {},
     "sandwich norm": {"parts": ("sandwich_norm",)},
@@ -19,7 +19,7 @@ REMEDIES: Mapping[str, dict[str, Any]] = {
     "DynamicTanh": {"parts": ("dynamic_tanh",)},
     "conditional gate": {"parts": ("conditional_gate",)},
 }
-# Perplexity, share of sinks and spike of the paper's 7B models, to show the direction of a change.
+# Perplexity, sink rate and spike of the paper's 7B models, to show the direction of each change.
 PUBLISHED = {
     PLAIN: (10.1, 0.460, 3818.0),
     "sandwich norm": (9.8, 0.447, 520.0),
@@ -27,12 +27,12 @@ PUBLISHED = {
     "DynamicTanh": (10.0, 0.610, 153.0),
     "conditional gate": (math.nan, 0.045, math.nan),
 }
-SINKS_FROM = 0.2  # the sink rate from which a model counts as having sinks
+SINKS_FROM = 0.2  # a model with at least this sink rate counts as having sinks
 PUBLISHED_WIDTHS = {8: 0.041, 16: 0.098, 32: 0.279, 64: 0.377, 128: 0.460}
 
 
 def pairs(grew: Rows, arm: str, column: str, other: str = PLAIN) -> list[tuple[float, float]]:
-    """Return the numbers of two arms, by seed."""
+    """Return the values of a column for two arms, in pairs of equal seed."""
     return list(zip(over_seeds(grew, arm, column), over_seeds(grew, other, column), strict=True))
 
 
@@ -41,15 +41,15 @@ def less(grew: Rows, arm: str, column: str, other: str = PLAIN) -> list[float]:
 
 
 def ratio(grew: Rows, arm: str, other: str = PLAIN) -> list[float]:
-    """Return the spike of an arm over that of another with the same seed. A spike is never 0."""
+    """Return an arm's spike divided by the other's, per seed. A spike is never 0."""
     return [mine / theirs for mine, theirs in pairs(grew, arm, "spike", other)]
 
 
 def above_half(grew: Rows, arm: str, column: str) -> list[float]:
-    """Return by how much a number is above half of plain pre-norm's with the same seed.
+    """Return an arm's value minus half of plain pre-norm's, per seed.
 
-    A sink rate can be 0, so a ratio may not exist. Seeds without sinks are not left out: that would keep those in which
-    sinks grew by chance.
+    A sink rate can be 0, so a ratio may not exist. Seeds without sinks are not left out, because that would select the
+    seeds in which sinks grew by chance.
     """
     return [mine - plain / 2 for mine, plain in pairs(grew, arm, column)]
 
@@ -88,7 +88,7 @@ def numbers_of(needed: Sequence[str], widths: Sequence[int], grew: Rows) -> dict
 
 
 def ends(numbers: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """Return the least and the largest over seeds of every comparison of two arms; NaN if a seed is missing.
+    """Return the least and the largest value over seeds of every comparison of two arms; NaN if a seed is missing.
 
     A claim on the sign of a comparison must hold in every seed.
     """

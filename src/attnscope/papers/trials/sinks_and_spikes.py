@@ -1,12 +1,12 @@
-"""A small decoder trained from scratch: sinks, spikes, entropy and loss afterwards, and the time of a training step.
+"""Train a small decoder from scratch and measure its sinks, spikes, entropy, loss and time per training step.
 
     row = grown(Growth(steps=400), seed=0, name="pre-norm", session=session)
 
-Sinks as arXiv:2410.10781 counts them: alpha_0 = mean_i A_i0 of a head on one sequence, a sink if it is above .3; the
-sink rate is the share of (sequence, block, head). Where weights may be negative, |A| is used; a row that sums to more
-than 1 is scaled down to 1, and one that sums to less is kept, because the rest went nowhere. Entropy is of rows scaled
-to sum to one. A spike is the largest |x| in the stream after any half block; `spike_over_median` divides it by the
-median |x| there.
+Sinks are counted as in arXiv:2410.10781: a head has a sink on a sequence if alpha_0 = mean_i A_i0 is above .3; the sink
+rate is the share of triples (sequence, block, head) with a sink. If weights may be negative, |A| is used; a row that
+sums to more than 1 is scaled down to 1, and one that sums to less is unchanged, because the rest is not attention.
+Entropy is computed from rows scaled to sum to one. A spike is the largest |x| in the stream after any half block;
+`spike_over_median` divides it by the median |x| there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HELD = 1_000_003  # added to the seed for held-out rows
 
 @dataclass(frozen=True)
 class Growth:
-    """Everything but the seed that decides the trained model. `data` is `copying` or `characters`."""
+    """All settings of a trained model except the seed. `data` is `copying` or `characters`."""
 
     steps: int
     data: str = "copying"
@@ -69,7 +69,7 @@ class Growth:
 
 
 def grown(growth: Growth, seed: int, name: str, session: Session) -> dict[str, Any]:
-    """Train, then measure: one row of plain numbers."""
+    """Train a model, measure it, and return one row of plain numbers."""
     model, held = trained(growth, seed, name, session)
     seen = model.observe(held.ids[:, :-1])
     answers = F.cross_entropy(seen.logits.flatten(0, 1), held.ids[:, 1:].flatten())
@@ -107,7 +107,7 @@ def trained(growth: Growth, seed: int, name: str, session: Session) -> tuple[Dec
 
 
 def attention_of(seen: Seen) -> dict[str, Any]:
-    """Return sink rate, alpha_0 of every head, entropy over ln(visible keys); None if columns are not tokens."""
+    """Return the sink rate, alpha_0 of every head and relative entropy, or None for each if columns are not tokens."""
     if any(pattern is None for pattern in seen.patterns):
         return {"sink_rate": None, "alpha": None, "entropy": None}
     sizes = [at_most_one(pattern.double()) for pattern in seen.patterns if pattern is not None]
@@ -120,26 +120,26 @@ def attention_of(seen: Seen) -> dict[str, Any]:
 
 
 def at_most_one(pattern: Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head query key"]:
-    """Return |A| / max(1, sum of the row): a distribution does not change."""
+    """Return |A|, with rows that sum to more than 1 scaled down to 1."""
     sizes = pattern.abs()
     return sizes / sizes.sum(-1, keepdim=True).clamp_min(1.0)
 
 
 def sink_rate(pattern: Float[Tensor, "batch head query key"]) -> float:
-    """Return the share of (sequence, head) whose mean weight on the first key is above .3."""
+    """Return the share of pairs (sequence, head) whose mean weight on the first key is above .3."""
     everyone = torch.ones(pattern.shape[0], pattern.shape[2], dtype=torch.bool)
     return float(sink_mass(first_key_mass=pattern[..., 0], query_mask=everyone)["rate"].value.double().mean())
 
 
 def relative_entropy(pattern: Float[Tensor, "batch head query key"]) -> float:
-    """Return the mean over rows of entropy / ln(visible keys), without the first row: 1 is uniform, 0 one key."""
+    """Return the mean over rows but the first of entropy / ln(visible keys): 1 for uniform attention, 0 for one key."""
     p = pattern / pattern.sum(-1, keepdim=True).clamp_min(1e-30)
     most = torch.arange(2, pattern.shape[-2] + 1, dtype=p.dtype).log()
     return float((torch.special.entr(p).sum(-1)[..., 1:] / most).mean())
 
 
 def stream_of(seen: Seen) -> dict[str, Any]:
-    """Return the three largest channels after every half block, and the largest entry over the median there."""
+    """Return the three largest channels after every half block, and the size and place of the spike."""
     top, over = [], []
     for stream in seen.streams:
         sizes = stream.double().abs()
@@ -158,15 +158,17 @@ def stream_of(seen: Seen) -> dict[str, Any]:
 
 
 def over_seeds(rows: Rows, arm: str, column: str) -> list[float]:
-    """Return one number for each seed of an arm; NaN if it is missing."""
+    """Return the value of a column for each seed of an arm, or NaN where it is missing."""
     return [math.nan if row[column] is None else float(row[column]) for row in select(rows, arm=arm)]
 
 
-def paces(growths: Mapping[str, Growth], reference: str, repeats: int, seed: int, session: Session) -> dict[str, Any]:
-    """Return the time of a forward and backward pass of every model over that of `reference`.
+def step_times(
+    growths: Mapping[str, Growth], reference: str, repeats: int, seed: int, session: Session
+) -> dict[str, Any]:
+    """Return each model's step time (forward and backward) divided by the step time of `reference`.
 
-    Models take turns, so that other load on the machine falls on all alike, and the fastest step of each counts, in
-    processor time. The first turn is warm-up.
+    Models take turns, so that other load on the machine affects all equally. Use the CPU time of the fastest step; the
+    first turn is a warm-up.
     """
     first = growths[reference]
     rows = first.text(first.batch, seed, False)

@@ -1,11 +1,11 @@
-"""Over-smoothing: how alike tokens become, what bounds it, and what fusing blocks does (arXiv:2202.08625).
+"""Over-smoothing: how alike tokens become, which bounds hold, and how fusing blocks helps (arXiv:2202.08625).
 
-d_M(X) = ||(I - 11^T/n) X||_F, the distance to equal tokens. For a block without MLP,
-Y = LN(X + sum_h A_h X W_h):
+Let d_M(X) = ||(I - 11^T/n) X||_F be the distance of n tokens X from equal tokens, and e = 1/sqrt(n). For a block
+without MLP, Y = LN(X + sum_h A_h X W_h), with patterns A_h and W_h = W_V^h W_O^h:
 
     skip        d_M(X + Z) <= d_M(X) + d_M(Z)
-    attention   d_M(A X W) <= sqrt(lambda) ||W||_2 d_M(X), lambda the top eigenvalue of A^T (I - ee^T) A
-    LayerNorm   centred rows x_i of standard deviation s_i become x_i/s_i, of one length. In an inner product space
+    attention   d_M(A X W) <= sqrt(lambda) ||W||_2 d_M(X), lambda being the top eigenvalue of A^T (I - ee^T) A
+    LayerNorm   centred rows x_i of standard deviation s_i become x_i/s_i, with equal norms. In an inner product space
                 |u/|u| - v/|v|| <= 2 |u - v| / (|u| + |v|) (Dunkl and Williams), so |y_i - y_j| <= |x_i - x_j| / min s,
                 and 2 n d_M^2 is the sum over all pairs: d_M(LN(X)) <= d_M(X) / min s   (this form derived)
 
@@ -27,6 +27,7 @@ from attnscope.core.variant import Size
 from attnscope.matrix.plain_attention import softmax_pattern
 from attnscope.matrix.residual import residual_frobenius
 from attnscope.matrix.similarity import token_cosine
+from attnscope.matrix.visibility import AttentionInputs
 from attnscope.papers.models.nano import Block, Config, Nano
 from attnscope.papers.models.nano_paths import entering
 from attnscope.papers.models.tasks import Task
@@ -35,28 +36,29 @@ from attnscope.papers.trials.model_patterns import model_streams
 from attnscope.variants.fusion import How, fusion, start
 
 Stream = Float[Tensor, "batch token width"]
-WAYS: tuple[How, ...] = ("max", "gate")  # concat begins as the last block itself
+WAYS: tuple[How, ...] = ("max", "gate")  # `concat` is left out: untrained, it returns the last block
 ALL_WAYS: tuple[How, ...] = ("concat", *WAYS)
 PLAIN = "plain"
 
 
 def contraction_of(pattern: Float[Tensor, "*heads query key"]) -> Float[Tensor, "*heads"]:
-    """sqrt(lambda) = ||(I - ee^T) A||_2."""
+    """Return the contraction factor of each pattern, sqrt(lambda) = ||(I - ee^T) A||_2."""
     values: Tensor = torch.linalg.matrix_norm(pattern - pattern.mean(-2, keepdim=True), ord=2)
     return values
 
 
 def identical_tokens(tokens: int, width: int, seed: int) -> tuple[float, float]:
-    """Return d_M over the norm, and 1 - similarity, of a repeated token."""
+    """Return d_M(X) / ||X||_F and 1 - similarity for a sequence of one repeated token; both should be 0."""
     rng = torch.Generator().manual_seed(seed)
     stream = torch.randn(1, 1, width, generator=rng, dtype=torch.float64).expand(1, tokens, width).contiguous()
     return float(residual_frobenius(stream) / stream.norm()), abs(1 - float(token_cosine(stream)))
 
 
 def contraction_ratios(tokens: int, width: int, draws: int, seed: int) -> dict[str, float]:
-    """Return the largest d_M(A X) / (sqrt(lambda) d_M(X)) over random X and patterns, blunt to sharp, causal or not.
+    """Return the largest ratio d_M(A X) / (sqrt(lambda) d_M(X)) over random X and patterns of different sharpness.
 
-    `attained` is the smallest such ratio in the one direction of each pattern that must attain the bound.
+    Every second pattern is causal. `attained` is the smallest ratio for the direction in which each pattern must attain
+    the bound.
     """
     rng = torch.Generator().manual_seed(seed)
     largest, attained = 0.0, math.inf
@@ -74,12 +76,12 @@ def contraction_ratios(tokens: int, width: int, draws: int, seed: int) -> dict[s
 
 
 def itself(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:  # noqa: ARG001
-    """Attend only to oneself: as much is written, and nothing is mixed."""
+    """Return the values unchanged, as if every token attended only to itself: tokens do not mix."""
     return value
 
 
 def encoder(layers: int, width: int, heads: int, gain: float, seed: int, *, alone: bool = False) -> Nano:
-    """Return random post-norm attention with skips; writes are multiplied by `gain`. `alone`: tokens do not mix."""
+    """Return a random post-norm encoder with attention output multiplied by `gain`; if `alone`, tokens do not mix."""
     config = Config(
         inputs=width, out=1, width=width, heads=heads, layers=layers, norm="post", positions="none", biases=False
     )
@@ -96,7 +98,7 @@ def encoder(layers: int, width: int, heads: int, gain: float, seed: int, *, alon
 
 @torch.no_grad()
 def smoothed(model: Nano, tokens: Stream) -> list[dict[str, float]]:
-    """Return, for every block, the similarity of tokens after it, LayerNorm's deviations, and d_M over its bound."""
+    """Return, per block, the similarity of tokens after it, LayerNorm's standard deviations, and d_M over its bound."""
     stream, mask = entering(model, {"vectors": tokens})
     rows = [{"depth": 0.0, "similarity": float(token_cosine(stream).mean())}]
     heads, dim = model.config.heads, model.config.dim
@@ -110,8 +112,8 @@ def smoothed(model: Nano, tokens: Stream) -> list[dict[str, float]]:
         if attention.attend is itself:
             pattern = torch.eye(stream.shape[1], dtype=stream.dtype).expand(len(stream), heads, -1, -1)
         else:
-            pattern = softmax_pattern(query, key, visible=None, causal=False, scale=attention.scale)
-        value = attention.value.weight.reshape(heads, dim, -1)  # rows: what a head reads
+            pattern = softmax_pattern(AttentionInputs(query, key, key, scale=attention.scale))  # values are not used
+        value = attention.value.weight.reshape(heads, dim, -1)  # each row reads the stream for one value coordinate
         output = attention.output.weight.T.reshape(heads, dim, -1)
         size = torch.linalg.matrix_norm(value.mT @ output, ord=2)
         summed = stream + attention(stream, mask)
@@ -132,7 +134,7 @@ def smoothed(model: Nano, tokens: Stream) -> list[dict[str, float]]:
 
 
 def fused(streams: Float[Tensor, "depth batch token width"]) -> dict[str, float]:
-    """Return the similarity after the last block, and after each untrained fusion of all blocks."""
+    """Return the token similarity after the last block, and after an untrained fusion of all blocks in each way."""
     behind = streams[1:]
     layers, _, _, width = behind.shape
     similarity = {"last": float(token_cosine(behind[-1]).mean())}
@@ -143,7 +145,7 @@ def fused(streams: Float[Tensor, "depth batch token width"]) -> dict[str, float]
 
 
 class Fused(Nano):
-    """A nano encoder whose output reads all blocks, fused; the tensors of the fusion are trained with it."""
+    """A nano encoder whose output reads a fusion of the streams after all blocks; the fusion is trained with it."""
 
     def __init__(self, config: Config, seed: int, how: How) -> None:
         super().__init__(config, seed)
@@ -152,7 +154,7 @@ class Fused(Nano):
         self.fusing = torch.nn.ParameterDict(start(size, how=how))
 
     def joined(self, streams: Float[Tensor, "depth batch token width"]) -> Stream:
-        """Fuse the streams after every block; the one before the first is left out."""
+        """Fuse the streams after every block, leaving out the stream before the first."""
         mixed: Tensor = fusion(streams[1:], **dict(self.fusing.items()), how=self.how)
         return mixed
 
@@ -170,7 +172,7 @@ def streams_of(model: Nano, inputs: dict[str, Tensor]) -> Float[Tensor, "depth b
 
 @torch.no_grad()
 def nano_streams(model: Nano, task: Task) -> Mapping[str, Any]:
-    """Return the similarity at every depth of a trained nano encoder, and of what its output reads."""
+    """Return the token similarity at every depth of a trained nano encoder, and at the input of its output map."""
     streams = streams_of(model, task.batch(task.test))
     read = model.joined(streams) if isinstance(model, Fused) else streams[-1]
     return {
@@ -180,7 +182,7 @@ def nano_streams(model: Nano, task: Task) -> Mapping[str, Any]:
 
 
 def of_model(model: str, samples: int, tokens: int, seed: int) -> dict[str, Any]:
-    """Return the same for a language model or encoder: means over sequences."""
+    """Return the token similarity at every depth of a language model or encoder, averaged over sequences."""
     each = [
         {"similarity": [float(token_cosine(stream).mean()) for stream in streams], "fused": fused(streams)}
         for streams in (one[:, None] for one in model_streams(model, samples=samples, max_tokens=tokens, seed=seed))

@@ -1,12 +1,13 @@
 """Closed forms of arXiv:2603.05498 for spikes and sinks, and the spike of the trained model pocket.
 
-quadratic   SwiGLU without SiLU is h^T S_k h in every channel
-bound       no entry of an RMSNorm's output is above sqrt(width): |x_k| / sqrt(sum x^2 / d) <= sqrt(d), and the square
-            of the entry over d is the channel's share of the token: near 1 the token is that channel and little else
-planted     tokens x = s e_c + noise of variance 1 are sqrt(2 d) apart for any s. RMSNorm gives them the length sqrt(d)
-            and keeps their directions, of cosine about s^2 / (s^2 + d): they are then sqrt(2 d d / (s^2 + d)) apart,
-            which is sqrt(d / (s^2 + d)) of the distance before
-metric      all weight on the first key: alpha_0 = 1; uniform causal attention: alpha_0 = H_n / n
+quadratic   without SiLU, channel k of SwiGLU is a quadratic form h^T S_k h of its input h
+bound       no entry of an RMSNorm's output is above sqrt(d), d being the width: |x_k| / sqrt(sum x^2 / d) <= sqrt(d).
+            The square of the entry, divided by d, is the channel's share of the token: near 1 the token is little else
+planted     tokens x = s e_c + noise of variance 1, with a spike s in channel c, are sqrt(2 d) apart for any s. RMSNorm
+            gives them norm sqrt(d) and keeps their directions, which have cosine about s^2 / (s^2 + d). So they are
+            then sqrt(2 d d / (s^2 + d)) apart: the distance is multiplied by sqrt(d / (s^2 + d))
+metric      alpha_0 is 1 if all weight is on the first key, and H_n / n for uniform causal attention on n tokens, where
+            H_n is the harmonic number
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ from attnscope.papers.models.decoder import Block, Decoder, Seen, Shape
 from attnscope.papers.trials.curves import Rows
 from attnscope.papers.trials.sinks_and_spikes import attention_of, sink_rate, stream_of
 
-STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # of a planted spike, in sqrt(width)
+STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # strengths of a planted spike, in units of sqrt(width)
 
 
 def closed_forms(width: int, tokens: int, seed: int) -> dict[str, Any]:
-    """Return the checks that need no trained model, at one size."""
+    """Return the results of all checks that need no trained model."""
     rng = torch.Generator().manual_seed(seed)
     return {"seed": seed, **quadratic(width, rng), **planted(width, rng), **metric(tokens)}
 
 
 def quadratic(width: int, rng: torch.Generator) -> dict[str, float]:
-    """Return the largest difference between h^T S_k h and the module, over the largest output, in float32."""
+    """Return the largest difference between h^T S_k h and the module, relative to the largest output, in float32."""
     gate, up = (torch.randn(2 * width, width, generator=rng) * width**-0.5 for _ in range(2))
     down = torch.randn(width, 2 * width, generator=rng) * (2 * width) ** -0.5
     token = torch.randn(16, width, generator=rng)
     forms = torch.stack([quadratic_form(gate, up, row) for row in down])
     plain = without_silu(token, gate, up, down)
     apart = torch.einsum("td,kde,te->tk", token, forms, token) - plain
-    silu = F.silu(token @ gate.mT) * (token @ up.mT) @ down.mT  # what the form leaves out
+    silu = F.silu(token @ gate.mT) * (token @ up.mT) @ down.mT  # the module with SiLU, which the form leaves out
     size = plain.abs().max()
     return {
         "quadratic_form_difference": float(apart.abs().max() / size),
@@ -54,9 +55,9 @@ def quadratic(width: int, rng: torch.Generator) -> dict[str, float]:
 
 
 def planted(width: int, rng: torch.Generator, norm: nn.Module | None = None) -> dict[str, Any]:
-    """Return the distance of tokens after the norm (RMSNorm) over that before it, by the strength of a shared channel.
+    """Return by which factor a norm (default: RMSNorm) changes the distance of tokens that share a planted spike.
 
-    Without a norm this is 1 for any strength.
+    There is one factor per strength of the spike. With no norm it would be 1.
     """
     noise = torch.randn(64, width, generator=rng, dtype=torch.float64)
     norm = norm or nn.RMSNorm(width, eps=1e-6, dtype=torch.float64, elementwise_affine=False)
@@ -70,13 +71,13 @@ def planted(width: int, rng: torch.Generator, norm: nn.Module | None = None) -> 
 
 
 def spread(tokens: Float[Tensor, "token width"]) -> float:
-    """Return the root mean square of |x_i - x_j| over all pairs: sqrt(2 n / (n - 1)) times that of |x_i - mean|."""
+    """Return the root mean square of |x_i - x_j| over all pairs, computed from the distances to the mean."""
     count = len(tokens)
     return float((tokens - tokens.mean(0)).norm() * (2 / (count - 1)) ** 0.5)
 
 
 def predicted(strength: float) -> float:
-    """sqrt(d / (s^2 + d)) with s = strength sqrt(d)."""
+    """Return the predicted factor sqrt(d / (s^2 + d)), with s = strength sqrt(d)."""
     return float((strength**2 + 1) ** -0.5)
 
 
@@ -98,7 +99,7 @@ def metric(tokens: int) -> dict[str, float]:
 
 
 def pocket_decoder() -> tuple[Decoder, Int[Tensor, " token"]]:
-    """Return pocket's weights in a decoder that shows its stream, and the embedded book in pocket's tokens."""
+    """Return a `Decoder` with pocket's weights, to observe its stream, and the embedded book in pocket's tokens."""
     loaded = load("pocket")
     theirs = {name.removeprefix("model."): tensor for name, tensor in loaded.model.state_dict().items()}
     config: Any = loaded.model.config
@@ -133,7 +134,7 @@ def _llama_name(ours: str) -> str:
 
 
 def pocket_spike(sequences: int, tokens: int, seed: int) -> dict[str, Any]:
-    """Return where pocket's stream steps up, in which channel, and the quadratic form of that channel."""
+    """Return where and in which channel pocket's stream grows most, and numbers on that channel's quadratic form."""
     model, stream = pocket_decoder()
     rng = torch.Generator().manual_seed(seed)
     starts = torch.randint(0, len(stream) - tokens, (sequences,), generator=rng)
@@ -144,10 +145,10 @@ def pocket_spike(sequences: int, tokens: int, seed: int) -> dict[str, Any]:
 
 @torch.no_grad()
 def normed(model: Decoder, seen: Seen) -> dict[str, float]:
-    """Return outputs of pocket's norms over their gains and sqrt(width).
+    """Return the largest outputs of pocket's norms, without their gains and divided by sqrt(width).
 
-    These are the largest entry of all, that of the token with the largest entry of the stream, and the median over all
-    other tokens at the same place.
+    There are three numbers: the largest over all norms; the largest for the spiked token, at the norm that reads the
+    spike; and the median of the largest entries of all other tokens at that norm.
     """
     readers: list[Any] = [
         *(norm for block in model.blocks for norm in (block.attention_norm, block.mlp_norm)),
@@ -169,13 +170,14 @@ def normed(model: Decoder, seen: Seen) -> dict[str, float]:
 
 @torch.no_grad()
 def step_up(model: Decoder, seen: Seen) -> dict[str, Any]:
-    """Return the MLP that makes an entry grow most, its channel k, and S_k compared with the forms of other channels.
+    """Return the MLP that makes an entry grow most, the channel k, and S_k compared with the forms of other channels.
 
-    Growth is measured, not the size of the write: an MLP that removes a spike writes as much. In pocket this is the MLP
-    of the last block, with channel 0, and not that of block 1, in which a scan finds the massive activation.
+    We measure growth and not the size of the output, because an MLP that removes a spike has an output as large. In
+    pocket this is the MLP of the last block, with channel 0, and not that of block 1, in which a scan finds the massive
+    activation.
     """
     growth = [after.abs() - before.abs() for before, after in zip(seen.streams[1::2], seen.streams[2::2], strict=True)]
-    layer = max(range(len(growth)), key=lambda place: float(growth[place].max()))
+    layer = max(range(len(growth)), key=lambda number: float(growth[number].max()))
     _, token, channel = (int(index[0]) for index in (growth[layer] == growth[layer].max()).nonzero(as_tuple=True))
     block = model.blocks[layer]
     assert isinstance(block, Block)

@@ -1,10 +1,10 @@
-"""Small models that differ only in their attention: same data, same first weights, same order of batches.
+"""Train small models that differ only in attention, with the same data, initial weights and order of batches.
 
     row = trained_alike(task, config, Training(), "hybrid", seed, session, core=lambda: Core(hybrid_normalised, config))
     row["accuracy"]
 
-`core` makes the attention of one block: a plain function, or a `Core` that trains the tensors of its variant. `make`
-makes the model where it is not a plain `Nano`; `also` adds numbers about the trained model.
+`core` returns the attention of one block: a plain function, or a `Core`, whose tensors are trained. `make` builds the
+model if it is not a plain `Nano`; `also` returns further numbers about the trained model.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from attnscope.commands.treat.train import Recipe, train
 from attnscope.core.experiment import Figure, Point, Session
 from attnscope.core.variant import Size, Variant
+from attnscope.matrix.visibility import AttentionInputs
 from attnscope.papers.models.nano import Attend, Block, Config, Nano, scaled_dot_product
 from attnscope.papers.models.tasks import Task, hull_task, loss_on, sort_task
 from attnscope.papers.trials.curves import Rows, select
@@ -49,7 +50,7 @@ class Shape:
 
 
 def task_of(name: str, shape: Shape, seed: int) -> tuple[Task, Config]:
-    """Return a task (sorting, or the corners of a convex hull) and the configuration of an encoder for it."""
+    """Return a task (sorting or convex hulls) and the configuration of an encoder for it."""
     width = shape.width
     sizes: dict[str, Any] = {"width": width, "heads": shape.heads, "layers": shape.layers, "mlp": 2 * width}
     if name == "sort":
@@ -59,7 +60,7 @@ def task_of(name: str, shape: Shape, seed: int) -> tuple[Task, Config]:
 
 
 class Core(nn.Module):
-    """A variant of kind pattern or logits as the attention of one nano block, with the tensors that it trains."""
+    """A variant of kind pattern or logits, with its trainable tensors, as the attention of one nano block."""
 
     def __init__(self, variant: Variant, config: Config, **settings: Any) -> None:
         super().__init__()
@@ -68,7 +69,7 @@ class Core(nn.Module):
         size = Size(config.heads, config.dim, config.width, layers=config.layers)
         tensors = variant.start(size, **{name: value for name, value in settings.items() if name in accepted})
         for name, tensor in tensors.items():
-            if name.rpartition("_")[2] == "projection":  # drawn, not trained
+            if name.rpartition("_")[2] == "projection":  # drawn at random, not trained
                 self.register_buffer(name, tensor)
             else:
                 self.register_parameter(name, nn.Parameter(tensor))
@@ -76,8 +77,7 @@ class Core(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
         own = {name: getattr(self, name) for name in self.own}
-        call = {"visible": mask, "causal": False, "scale": scale}
-        mixed: Tensor = self.variant(query, key, value, **call, **own, **self.settings)
+        mixed: Tensor = self.variant(AttentionInputs(query, key, value, mask, scale=scale), **own, **self.settings)
         return mixed
 
 
@@ -93,7 +93,7 @@ def trained_alike(
     make: Callable[[Config, int], Nano] = Nano,
     also: Also | None = None,
 ) -> dict[str, Any]:
-    """Return the last loss, and the accuracy on held-out rows with that of the most frequent label."""
+    """Train a model; return its last loss, its accuracy on held-out rows and the accuracies of guessing."""
     model = make(config, seed)
     for block in model.blocks:
         assert isinstance(block, Block)
@@ -142,17 +142,17 @@ def train_kinds(
 
 
 def has_learned(task: str, first: str = "softmax") -> str:
-    """Return the bound that a comparison with the first kind needs: .1 above the best guess (our limit).
+    """Return the condition for comparing with the first kind: its accuracy is .1 above the best guess (our limit).
 
-    Models that learned nothing are all alike.
+    Models that learned nothing cannot be compared.
     """
     return f"{task}_{first}_over_guessing >= 0.1"
 
 
 def accuracy_numbers(models: Rows, kinds: Sequence[str], first: str = "softmax") -> dict[str, list[float]]:
-    """Return `sort_accuracy_of_KIND`, `sort_FIRST_over_KIND` and `sort_FIRST_over_guessing`, and so for every task.
+    """Return `TASK_accuracy_of_KIND`, `TASK_FIRST_over_KIND` and `TASK_FIRST_over_guessing` for every task and kind.
 
-    The last is the advantage of the first kind over the best answer that does not look at the inputs.
+    The last is the advantage of the first kind over the best guess that ignores the inputs.
     """
     numbers: dict[str, list[float]] = {}
     for task in dict.fromkeys(row["task"] for row in models):

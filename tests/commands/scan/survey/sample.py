@@ -2,8 +2,8 @@
 
     from tests.commands.scan.survey.sample import sample_survey
 
-The model has a massive activation that appears in the MLP of one block and goes in the last one, sink heads
-from there on, a previous-token head, an identity head and a pair of duplicate heads.
+The model has a massive activation that appears in the MLP of one block and disappears in the last one, sink heads from
+there on, a previous-token head, an identity head and a pair of duplicate heads.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def sample_survey(
     stacks: tuple[str, ...] = ("decoder",),
     first_sample: int = 0,
 ) -> Survey:
-    """A survey of `sequences` sequences. `first_sample` numbers them, for shards of one corpus."""
+    """Return a survey of `sequences` sequences, numbered from `first_sample` on for shards of one corpus."""
     ledger = SurveyBuilder(CARDS)
     for stack in stacks:
         _observe_stack(ledger, stack, layers, heads, sequences, tokens, seed, first_sample)
@@ -188,6 +188,6 @@ def _observe_stack(
         entropy = jitter(np.log(tokens) * (0.8 - 0.6 * sink))
         ledger.observe("entropy", "value", stack, "self", layer, entropy, {}, samples)
         ledger.observe("effective_support", "value", stack, "self", layer, np.exp(entropy), {}, samples)
-        weights = np.random.default_rng([layer, heads])  # of the model: the same whatever the corpus
+        weights = np.random.default_rng([layer, heads])  # measures of weights do not depend on the corpus
         for part in CARDS["qk_spectrum"].parts:
             ledger.observe("qk_spectrum", part, stack, "self", layer, weights.standard_normal((1, heads)))

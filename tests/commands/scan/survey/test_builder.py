@@ -17,7 +17,7 @@ WEIGHTS = ("qk_spectrum", "eta", "decoder", "self", 0)
 
 
 @given(arrays.arrays(np.float32, (12, HEADS), elements=st.floats(width=32)), st.integers(1, 11))
-def test_batch_size_cannot_be_seen(values: np.ndarray, cut: int) -> None:
+def test_batch_size_does_not_change_the_survey(values: np.ndarray, cut: int) -> None:
     samples = np.arange(12)
     whole = SurveyBuilder(CARDS)
     whole.observe(*ENTROPY, values, {}, samples)
@@ -27,7 +27,7 @@ def test_batch_size_cannot_be_seen(values: np.ndarray, cut: int) -> None:
     assert parts.survey({}) == whole.survey({})
 
 
-def test_when_values_are_summed_up_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_summing_does_not_change_the_survey(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(0).uniform(size=(40, HEADS))
 
     def run() -> object:
@@ -41,7 +41,7 @@ def test_when_values_are_summed_up_cannot_be_seen(monkeypatch: pytest.MonkeyPatc
     assert run() == late
 
 
-def test_going_on_from_a_survey_equals_an_unbroken_run() -> None:
+def test_continuing_a_survey_equals_an_unbroken_run() -> None:
     random = np.random.default_rng(1)
     batches = [(random.uniform(size=4), random.integers(0, 9, size=4), np.arange(4) + 4 * n) for n in range(3)]
 
@@ -86,7 +86,7 @@ def test_observations_are_copied() -> None:
     assert float(book.survey({}).values("spike")[0]) == 1.0
 
 
-def test_labels_of_broken_values_are_left_out() -> None:
+def test_labels_of_nonfinite_values_are_ignored() -> None:
     book = SurveyBuilder(CARDS)
     book.observe(*SPIKE, np.array([np.nan, 2.0]), {"channel": np.array([0, 5])}, np.array([0, 1]))
     (cell,) = book.survey({}).cells.values()
@@ -95,14 +95,14 @@ def test_labels_of_broken_values_are_left_out() -> None:
     assert int(cell.moments.nonfinite) == 1
 
 
-def test_a_cell_is_written_without_what_nobody_reads() -> None:
+def test_a_cell_is_written_without_unused_fields() -> None:
     book = SurveyBuilder(CARDS)
     book.observe("sink_mass", "value", "decoder", "self", 0, np.array([[0.1, 0.9]]))
     (cell,) = book.survey({}).cells.values()
     assert set(cell.to_json()) == {"shape", "moments", "sketch", "peak"}
 
 
-def test_mistakes_of_a_caller_are_errors() -> None:
+def test_wrong_arguments_raise() -> None:
     book = SurveyBuilder(CARDS)
     with pytest.raises(ValueError, match="no card for entropie"):
         book.observe("entropie", "value", "decoder", "self", 0, np.ones((1, 2)))

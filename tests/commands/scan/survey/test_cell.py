@@ -1,4 +1,4 @@
-"""Cells that are summed up side by side are those that are summed up one by one, to the last bit."""
+"""Cells that are built together equal cells that are built one by one, bit for bit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attnscope.commands.scan.survey.cell import Cell
 
 @pytest.mark.parametrize("shape", [(), (3,)])
 @pytest.mark.parametrize("rows", [0, 5])
-def test_side_by_side_as_one_by_one(shape: tuple[int, ...], rows: int) -> None:
+def test_of_many_equals_of_one_by_one(shape: tuple[int, ...], rows: int) -> None:
     """Numbers of very different sizes, NaN, infinities, zeros of both signs, and ties."""
     chance = np.random.default_rng(0)
     values = [chance.lognormal(size=(rows, *shape)) * 10.0**power for power in range(-6, 20, 5)]

@@ -1,4 +1,4 @@
-"""Every kind of finding, from a survey planted with what it must find and one without."""
+"""Every kind of finding, on surveys with and without the planted effect."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def planted(
     ledger: SurveyBuilder | None = None,
     tokens: int = 64,
 ) -> Survey:
-    """A survey in which a measure has these means from layer 0 on, in each of two sequences."""
+    """Return a survey in which a measure has these means from block 0 on, in each of two sequences."""
     book = ledger or SurveyBuilder(CARDS)
     place = site or CARDS[measure].sites[0]
     for layer, mean in enumerate(means):
@@ -84,14 +84,14 @@ def test_collapse_is_a_warning_before_that() -> None:
     assert diagnose(planted("relative_residual", [0.8, 0.5, 0.31])) == ()
 
 
-def test_collapse_by_a_fall_from_what_was_there() -> None:
+def test_collapse_by_a_fall_from_the_largest_residual() -> None:
     finding = only(planted("relative_residual", [0.9, 0.8, 0.08]), Thresholds(collapse_residual=0.05))
     assert finding.threshold_name == "collapse_fall"
     assert finding.value == pytest.approx(11.25)
     assert finding.layers == (2,)
 
 
-def test_collapse_from_the_start_says_no_more_than_it_knows() -> None:
+def test_collapse_from_the_first_block_names_no_fall() -> None:
     assert "down from" not in only(planted("relative_residual", [0.001, 0.02])).sentence
 
 
@@ -175,7 +175,7 @@ def test_a_quiet_half_block_does_not_break_a_climb() -> None:
     assert "blocks 1-2, most of all the MLP of block 2, lower the largest entry" in down.sentence
 
 
-def test_a_bump_that_later_ones_dwarf_is_not_the_spike() -> None:
+def test_a_step_much_smaller_than_later_ones_is_not_reported() -> None:
     levels = [1.0, 30.0, 190.0, 700.0, 100.0, 23_000.0, 23_000.0]
     assert only(spikes(levels)).layers == (4,)
     assert [f.layers for f in diagnose(spikes(levels), Thresholds(spike_share=0.0))] == [(0,), (4,), (3,)]
@@ -193,7 +193,7 @@ def test_no_spike_where_activations_grow_slowly_or_stay_small() -> None:
     assert len(diagnose(spikes([0, 500, 500]))) == 1
 
 
-def test_a_spike_that_wanders_says_how_often() -> None:
+def test_a_spike_that_changes_place_gives_the_share_of_sequences() -> None:
     book = SurveyBuilder(CARDS)
     for layer, size in enumerate((10.0, 5000.0)):
         where = {"channel": np.array([7, 7, 7, 9])}
@@ -211,15 +211,15 @@ def test_uniform_heads_under_a_causal_mask() -> None:
 
 def test_uniform_heads_without_a_mask() -> None:
     survey = planted("entropy", [[4.1, 4.1], [4.1, 2.0]], site="self", stack="encoder")
-    survey.provenance["model"]["stacks"] = [{"name": "encoder", "causal": False}]  # tokens: those of the corpus
+    survey.provenance["model"]["stacks"] = [{"name": "encoder", "causal": False}]  # tokens of the corpus
     assert only(survey).severity == "warning"
     assert only(survey).details["largest_entropy"] == math.log(64)
 
 
-def test_uniform_heads_say_nothing_where_the_length_is_not_known() -> None:
+def test_no_uniform_heads_if_the_length_is_unknown() -> None:
     survey = planted("entropy", [[4.5, 2.0]], site="self")  # above ln(64!)/64: another length
     assert diagnose(survey) == ()
-    survey.provenance["model"]["stacks"][0]["tokens"] = 2 * 256  # the stack's own count says so
+    survey.provenance["model"]["stacks"][0]["tokens"] = 2 * 256  # the stack has its own count of tokens
     assert only(survey).kind == "uniform_heads"
     assert diagnose(planted("entropy", [[4.1, 2.0]], site="cross")) == ()
     survey.provenance.clear()
@@ -237,7 +237,7 @@ def test_a_corpus_of_images_is_judged_by_the_tokens_of_its_stack() -> None:
         survey.provenance["model"]["stacks"] = patches
         assert only(survey).kind == kind
         survey.provenance["model"]["stacks"] = [{"name": "encoder", "causal": False}]
-        assert diagnose(survey) == ()  # one token in a sequence: nothing to choose from
+        assert diagnose(survey) == ()  # with one token per sequence there is only one key
     assert diagnose(sharp, Thresholds(entropy_floor=0.5)) == ()
 
 
@@ -246,11 +246,11 @@ def test_cross_attention_is_judged_by_the_length_of_the_other_stack() -> None:
     survey.provenance["model"]["stacks"].append({"name": "encoder", "causal": False, "tokens": 2 * 50})
     assert only(survey).details["largest_entropy"] == math.log(50)
     survey.provenance["model"]["stacks"].append({"name": "vision", "causal": False, "tokens": 2 * 50})
-    assert diagnose(survey) == ()  # which of the two it reads is not known
+    assert diagnose(survey) == ()  # it is unknown which of the two it reads
 
 
 def test_uniform_attention_over_a_few_tokens_is_no_sink() -> None:
-    """H_8 / 8 = 0.34: over eight tokens a head that prefers nothing passes 0.3."""
+    """H_8 / 8 = 0.34: over eight tokens a uniform head passes 0.3."""
     book = SurveyBuilder(CARDS)
     rows = np.tril(np.ones((8, 8))) / np.arange(1, 9)[:, None]
     share = float(rows[:, 0].mean())
@@ -260,11 +260,11 @@ def test_uniform_attention_over_a_few_tokens_is_no_sink() -> None:
     survey = planted("most_received", [[share, 0.35]], site="self", where={"key": [0, 1]}, ledger=book, tokens=8)
     assert diagnose(survey) == ()
     assert diagnose(survey, Thresholds(identity_mass=0.3)) == ()
-    survey.provenance.clear()  # without a length there is nothing to hold it against
+    survey.provenance.clear()  # without a length there is no baseline
     assert [f.kind for f in diagnose(survey)] == ["sink"]
 
 
-def test_a_real_sink_over_a_few_tokens_is_found_above_a_raised_bar() -> None:
+def test_a_sink_over_a_few_tokens_is_found_above_the_raised_threshold() -> None:
     finding = only(planted("sink_mass", [[0.9, 0.5]], site="self", tokens=8))
     assert finding.heads == ((0, 0),)
     assert finding.threshold == pytest.approx(2 * 0.33973, abs=1e-4)
@@ -278,7 +278,7 @@ def test_a_real_sink_over_a_few_tokens_is_found_above_a_raised_bar() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "causal", "found"), [(25, True, 0), (26, True, 1), (6, False, 0), (7, False, 1)])
-def test_the_bar_rises_where_uniform_attention_gives_half_of_it(tokens: int, causal: bool, found: int) -> None:
+def test_the_threshold_is_raised_from_half_of_it_on(tokens: int, causal: bool, found: int) -> None:
     survey = planted("sink_mass", [[0.3001, 0.0]], site="self", tokens=tokens)
     survey.provenance["model"]["stacks"][0]["causal"] = causal
     assert len(diagnose(survey)) == found
@@ -292,18 +292,18 @@ def test_entropy_collapse() -> None:
     assert all_of_them.severity == "critical"
 
 
-def test_entropy_collapse_explained_by_sinks_is_no_emergency() -> None:
+def test_entropy_collapse_explained_by_sinks_is_not_critical() -> None:
     book = SurveyBuilder(CARDS)
     planted("sink_mass", [[0.95, 0.95]] * 3, site="self", ledger=book)
     survey = planted("entropy", [[0.1, 0.2]] * 3, site="self", ledger=book)
     finding = next(f for f in diagnose(survey) if f.kind == "entropy_collapse")
     assert finding.severity == "warning"
-    assert "6 of them at rest on the first token" in finding.sentence
+    assert "6 of them with a sink on the first token" in finding.sentence
 
 
 @pytest.mark.parametrize(("first", "severity"), [(0.95, "note"), (0.6, "warning"), (0.05, "warning")])
-def test_a_layer_of_heads_that_all_rest_is_a_note(first: float, severity: str) -> None:
-    """0.6 is a sink, and a head that is one-hot elsewhere in two rows of five: that is not rest."""
+def test_a_block_whose_heads_are_all_sinks_is_a_note(first: float, severity: str) -> None:
+    """A head with 0.6 on the first token is a sink, but attends elsewhere in two rows of five."""
     planted("sink_mass", [[0.95, first], [0.1, 0.1], [0.1, 0.1]], site="self", ledger=(book := SurveyBuilder(CARDS)))
     survey = planted("entropy", [[0.1, 0.2], [2.0, 2.0], [2.0, 2.0]], site="self", ledger=book)
     finding = next(f for f in diagnose(survey) if f.kind == "entropy_collapse")
@@ -332,7 +332,7 @@ def test_duplicate_heads_name_their_twin() -> None:
     assert finding.severity == "warning"
     assert "most alike: head 0 of" in only(planted("head_overlap", [[0.99, 0.4]], site="self")).sentence
     higher = planted("head_overlap", [[0.98, 0.4, 0.99]], site="self", where={"other": [2, 0, 0]})
-    assert "heads 0 and 2 of block 0 (overlap 0.99)" in only(higher).sentence  # the lower first, not the stronger
+    assert "heads 0 and 2 of block 0 (overlap 0.99)" in only(higher).sentence  # the lower head first
 
 
 def test_nonfinite_is_located_at_its_first_place() -> None:
@@ -354,7 +354,7 @@ def test_nonfinite_in_the_stream(site: str) -> None:
     assert "residual stream" in finding.sentence
 
 
-def test_each_stack_speaks_for_itself() -> None:
+def test_each_stack_has_its_own_findings() -> None:
     book = SurveyBuilder(CARDS)
     planted("sink_mass", [[0.5, 0.1, 0.1]], site="self", stack="encoder", ledger=book)
     planted("sink_mass", [[0.5, 0.1, 0.1]], site="self", stack="decoder", ledger=book)
@@ -363,7 +363,7 @@ def test_each_stack_speaks_for_itself() -> None:
     assert tails == [" of the decoder", " of the decoder's cross-attention", " of the encoder"]
 
 
-def test_a_card_rings_its_own_alarm() -> None:
+def test_the_alarm_on_a_card_is_reported() -> None:
     ledger = SurveyBuilder(CARDS)
     weights = np.array([[-7.0, 0.0, 1.0]])
     ledger.observe("qk_spectrum", "mean", "decoder", "self", 3, weights)

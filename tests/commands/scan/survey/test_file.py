@@ -84,7 +84,7 @@ def test_surveys_of_another_version(tmp_path: Path) -> None:
     path = sample_survey(1, 1, 1).save(tmp_path / "survey.json")
     data = json.loads(path.read_text())
     path.write_text(json.dumps({**data, "version": 99}))
-    refused(path, "survey of version 99 and this attnscope reads version 1")
+    refused(path, "survey of version 99 but this attnscope reads version 1")
 
 
 def _edit(data: Any, where: list[Any], value: Any) -> None:
@@ -114,12 +114,13 @@ def _edit(data: Any, where: list[Any], value: Any) -> None:
 def test_files_that_are_damaged_inside(tmp_path: Path, where: list[Any], value: Any) -> None:
     path = sample_survey(1, 2, 2).save(tmp_path / "survey.json")
     data = json.loads(path.read_text())
+    del data["sha256"]  # what a person deletes who edits a file
     _edit(data, where, value)
     path.write_text(json.dumps(data))
-    refused(path, "is damaged inside")
+    refused(path, "is damaged")
 
 
-def test_compression_is_told_by_content_not_name(tmp_path: Path) -> None:
+def test_compression_is_detected_by_content_not_name(tmp_path: Path) -> None:
     survey = sample_survey(1, 1, 1)
     path = tmp_path / "survey.json"
     path.write_bytes(gzip.compress(survey.save(path).read_bytes()))
@@ -133,7 +134,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_target_that_is_a_folder(tmp_path: Path) -> None:
     (tmp_path / "survey.json").mkdir()
-    with pytest.raises(RefusalError, match="could not be written"):
+    with pytest.raises(RefusalError, match="cannot be written"):
         sample_survey(1, 1, 1).save(tmp_path / "survey.json")
     assert [p.name for p in tmp_path.iterdir()] == ["survey.json"]
 
@@ -147,7 +148,7 @@ def test_a_full_disk_leaves_the_old_survey(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RefusalError, match=r"could not be written \(.*\): choose another place"):
+    with pytest.raises(RefusalError, match=r"could not be written \(.*\): choose another path"):
         sample_survey(2, 2, 2).save(path)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["survey.json"]

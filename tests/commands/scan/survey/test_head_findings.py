@@ -24,7 +24,8 @@ def test_heads_with_small_output_are_dormant():
     finding = only(dormant_heads_survey([1.5, 1.4, 0.1], [1.0, 0.8, 1.2], [0.2, 1.7, 1.1]))
     assert (finding.kind, finding.severity, finding.heads) == ("dormant_heads", "note", ((0, 2), (2, 0)))
     assert finding.sentence == (
-        "In 2 of 9 heads (blocks 0, 2) the output is below 25% of the mean of their layer's heads; least in head 2"
+        "In 2 of 9 heads (blocks 0, 2) the output is below 25% of the mean over the heads of their block; lowest in "
+        "head 2"
         " of block 0: 10%."
     )
 
@@ -38,7 +39,7 @@ LARGE_LOGITS_CARDS = {"max_logit": measures()["max_logit"].card}
 
 
 def large_logits_survey(*layers):
-    """Two sequences; of each block its heads' largest logits in the one and in the other."""
+    """Return a survey of two sequences with the largest logit of every head in each of them."""
     book = SurveyBuilder(LARGE_LOGITS_CARDS)
     for layer, values in enumerate(layers):
         found = np.array(values, dtype=np.float64)
@@ -77,8 +78,8 @@ def test_a_drained_value_is_found_in_sink_heads_only():
     (finding,) = drained_sinks_drained(diagnose(drained_sinks_survey([0.8, 0.6, 0.1, 0.9], [0.05, 0.9, 0.01, 0.2])))
     assert (finding.severity, finding.heads, finding.value) == ("note", ((0, 0), (0, 3)), 0.05)
     assert finding.sentence == (
-        "2 of 3 heads that rest on one key rest on a small value: its norm is below 30% of the mean of the head, least"
-        " in head 0 of block 0: 5%."
+        "2 of 3 heads with a sink have one with a small value: its norm is below 30% of the head's mean, lowest in "
+        "head 0 of block 0: 5%."
     )
 
 
@@ -102,8 +103,8 @@ def test_blocks_that_ignore_pictures_are_named() -> None:
     (finding,) = diagnose(media_ignored_looking([0.5, 0.3, 0.04, 0.1], even=0.6))
     assert (finding.kind, finding.severity, finding.layers) == ("media_ignored", "note", (2, 3))
     assert finding.sentence == (
-        "In blocks 2-3 words give tokens of pictures or sound less than 25% of what attention without preference would;"
-        " least in block 2: 4% of their attention, where that would be 60%."
+        "In blocks 2-3 words give tokens of pictures or sound less than 25% of what uniform attention would; lowest "
+        "in block 2: 4% of their attention, where uniform attention would give 60%."
     )
 
 

@@ -15,7 +15,7 @@ LARGEST = Uniform(64.0, True).entropy
 
 
 def survey(ratio: float, predicted: float, measured: float, weights: str = "random") -> Survey:
-    """Two heads of one block over 64 tokens: the ratio, and entropies as shares of the largest."""
+    """Return a survey of two heads of one block over 64 tokens, with entropies as shares of the largest."""
     book = SurveyBuilder({name: measures()[name].card for name in ("logit_phase", "entropy")})
     parts = {"value": ratio, "predicted_entropy": predicted * LARGEST, "predicted_squares": 0.6, "squares": 0.64}
     for part, value in parts.items():
@@ -55,5 +55,5 @@ def test_the_sentence_and_the_thresholds():
     assert (other.details["phase"], other.threshold_name) == ("uniform", "uniform_entropy")
 
 
-def test_trained_weights_have_no_start():
+def test_trained_weights_have_no_initial_phase():
     assert not told(0.5, 0.75, 0.76, weights="safetensors")

@@ -1,4 +1,4 @@
-"""Shards merge to the very survey of the whole, in any order; strangers are refused."""
+"""Shards merge to exactly the survey of the whole, in any order; surveys of other models are refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_shards_equal_the_whole() -> None:
     assert merged.provenance["corpus"]["sequences"] == 8
     assert merged.provenance["corpus"]["tokens"] == 8 * 64
     assert [s["tokens"] for s in merged.provenance["model"]["stacks"]] == [8 * 64]
-    assert "shards" not in merged.provenance["corpus"]  # two pieces of one corpus are one corpus
+    assert "shards" not in merged.provenance["corpus"]  # two shards of one corpus count as one corpus
     assert together.survey(a.provenance) == a
     assert {k: c.moments.count.max() for k, c in merged.cells.items()} == {
         k: 1 if k.measure == "qk_spectrum" else 8 for k in a.cells
@@ -116,7 +116,7 @@ def changed(**fields: Any) -> Survey:
     return replace(survey, provenance={**survey.provenance, **fields})
 
 
-def test_strangers_are_refused() -> None:
+def test_surveys_of_different_models_are_refused() -> None:
     survey = sample_survey(2, 2)
     other = {**survey.provenance["model"], "hash": "00" * 32}
     with pytest.raises(RefusalError, match=r"different weights .*attnscope compare"):

@@ -1,4 +1,4 @@
-"""The loss without and with BOS decides, at the threshold and nowhere else."""
+"""The finding depends on the difference of the loss without and with BOS, and on its threshold."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ def found(survey: Survey, thresholds: Thresholds | None = None) -> list[Finding]
     return [finding for finding in diagnose(survey, thresholds) if finding.kind == "missing_bos"]
 
 
-def test_it_speaks_where_the_loss_is_far_lower_with_bos() -> None:
+def test_a_far_lower_loss_with_bos_is_a_finding() -> None:
     (finding,) = found(begun(loss_without=5.52, loss_with=3.16))
     assert finding.sentence == (
-        "The model was plainly trained with BOS and is read without: on the same tokens, its mean next-token loss is "
+        "The model was clearly trained with BOS but is scanned without it: on the same tokens, its mean next-token "
+        "loss is "
         "5.52, and 3.16 with <bos> put first."
     )
     assert "--bos yes" in finding.advice
@@ -58,18 +59,18 @@ def test_the_threshold_can_be_changed() -> None:
         {"loss_without": "5.0", "loss_with": 3.0},
     ],
 )
-def test_it_is_silent_where_nothing_was_compared(bos: dict[str, Any]) -> None:
+def test_no_finding_without_both_losses(bos: dict[str, Any]) -> None:
     assert not found(begun(**bos))
     assert not found(sample_survey())
 
 
-def test_shards_that_were_merged_still_speak() -> None:
+def test_merged_shards_keep_the_finding() -> None:
     one, two = begun(loss_without=5.5, loss_with=3.1), begun(loss_without=5.4, loss_with=3.2)
     (finding,) = found(one | two)
     assert finding.value > 2
 
 
-def test_what_is_said_of_the_beginning() -> None:
+def test_the_corpus_words_name_bos() -> None:
     assert corpus_words(begun())[-1] == "no BOS (the tokenizer does not add it)"
     assert corpus_words(begun(begins=True, why="the GGUF header asks for it"))[-1] == (
         "BOS first (the GGUF header asks for it)"

@@ -1,4 +1,4 @@
-"""A level past the largest number of float16 is said whatever the climb, and one at it is not."""
+"""An activation above the largest float16 number is reported however it grew; one equal to it is not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGEST = float(np.finfo(np.float16).max)
 
 
 def climbing(sizes: Sequence[Sequence[float]], *, middle: bool = False) -> Survey:
-    """Largest entries, one row for each place and one column for each sequence; channel 443 of token 3."""
+    """Return a survey of these largest entries: a row for each place and a column for each sequence."""
     book = SurveyBuilder(CARDS)
     for place, row in enumerate(sizes):
         site, layer = ("stream", "middle")[place % 2 if middle else 0], place // 2 if middle else place
@@ -47,8 +47,8 @@ def test_a_climb_in_small_steps_is_no_step_and_still_found() -> None:
     (finding,) = diagnose(survey)
     assert (finding.kind, finding.severity) == ("past_float16", "warning")
     assert finding.sentence == (
-        "No float16: the largest entry of the residual stream is 101,716 after block 3 (channel 443, token 3), and "
-        "float16 ends at 65,504; it is past that from block 2 on."
+        "Float16 would overflow: the largest entry of the residual stream is 101,716 after block 3 (channel 443, "
+        "token 3), and the largest float16 number is 65,504; it exceeds that from block 2 on."
     )
     assert finding.layers == (2, 3)
     assert (finding.details["block"], finding.details["channel"], finding.value) == (3, 443, 101_716)
@@ -62,7 +62,7 @@ def test_one_sequence_is_enough() -> None:
 def test_halves_of_blocks_are_named() -> None:
     (finding,) = past(climbing([[50_000.0], [52_000.0], [70_000.0], [71_000.0], [68_000.0]], middle=True))
     assert "71,000 after the attention of block 1 " in finding.sentence
-    assert finding.sentence.endswith("it is past that from block 0 on.")
+    assert finding.sentence.endswith("it exceeds that from block 0 on.")
 
 
 def test_an_embedding_that_is_too_large() -> None:

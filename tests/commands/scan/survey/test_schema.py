@@ -1,4 +1,4 @@
-"""The stable format: every survey fits the schema in the package, and every version that there was can be read."""
+"""The file format is stable: every survey fits the schema in the package, and every earlier version can be read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.errors import RefusalError
 from tests.commands.scan.survey.sample import sample_survey
 
-KEPT = Path(__file__).parent / "kept"  # one file of every version, as the attnscope of its day wrote it
+KEPT = Path(__file__).parent / "kept"  # one file of every version, written by attnscope at that version
 
 
 def fits(data: Any, version: int = VERSION) -> bool:
@@ -74,7 +74,7 @@ def test_there_is_a_step_from_every_earlier_version() -> None:
 
 
 def test_steps_are_taken_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two versions from now: a file of today becomes one of theirs."""
+    """Pretend that there are two later versions: a file of today is converted to the last one."""
     sample_survey().save(tmp_path / "survey.json")
     taken = []
 
@@ -87,5 +87,5 @@ def test_steps_are_taken_one_after_the_other(tmp_path: Path, monkeypatch: pytest
     assert Survey.load(tmp_path / "survey.json").cells == sample_survey().cells
     assert taken == [1, 2]
     monkeypatch.setattr(Survey, "STEPS", {2: step})
-    with pytest.raises(RefusalError, match="survey of version 1 and this attnscope reads version 3"):
+    with pytest.raises(RefusalError, match="survey of version 1 but this attnscope reads version 3"):
         Survey.load(tmp_path / "survey.json")

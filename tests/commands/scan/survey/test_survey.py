@@ -27,7 +27,7 @@ def test_values_are_nan_where_nothing_was_measured() -> None:
     assert np.isfinite(growth[1:]).all()
 
 
-def test_layers_with_fewer_heads_are_filled_up() -> None:
+def test_blocks_with_fewer_heads_are_padded_with_nan() -> None:
     ledger = SurveyBuilder(CARDS)
     for layer, heads in enumerate((2, 3)):
         ledger.observe("entropy", "value", "decoder", "self", layer, np.ones((1, heads)))
@@ -91,7 +91,7 @@ def test_table_is_tidy() -> None:
     assert (table["peak"] == table["max"]).all()
 
 
-def test_table_tells_where() -> None:
+def test_table_has_the_location_of_the_peak() -> None:
     table = sample_survey(layers=4).table()
     spikes = table[(table["measure"] == "spike") & (table["part"] == "value") & (table["site"] == "stream")]
     assert spikes["usual"].tolist() == [{"channel": 7 if 2 <= n < 4 else 3, "token": 0} for n in range(5)]
@@ -133,8 +133,8 @@ def test_histograms_of_shards_add_up() -> None:
     [
         (("entropi", 0, 0), "Did you mean 'entropy'?"),
         (("entropy", 9, 0), "'entropy' was not measured at block 9: it is at blocks 0-3."),
-        (("entropy", 0, 3), "'entropy' is there for 3 heads: say which, from head=0 on."),
-        (("entropy", 0, None), "'entropy' is there for 3 heads"),
+        (("entropy", 0, 3), "'entropy' has numbers for 3 heads: choose one with head=, counted from 0."),
+        (("entropy", 0, None), "'entropy' has numbers for 3 heads"),
         (("token_cosine", 0, 1), "leave head= out"),
     ],
 )
@@ -144,6 +144,6 @@ def test_histogram_refuses_in_one_sentence(place: tuple[str, int, int | None], s
     assert sentence in str(caught.value)
 
 
-def test_only_surveys_merge() -> None:
+def test_merging_with_other_types_is_an_error() -> None:
     with pytest.raises(TypeError, match="unsupported operand"):
         sample_survey() | 3

@@ -1,4 +1,4 @@
-"""TensorBoard event files, read back record by record: what was looked at is there, under its documented names."""
+"""TensorBoard event files, read back record by record, hold every look under its documented names."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_scalars_images_and_alarms_arrive(tmp_path: Path) -> None:
     writers = Writers.of("tensorboard", tmp_path)
     writers.open(header())
     written = looks(20)
-    for one in written:
-        writers.write(one)
+    for entry in written:
+        writers.write(entry)
     writers.close()
     numbers: dict[str, dict[int, float]] = {}
     pictures: dict[str, set[int]] = {}
@@ -52,13 +52,13 @@ def test_scalars_images_and_alarms_arrive(tmp_path: Path) -> None:
             elif kind == "tensor":
                 texts += [text.decode() for text in value.tensor.string_val]
     before = None
-    for one in written:
-        for name, expected in scalars(one, before).items():
+    for entry in written:
+        for name, expected in scalars(entry, before).items():
             # event files hold float32: half a unit in the 24th bit
-            assert numbers[name][one.step] == pytest.approx(expected, rel=2**-24)
-        before = one
-    assert numbers["attnscope/entropy/model/self/layer_1"].keys() == {one.step for one in written}
-    assert pictures["attnscope/entropy/model/self/heads"] == {50, 550, 850}  # every tenth look, and where an alarm is
+            assert numbers[name][entry.step] == pytest.approx(expected, rel=2**-24)
+        before = entry
+    assert numbers["attnscope/entropy/model/self/layer_1"].keys() == {entry.step for entry in written}
+    assert pictures["attnscope/entropy/model/self/heads"] == {50, 550, 850}  # every tenth entry, and where an alarm is
     assert numbers["attnscope/alarms"][800] == 0
     assert numbers["attnscope/alarms"][850] == 1
     assert any("Entropy collapses in block 1" in text for text in texts)

@@ -18,8 +18,8 @@ pytest.importorskip("wandb")
 
 
 def _records(content: bytes, block: int = 32768) -> Iterator[bytes]:
-    """The file of a run is a log in the manner of LevelDB: seven bytes of its own, then blocks of pieces, each with a
-    checksum (4 bytes), a length (2) and a kind (1): whole, first, middle or last."""
+    """Yield the records of a run file, a log in LevelDB format: a header of seven bytes, then blocks of pieces, each
+    with a checksum (4 bytes), a length (2) and a kind (1): whole, first, middle or last."""
     at, whole = 7, b""
     while at + 7 <= len(content):
         if block - at % block < 7:
@@ -34,7 +34,7 @@ def _records(content: bytes, block: int = 32768) -> Iterator[bytes]:
 
 
 def _finished(file: Path, kind: Any) -> list[Any]:
-    """All records; the service of wandb writes the last ones a moment after `finish` has returned."""
+    """Return all records. The service of wandb writes the last ones shortly after `finish` has returned."""
     until = time.monotonic() + 60
     while True:
         found = [kind.FromString(content) for content in _records(file.read_bytes())]
@@ -52,8 +52,8 @@ def test_looks_are_in_the_offline_run(tmp_path: Path, monkeypatch: pytest.Monkey
     writers = Writers.of("wandb", tmp_path / "run")
     writers.open(header())
     written = looks(18)
-    for one in written:
-        writers.write(one)
+    for look in written:
+        writers.write(look)
     assert len(writers) == 1  # none has failed
     writers.close()
     (file,) = tmp_path.rglob("run-*.wandb")
@@ -63,7 +63,7 @@ def test_looks_are_in_the_offline_run(tmp_path: Path, monkeypatch: pytest.Monkey
             rows.append({item.key or "/".join(item.nested_key): item.value_json for item in record.history.item})
         elif record.WhichOneof("record_type") == "alert":
             alerts.append(record.alert.text)
-    assert [json.loads(row["attnscope/step"]) for row in rows] == [one.step for one in written]
+    assert [json.loads(row["attnscope/step"]) for row in rows] == [look.step for look in written]
     for name, expected in scalars(written[3], written[2]).items():
         assert json.loads(rows[3][name]) == pytest.approx(expected)
     assert json.loads(rows[0]["attnscope/entropy/model/self/heads/_type"]) == "image-file"

@@ -1,7 +1,7 @@
-"""Build a survey from observations, and keep track of the measures that a model does not allow.
+"""Build a survey from observations, and keep track of the measures that a model does not support.
 
 A scan makes thousands of small observations. They are held per place and summed many at a time. Every statistic merges
-exactly, so the moment of summing does not change the result.
+exactly, so it does not matter when they are summed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.words import blocks
 
 Each = Callable[[Key, NDArray[np.float64], NDArray[np.int64]], None]
-"""Called with a place, its values (one row per sequence), and the numbers of these sequences."""
+"""A function that is called with a place, its values (one row per sequence), and the numbers of these sequences."""
 
 _TOGETHER = 64  # places that are summed in one call
 HELD_VALUES = 4096  # values held per place before they are summed: 32 kB
@@ -63,7 +63,7 @@ class _Joined:
 
 
 class SurveyBuilder:
-    """Mutable while a scan runs. `each` receives the values of every sequence, which a survey only sums."""
+    """Collects observations while a scan runs. `each` is called with the values of every sequence."""
 
     def __init__(self, cards: Mapping[str, Card], each: Each | None = None) -> None:
         self._each = each
@@ -73,7 +73,7 @@ class SurveyBuilder:
 
     @classmethod
     def from_survey(cls, survey: Survey) -> SurveyBuilder:
-        """Continue a survey."""
+        """Return a builder that continues a survey."""
         builder = cls(survey.cards)
         builder._cells = dict(survey.cells)
         return builder
@@ -89,7 +89,8 @@ class SurveyBuilder:
         where: Mapping[str, Int[np.ndarray, " batch *shape"]] | None = None,
         samples: Int[np.ndarray, " batch"] | None = None,
     ) -> None:
-        """Add values at one place. A row is one sequence, numbered in `samples`; weights are one row without."""
+        """Add values at one place. Each row is one sequence, numbered in `samples`; measures of weights have one row
+        and no `samples`."""
         key = Key(measure, part, stack, site, layer)
         card = self._cards.get(measure)
         if card is None:
@@ -103,7 +104,7 @@ class SurveyBuilder:
         pending.size += values.size
         if self._each is not None and samples is not None:
             self._each(key, pending.values[-1], np.asarray(pending.samples[-1]))
-        if pending.size >= HELD_VALUES or card.scope == "weights":  # weights count once, however often they are read
+        if pending.size >= HELD_VALUES or card.scope == "weights":  # weights count once
             self._sum([key])
 
     def survey(self, provenance: Mapping[str, Any]) -> Survey:
@@ -112,7 +113,7 @@ class SurveyBuilder:
         return Survey(plain(provenance), dict(self._cards), dict(sorted(self._cells.items())))
 
     def _sum(self, keys: Sequence[Key]) -> None:
-        """Sum places with the same sequences, heads and labels together."""
+        """Sum the pending observations; places with the same sequences, heads and labels are summed in one call."""
         alike: dict[Any, list[tuple[Key, _Joined]]] = {}
         for key in keys:
             joined = _Joined.of(self._pending.pop(key))
@@ -129,9 +130,9 @@ class SurveyBuilder:
 
 @dataclass(frozen=True)
 class NotMeasured:
-    """Which chosen measures a model does not allow, and why. Shards report it, and the whole survey says it once.
+    """The chosen measures that a model does not support, and the reasons. Merged from all shards.
 
-    `lacking`: fields that no frame had, by measure. `without_meaning`: statistics that mean nothing in an installed
+    `lacking`: fields that no frame had, by measure. `without_meaning`: statistics that are undefined for an installed
     variant, with the blocks. `told`: reasons from an earlier part of the same scan.
     """
 
@@ -171,7 +172,7 @@ class NotMeasured:
         reasons = {name: self._reason(name) for name in survey.cards if name not in measured}
         if not survey.cells:
             words = "; ".join(f"{name}: {why}" for name, why in reasons.items())
-            raise RefusalError(f"No chosen measure can be taken in this model ({words}): choose others.")
+            raise RefusalError(f"None of the chosen measures can be taken in this model ({words}): choose others.")
         notes = [
             f"{survey.cards[name].title} was not measured everywhere: {_lost_words(lost)}"
             for name, lost in self.without_meaning.items()

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from attnscope.core.card import Card
-from attnscope.stats.moments import Moments, Shape
+from attnscope.stats.moments import Moments, Shape, whole_from_json
 from attnscope.stats.peak import Peak, Tally
 from attnscope.stats.sketch import QuantileSketch
 
@@ -20,7 +20,7 @@ from attnscope.stats.sketch import QuantileSketch
 class Key(NamedTuple):
     """The place of a cell: `Key("entropy", "value", "decoder", "self", 3)`.
 
-    For the stream, layer b is the state that enters block b; with B blocks, layer B leaves the last one.
+    For the stream, layer b is the state that enters block b. With B blocks, layer B is the state after the last block.
     """
 
     measure: str
@@ -37,7 +37,7 @@ class Cell:
     moments: Moments
     sketch: QuantileSketch
     peak: Peak
-    tallies: dict[str, Tally] = field(default_factory=dict)  # how often each token, channel, key was the location
+    tallies: dict[str, Tally] = field(default_factory=dict)  # counts of the peak's token, channel or key
 
     @classmethod
     def empty(cls, shape: Shape = ()) -> Cell:
@@ -50,7 +50,7 @@ class Cell:
         where: Mapping[str, Int[np.ndarray, " batch *shape"]],
         samples: Int[np.ndarray, " batch"] | None,
     ) -> Cell:
-        """Build from one row per sequence. Labels of values that are not finite are ignored."""
+        """Build a cell from one row per sequence. Labels of values that are not finite are ignored."""
         finite = np.isfinite(values)
         labels = dict(where)
         if samples is not None:
@@ -70,13 +70,13 @@ class Cell:
         where: Sequence[Mapping[str, Int[np.ndarray, " batch *shape"]]],
         samples: Int[np.ndarray, " batch"] | None,
     ) -> list[Cell]:
-        """Build the cells of many places with the same sequences, heads and labels in one call, which is faster."""
+        """Build the cells of many places at once. All must have the same sequences, heads and labels."""
         labels = {name: np.stack([place[name] for place in where], axis=1) for name in where[0]}
         whole = cls.of(np.stack(values, axis=1), labels, samples)
         return [whole._part(number) for number in range(len(values))]
 
     def _part(self, number: int) -> Cell:
-        """Return one entry along the first axis."""
+        """Return one entry along the first axis of every statistic."""
         return Cell(
             moments=self.moments.part(number),
             sketch=QuantileSketch(self.sketch.tally.part(number)),
@@ -140,7 +140,7 @@ class Cell:
 
 def _shape(data: Mapping[str, Any]) -> Shape:
     """Return the shape, checked against the numbers in the file before arrays are allocated."""
-    shape = tuple(int(n) for n in data["shape"])
+    shape = tuple(whole_from_json(data["shape"]).tolist())
     numbers = len(data["moments"]["total"])
     if len(shape) > 1 or any(n < 0 for n in shape) or numbers != math.prod(shape):
         raise ValueError(f"a cell of shape {list(shape)[:4]} does not hold {numbers} numbers")
@@ -150,7 +150,7 @@ def _shape(data: Mapping[str, Any]) -> Shape:
 def join(card: Card, a: Cell, b: Cell) -> Cell:
     """Merge two cells of one place.
 
-    Weights do not depend on the corpus: every shard reads the same ones, and they count once. If two readings differ by
+    Measures of weights do not depend on the corpus, so they count once, not once per shard. If two readings differ by
     rounding, the one whose JSON sorts last is kept, so the order of merging does not matter.
     """
     if card.scope != "weights":

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from attnscope.commands.scan.survey.cell import Cell, Key
+from attnscope.commands.scan.survey.possible import Extent, check_cell
 from attnscope.commands.scan.survey.provenance import Excerpts, Sequences
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.card import Card
-from attnscope.core.decoding import FieldError, decode, encode, plain
+from attnscope.core.decoding import FieldError, check_facts, decode, encode, plain
+from attnscope.core.ranges import Count
 
-_DEEPEST = 10**5  # blocks: arrays are allocated for the largest number in the file
-_LONGEST_NUMBER = 18  # digits
+_DEEPEST = 10**5  # blocks; arrays are allocated for the largest block number in the file
+_LONGEST_NUMBER = 18  # digits of the number of a sequence
 _DAMAGED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, AssertionError, IndexError)
 
 
@@ -34,17 +37,21 @@ def from_json(data: Mapping[str, Any]) -> Survey:
     for name, card in cards.items():
         if name != card.name or not card.parts:
             raise FieldError(f"cards['{name}'] is the card of something else")
+    provenance = _field(data, "provenance", dict)
+    refuse_other_types(provenance)
+    extents = Extent.of_stacks(provenance)
+    tokens = max((extent.tokens or 0 for extent in extents.values()), default=0)  # no sequence is longer
     cells = {}
     for number, entry in enumerate(_field(data, "cells", list)):
         try:
-            key = _key(entry["key"], cards)
-            cells[key] = Cell.from_json(entry)
+            key = key_of(entry["key"], cards)
+            cells[key] = cell = Cell.from_json(entry)
+            extents.get(key.stack, Extent()).check_place(key, math.prod(cell.shape))
+            check_cell(key, cards[key.measure], cell, tokens)
         except _DAMAGED as error:
             raise FieldError(f"cells[{number}]: {error}") from error
-    provenance = _field(data, "provenance", dict)
-    refuse_other_types(provenance)
     excerpts: Excerpts = _by_sample(data, "excerpts", tuple[str, ...])
-    sequences: Sequences = _by_sample(data, "sequences", dict[str, tuple[int, ...]])
+    sequences: Sequences = _by_sample(data, "sequences", dict[str, tuple[Count, ...]])
     return Survey(provenance, cards, cells, excerpts, sequences)
 
 
@@ -62,15 +69,15 @@ def _field(data: Mapping[str, Any], name: str, kind: type) -> Any:
     return data[name]
 
 
-def _key(words: Any, cards: Mapping[str, Card]) -> Key:
+def key_of(words: Any, cards: Mapping[str, Card]) -> Key:
     whole = isinstance(words, list) and len(words) == len(Key._fields)
     if not whole or not all(isinstance(name, str) for name in words[:4]) or type(words[4]) is not int:
         raise FieldError("its key must be measure, part, stack, site and layer")
     key = Key(*words)
     if key.layer not in range(_DEEPEST):
-        raise FieldError(f"layer {key.layer} is not one of a model")
+        raise FieldError(f"block {key.layer} is not a possible block number")
     if key.measure not in cards or key.part not in cards[key.measure].parts:
-        raise FieldError(f"no card explains {key.measure} {key.part}")
+        raise FieldError(f"there is no card for {key.measure} {key.part}")
     if key.site not in cards[key.measure].sites:
         raise FieldError(f"{key.measure} is not taken at {key.site}")
     return key
@@ -79,21 +86,22 @@ def _key(words: Any, cards: Mapping[str, Card]) -> Key:
 @dataclass(frozen=True)
 class _Stack:
     name: str
-    layers: int | None = None
-    heads: int | None = None
+    layers: Count | None = None
+    heads: Count | None = None
     causal: bool | None = None
-    tokens: int | None = None
+    tokens: Count | None = None
+    kinds: dict[str, str] | None = None
 
 
-# The fields of provenance that pages, terminals and findings read. The rest is shown as it is.
+# Types of the provenance fields that pages, terminals and findings read. Other fields are shown unchanged.
 _READ: Mapping[str, Mapping[str, Any]] = {
     "model": {"name": str, "class": str, "stacks": tuple[_Stack, ...]},
-    "corpus": {"name": str, "sequences": int, "tokens": int, "files_read": int, "files_skipped": int},
+    "corpus": {"name": str, "sequences": Count, "tokens": Count, "files_read": Count, "files_skipped": Count},
 }
 
 
 def refuse_other_types(provenance: Mapping[str, Any]) -> None:
-    """Check the types of provenance, so that a survey that was edited by hand cannot break its page."""
+    """Check the types of provenance fields, so that a survey edited by hand cannot break its page."""
     for section, kinds in _READ.items():
         part = provenance.get(section, {})
         if not isinstance(part, Mapping):
@@ -104,5 +112,9 @@ def refuse_other_types(provenance: Mapping[str, Any]) -> None:
                     decode(kind, part[name])
                 except FieldError as error:
                     raise FieldError(f"provenance['{section}']['{name}']: {error}") from error
+    try:
+        check_facts(provenance, "")
+    except FieldError as error:
+        raise FieldError(f"provenance{error}") from error
     if not isinstance(provenance.get("not_measured", {}), Mapping):
         raise FieldError("provenance['not_measured'] is not described by named fields")

@@ -1,12 +1,12 @@
-"""A survey as a few arrays: the form in which ten thousand shards are written, read and added.
+"""Pack a survey into a few arrays, so that thousands of shards can be written, read and added fast.
 
 A cell holds Python integers and dictionaries, which take a second to read for 30 blocks of 9 heads. Here the cells of
 all places are concatenated, one row for each head ("number"), and surveys are added as arrays. Nothing is lost:
 `unpack(pack(survey)) == survey`, to the last bit.
 
 An exact sum is s * sum_i limb_i 2^(32 (low + i)), with s its sign and limbs below 2^32. The limbs of 2^31 shards can be
-added in int64 without a carry, so sums of shards are exact in any order. Weights, which count once however often they
-are read, stay cells.
+added in int64 without a carry, so sums of shards are exact in any order. Measures of weights, which count once, stay
+cells.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def pack(cells: Mapping[Key, Cell]) -> tuple[Layout, Arrays]:
 
 
 def unpack(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> dict[Key, Cell]:
-    """Return the cells. Sums may be limbs of many shards, not carried."""
+    """Invert `pack`. Limbs may be sums over many shards, without carries."""
     sums = {name: whole_numbers(arrays[f"{name}.limbs"], arrays[f"{name}.low"]) for name in SUMS}
     codes = {name: coded(arrays, name) for name in (SKETCH, *(f"tally.{label}" for label in layout.tallies))}
     cells: dict[Key, Cell] = {}
@@ -133,13 +133,13 @@ def unpack(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> dict[Key, Cell
 
 
 def packed(survey: Survey) -> tuple[Layout, Arrays, dict[Key, Cell]]:
-    """Return layout and arrays of the cells that add up, and the cells of weights, which do not."""
+    """Return the layout and arrays of all cells except cells of weights, and the cells of weights."""
     weights = {key: cell for key, cell in survey.cells.items() if survey.cards[key.measure].scope == "weights"}
     return *pack({key: cell for key, cell in survey.cells.items() if key not in weights}), weights
 
 
 def coded(arrays: Mapping[str, NDArray[Any]], name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return ascending codes (number and label in one) and their counts."""
+    """Return sorted codes, each of which encodes a number and a label, and their counts."""
     lengths = arrays[f"{name}.lengths"]
     number = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
     codes = (number << LABEL_BITS) + (arrays[f"{name}.labels"].astype(np.int64) + OFFSET)
@@ -158,7 +158,7 @@ def uncoded(codes: NDArray[np.int64], counts: NDArray[np.int64], numbers: int, n
 
 
 def whole_numbers(limbs: Int[np.ndarray, "number limb"], low: Int[np.ndarray, " number"]) -> list[int]:
-    """Return sum_i limb_i 2^(32 (low + i)); limbs may be sums over shards and of any sign."""
+    """Return sum_i limb_i 2^(32 (low + i)). Limbs may be sums over shards and may be negative."""
     return [
         sum(limb << LIMB * (first + i) for i, limb in enumerate(row) if limb)
         for row, first in zip(limbs.tolist(), low.tolist(), strict=True)

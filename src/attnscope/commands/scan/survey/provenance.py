@@ -3,10 +3,10 @@
 Keys: model {name, class, hash, parameters, stacks [{name, layers, heads, causal, tokens, kinds}]}, corpus {name, hash,
 sequences, tokens, window, and of a folder files_read, files_skipped}, bos {begins, token, why, and where BOS is absent
 from a language model loss_without, loss_with, loss_windows}, measures, not_measured {measure: reason}, dtype, device,
-seed, routes, verify, notes, versions, attnscope, created. `tokens` of a stack counts the tokens of its queries, those
-of the corpus what it holds (images, for example). `kinds` names by number what blocks without softmax attention have
-instead. `notes` are sentences on what was read, and on what of the model is missing. Merging is associative and
-commutative.
+seed, routes, verify, notes, versions, attnscope, created. `tokens` of a stack counts its query tokens; `tokens` of the
+corpus counts the items of the corpus (images, for example). `kinds` maps the number of a block without softmax
+attention to what it has instead. `notes` are sentences on what was read and on missing parts of the model. Merging is
+associative and commutative.
 
 The file format is stable, with one JSON schema for each version beside this file: within a version nothing is removed
 or changes its meaning, and new fields are optional. A breaking version gets the next number, its own schema, and a step
@@ -44,7 +44,7 @@ def schema(version: int = VERSION) -> dict[str, Any]:
     """Return the JSON schema (draft 2020-12) of a version."""
     file = resources.files("attnscope.commands.scan.survey").joinpath(f"survey-{version}.schema.json")
     if not file.is_file():
-        raise RefusalError(f"There is no version {version} of surveys: they have versions from 1 to {VERSION}.")
+        raise RefusalError(f"There is no version {version} of surveys: give a version from 1 to {VERSION}.")
     read: dict[str, Any] = json.loads(file.read_text("utf-8"))
     return read
 
@@ -93,7 +93,7 @@ def counted(origin: Mapping[str, Any], sequences: int, tokens: int, by_stack: Ma
 
 
 def _merge_models(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the entries of equal weights, which may come from different folders."""
+    """Merge two entries of the same weights, which may have been loaded from different folders."""
     merged = {**_either(a, b), "name": min(str(m.get("name")) for m in (a, b))}
     if "stacks" in a and "stacks" in b:
         merged["stacks"] = _merge_stacks(a["stacks"], b["stacks"])
@@ -101,7 +101,7 @@ def _merge_models(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merge_stacks(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add the tokens; drop them if one side has no count."""
+    """Merge stacks by name and add their tokens; drop the tokens if one side has no count."""
     first, second = ({str(s.get("name")): s for s in side} for side in (a, b))
     names = list(first) if list(first) == list(second) else sorted({*first, *second})
     merged = []
@@ -152,7 +152,7 @@ def _either(a: Any, b: Any) -> Any:
 
 
 def _worse(a: Any, b: Any) -> Any:
-    """Keep the larger difference of two checks."""
+    """Merge two verifications: keep the larger difference."""
     if isinstance(a, dict) and isinstance(b, dict):
         return {k: _worse(a.get(k, b.get(k)), b.get(k, a.get(k))) for k in sorted({*a, *b})}
     if isinstance(a, bool) and isinstance(b, bool):

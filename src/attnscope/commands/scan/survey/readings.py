@@ -1,7 +1,7 @@
-"""What findings read from a survey: grids of means, uniform attention as a baseline, sizes of the stream.
+"""Helpers for findings: grids of means, the baseline of uniform attention, and the largest activations of the stream.
 
-A number is remarkable only beside what attention without any preference gives: over 8 tokens under a causal mask,
-uniform attention already puts a third of its weight on the first key.
+A share of attention means something only relative to uniform attention: over 8 tokens under a causal mask, uniform
+attention already puts a third of its weight on the first key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from attnscope.core.finding import Finding, FindingKind
 from attnscope.core.words import blocks, count, heads, percent, within
 
 _EULER = 0.5772156649015329
-SHORTEST = 2  # tokens: with fewer there is no choice
+SHORTEST = 2  # tokens; with fewer there is only one key
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Grid:
         return f"{len(found):,} of {count(self.measured, 'head')} ({depths}){self.tail}"
 
     def peak(self, place: tuple[int, int] | int) -> dict[str, int]:
-        """Return where the largest value at a place was: the sequence (`sample`), and a token or key in it."""
+        """Return the location of the largest value at a place: the sequence (`sample`), and a token or key in it."""
         layer, head = place if isinstance(place, tuple) else (place, 0)
         return dict(self.cells[layer].peak.places()[head] or {})
 
@@ -55,12 +55,12 @@ class Grid:
         return tuple((int(layer), int(head)) for layer, head in np.argwhere(mask))
 
     def strongest(self, mask: Bool[np.ndarray, "*shape"]) -> list[tuple[int, int]]:
-        """Return the same pairs, largest mean first."""
+        """Return the (block, head) pairs where the mask is True, largest mean first."""
         return sorted(self.chosen(mask), key=lambda place: (-self.means[place], place))
 
 
 def grids(survey: Survey, measure: str, part: str = "value") -> Iterator[Grid]:
-    """Yield one grid for each stack and site at which the measure was taken."""
+    """Yield a grid for each stack and site at which the measure was taken."""
     many = len(survey.stacks) > 1
     for stack, site in survey.places(measure, part):
         column = survey.column(measure, part, stack, site)
@@ -80,17 +80,18 @@ class Uniform:
 
     @property
     def entropy(self) -> float:
-        """The mean over rows of ln(number of keys), which no attention exceeds: ln(n!)/n under a causal mask."""
+        """The mean over rows of ln(number of keys), which is the largest possible entropy: ln(n!)/n under a causal
+        mask."""
         return math.lgamma(self.length + 1) / self.length if self.causal else math.log(self.length)
 
     @property
     def keys(self) -> float:
-        """The mean over rows of the number of keys, which no head exceeds."""
+        """The mean over rows of the number of keys, which is the largest possible support."""
         return (self.length + 1) / 2 if self.causal else self.length
 
     @property
     def distance(self) -> float:
-        """The largest mean distance of queries from keys: each looks at the farthest key there is.
+        """The largest possible mean distance: every query attends to its farthest key.
 
         Under a causal mask that is the first, (n - 1)/2 away on average. Without a mask it is the farther end,
         max(i, n - 1 - i) away, whose mean is 3n/4 - 1/2 for an even n and 1/(4n) less for an odd one.
@@ -99,7 +100,7 @@ class Uniform:
 
     @property
     def share(self) -> float:
-        """The mean over rows of 1/(number of keys): what the first key gets, and also the own token.
+        """The mean over rows of 1/(number of keys): the share of the first key, and of the query's own token.
 
         Under a causal mask H_n/n, with H_n = ln n + 0.5772 + 1/(2n) - 1/(12n^2) to within 1/(120n^4).
         """
@@ -112,8 +113,8 @@ class Uniform:
 def uniform_attention(survey: Survey, stack: str, site: str) -> Uniform | None:
     """Return uniform attention at the mean length of the sequences, or None if the length is unknown.
 
-    The length is that of the stack if provenance has it, otherwise that of the corpus. Cross-attention reads the other
-    stack, if there is just one and its tokens were counted.
+    The stack's own length is used if provenance has it, otherwise the corpus's. For cross-attention it is the
+    length of the other stack, if there is just one and its tokens were counted.
     """
     stacks = [s for s in survey.provenance.get("model", {}).get("stacks", []) if isinstance(s, dict)]
     corpus = survey.provenance.get("corpus", {})
@@ -142,9 +143,9 @@ def largest(survey: Survey, card: Card, stack: str, site: str) -> float | None:
 def raised(threshold: float, uniform: Uniform | None) -> float:
     """Raise a threshold for a mean share on short sequences to twice what uniform attention gives.
 
-    Twice, because a head that merely averages must stay well below, also if sequences differ in length (the mean of 1/n
-    over them is a little above 1/n at their mean). Nothing is raised if uniform attention gives half the threshold or
-    less, which for 0.3 under a causal mask means 26 tokens or more. Over four tokens or fewer no share is enough.
+    The factor of two leaves a margin for sequences of different lengths, whose mean of 1/n is a little above 1/n at the
+    mean length. A threshold of 0.3 under a causal mask is raised only below 26 tokens. With four tokens or fewer no
+    share can pass it.
     """
     return threshold if uniform is None else max(threshold, 2 * uniform.share)
 
@@ -168,7 +169,7 @@ class Level:
 
     @property
     def writer(self) -> tuple[int, str]:
-        """The block and the half of it that wrote this state; block -1 is the embedding."""
+        """The block, and its half, that wrote this state; block -1 is the embedding."""
         return (self.layer, "attention") if self.site == "middle" else (self.layer - 1, "MLP")
 
     @property
@@ -197,7 +198,8 @@ class Level:
 
 
 def levels_of(survey: Survey, stack: str) -> list[Level]:
-    """Return the levels in the order in which half-blocks write: entering block 0, after its attention, entering 1."""
+    """Return the levels in the order in which half-blocks write: entering block 0, after its attention, entering block
+    1, ..."""
     found = [
         Level(key.layer, key.site, float(cell.moments.mean), cell)
         for key, cell in survey.cells.items()
@@ -218,19 +220,19 @@ def fixed_pattern(
         uniform = uniform_attention(survey, grid.stack, grid.site)
         bar = raised(threshold, uniform)
         mask = grid.means > bar
-        found = grid.chosen(mask)
-        if not found:
+        pairs = grid.chosen(mask)
+        if not pairs:
             continue
         first = grid.strongest(mask)
-        depths = sorted({layer for layer, _ in found})
+        depths = sorted({layer for layer, _ in pairs})
         yield Finding(
             kind=kind.name,
             severity="note",
             stack=grid.stack,
             layers=tuple(depths),
-            heads=found,
+            heads=pairs,
             sentence=(
-                f"In {grid.portion(found)} {habit}: {heads(first)} (up to {percent(grid.means[first[0]])})."
+                f"In {grid.portion(pairs)} {habit}: {heads(first)} (up to {percent(grid.means[first[0]])})."
                 f"{aside(threshold, uniform)}"
             ),
             value=float(grid.means[first[0]]),

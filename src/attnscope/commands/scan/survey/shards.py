@@ -3,12 +3,12 @@
     store = Store.open("run/shards", plan, digest, of=64)
     store.done(); store.write(3, survey, not_measured)
 
-A store holds `plan.json` and one file for each finished shard. There is no other state, so a process may be killed at
-any moment, and the next one reads from the file names what is done.
+A store holds `plan.json` and one file for each finished shard. There is no other state: a process may be killed at any
+moment, and the next one sees from the file names which shards are finished.
 
 A shard is `PLAN-0000012.shard`: safetensors with arrays and one JSON document. It holds its plan, its number and what
 was read, so shards can be collected from anywhere and merged without the model or torch. It also holds a hash of its
-content, because a flipped bit would otherwise be added like any other. (Older files without a hash are read too.)
+content, because a flipped bit would otherwise be added like any other. A file without one is refused.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnscope.commands.scan.survey.builder import NotMeasured
-from attnscope.commands.scan.survey.cell import Cell, Key
 from attnscope.commands.scan.survey.packed import SUMS, packed
+from attnscope.commands.scan.survey.shard_check import ShardDocument, check_arrays, checked_layout, signed_limbs
 from attnscope.commands.scan.survey.survey import Survey
-from attnscope.core.card import Card
 from attnscope.core.decoding import FieldError, decode, encode
 from attnscope.core.errors import RefusalError
+from attnscope.core.files import shortened
 from attnscope.core.folders import Folder, open_folder
+from attnscope.core.hashes import hashed, refuse_damaged
 
 SUFFIX = ".shard"
 FORMAT, VERSION = "attnscope-shard", 1
 HASH = "sha256"
-_DAMAGED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError, FieldError)
+_DAMAGED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError, FieldError, RecursionError)
 
 
 @dataclass(frozen=True)
 class ShardId:
-    """The plan of a shard (plain data), the hash of the plan, and which of how many shards it is."""
+    """The plan of a shard (plain data), the hash of the plan, its number, and the number of all shards."""
 
     plan: Mapping[str, Any]
     digest: str
@@ -55,7 +56,7 @@ class ShardId:
 
 @dataclass(frozen=True, eq=False)
 class ShardFile:
-    """The content of a file. `tokens` is by stack; '' is the corpus."""
+    """The content of a file. `tokens` is a count by stack; the key '' stands for the corpus."""
 
     shard_id: ShardId
     origin: str  # provenance without counts, as JSON
@@ -105,53 +106,49 @@ def to_bytes(shard_id: ShardId, survey: Survey, missing: NotMeasured) -> bytes:
 
 
 def from_bytes(data: bytes, name: str) -> ShardFile:
-    """Read a shard; `name` goes into refusals."""
+    """Read a shard; `name` is used in refusals."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
     try:
         arrays: dict[str, NDArray[Any]] = load(data)
         written = arrays.pop(HASH, None)
-        if written is not None and written.tobytes() != content_hash(arrays):
+        if written is None:
+            raise ValueError("it has no hash")
+        if written.tobytes() != content_hash(arrays):
             raise ValueError("its content does not match its hash")
-        document = json.loads(arrays.pop("document").tobytes())
+        told = json.loads(arrays.pop("document").tobytes())
         layout = arrays.pop("layout").tobytes()
-        if document["format"] != FORMAT or document["version"] != VERSION:
+        if told["format"] != FORMAT or told["version"] != VERSION:
             raise RefusalError(f"{name} is a shard of another version: merge it with the attnscope that wrote it.")
+        document = ShardDocument.from_json(told)
         for total in SUMS:
-            signs = 1 - 2 * arrays.pop(f"{total}.negative").astype(np.int64)
-            arrays[f"{total}.limbs"] = arrays.pop(f"{total}.magnitude").astype(np.int64) * signs[:, None]
-        shard_id = ShardId(document["plan"], str(document["digest"]), int(document["number"]), int(document["of"]))
+            magnitude, negative = arrays.pop(f"{total}.magnitude"), arrays.pop(f"{total}.negative")
+            arrays[f"{total}.limbs"] = signed_limbs(magnitude, negative)
+        check_arrays(checked_layout(layout, document.cards), arrays)
         return ShardFile(
-            shard_id,
-            document["origin"],
-            document["cards"],
-            int(document["sequences"]),
-            document["tokens"],
-            NotMeasured.from_json(document["missing"]),
+            ShardId(document.plan, document.digest, document.number, document.of),
+            document.origin,
+            document.cards,
+            document.sequences,
+            document.tokens,
+            document.not_measured(),
             layout,
             arrays,
-            document["weights"],
+            document.weights,
         )
     except (SafetensorError, *_DAMAGED) as error:
-        raise RefusalError(f"{name} is no whole shard ({error}): remove it and run its shard again.") from error
+        raise RefusalError(
+            f"{name} is not a complete shard ({shortened(str(error))}): remove it and run its shard again."
+        ) from error
 
 
 def content_hash(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Hash all arrays of a file."""
+    """Return a hash of all arrays of a file."""
     digest = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         digest.update(f"{name} {array.dtype.str} {array.shape} ".encode() + array.tobytes())
     return digest.digest()
-
-
-def cards_of(text: str) -> dict[str, Card]:
-    cards: dict[str, Card] = decode(dict[str, Card], json.loads(text))
-    return dict(sorted(cards.items()))
-
-
-def weights_of(text: str) -> dict[Key, Cell]:
-    return {Key(*entry["key"]): Cell.from_json(entry) for entry in json.loads(text)}
 
 
 def uncounted(provenance: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,12 +187,12 @@ class Store:
                     "same options again, name another `store=`, or remove it."
                 )
             return store
-        if names:
+        if any(not name.startswith(digest[:16]) or not name.endswith(SUFFIX) for name in names):
             raise RefusalError(
                 f"The folder '{where}' is not empty and holds no shards: name another one with `store=`."
             )
         document = {"format": _FORMAT, "version": _VERSION, "digest": digest, "of": of, "plan": dict(plan)}
-        store.folder.write(PLAN, json.dumps(document, indent=1).encode())
+        store.folder.write(PLAN, json.dumps(hashed(document), indent=1).encode())
         return store
 
     def done(self) -> frozenset[int]:
@@ -221,8 +218,9 @@ def remove_store(where: Path) -> None:
     if not where.is_dir():
         return
     for file in where.iterdir():
-        if file.name == PLAN or file.name.endswith((SUFFIX, ".part")):
+        if file.name.endswith((SUFFIX, ".part")):
             file.unlink(missing_ok=True)
+    (where / PLAN).unlink(missing_ok=True)  # last: until then the folder is a store that can be opened
     if not any(where.iterdir()):
         where.rmdir()
 
@@ -232,16 +230,19 @@ def plan_in(where: Folder) -> dict[str, Any]:
         known = json.loads(where.read(PLAN))
         if known["format"] != _FORMAT or known["version"] != _VERSION or not isinstance(known["plan"], dict):
             raise ValueError("it is of another kind or version")
-        int(known["of"]), str(known["digest"])
-    except (ValueError, KeyError, TypeError) as error:
+        decode(int, known["of"]), decode(str, known["digest"])
+        known = refuse_damaged(known, f"{where}/{PLAN}", "remove it and scan into the same store again")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RefusalError(
-            f"'{where}' is no store of shards that this version reads ({error}): name another folder, or remove it."
+            f"'{where}' is no store of shards that this version reads ({error!s:.200}): name another folder, or "
+            "remove it."
         ) from error
     return dict(known)
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
-    """Return words for the settings in which two plans differ. Those that follow from others are named last."""
+    """Return the names of the settings in which two plans differ. Settings that depend on others are named only if
+    nothing else differs."""
     changed = [name for name in sorted({*a, *b}) if a.get(name) != b.get(name)]
     changed = [name for name in changed if name not in ("tokens", "shards")] or ["choice of sequences"]
-    return f"another {', '.join(changed).replace('_', ' ')}"
+    return f"another {', '.join(changed[:8]).replace('_', ' ')}"

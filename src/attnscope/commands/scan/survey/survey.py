@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Survey(Record):
-    """Cards say what the numbers mean, provenance where they come from; cells hold them."""
+    """Cells hold the numbers, cards say what they mean, and provenance says where they come from."""
 
     KIND: ClassVar[str] = "survey"
     COMMAND: ClassVar[str] = "scan"
@@ -56,7 +56,7 @@ class Survey(Record):
     cards: dict[str, Card]
     cells: dict[Key, Cell]
     excerpts: Excerpts = field(default_factory=dict)  # texts of the sequences that findings point at
-    sequences: Sequences = field(default_factory=dict)  # and their token ids
+    sequences: Sequences = field(default_factory=dict)  # token ids of the same sequences
 
     @classmethod
     def empty(cls, provenance: Mapping[str, Any], cards: Mapping[str, Card]) -> Survey:
@@ -81,7 +81,8 @@ class Survey(Record):
                 )
             cells[key] = cell if mine is None else join(self.cards[key.measure], mine, cell)
         provenance = merge_provenance(self.provenance, other.provenance)
-        # Two corpora may use one number for different sequences. Then either text will do (see `evidence`).
+        # Two corpora may use one number for different sequences. Then it does not matter which text is kept (see
+        # `evidence`).
         texts = {
             n: min(s.excerpts[n] for s in (self, other) if n in s.excerpts) for n in {*self.excerpts, *other.excerpts}
         }
@@ -159,8 +160,8 @@ class Survey(Record):
         """Return the distribution over sequences at one place: `edges` and `counts`, in bins within 1/64 of their
         value.
 
-        Bins are equal in every survey, so `a.histogram(...).merge(b.histogram(...))` is that of `a | b` (except for
-        weights, which count once however many shards read them).
+        Surveys have the same bins, so `a.histogram(...).merge(b.histogram(...))` is the histogram of `a | b` (except
+        for weights, which count once however many shards read them).
         """
         column = self._column(measure, part, stack, site)
         if layer not in column:
@@ -169,11 +170,13 @@ class Survey(Record):
         if not cell.shape and head is not None:
             raise RefusalError(f"'{measure}' has one number per block, not per head: leave head= out.")
         if cell.shape and head not in range(cell.shape[0]):
-            raise RefusalError(f"'{measure}' is there for {count(cell.shape[0], 'head')}: say which, from head=0 on.")
+            raise RefusalError(
+                f"'{measure}' has numbers for {count(cell.shape[0], 'head')}: choose one with head=, counted from 0."
+            )
         return cell.sketch.histogram(head or 0)
 
     def _column(self, measure: str, part: str, stack: str | None, site: str | None) -> dict[int, Cell]:
-        """Return the one column that fits, or refuse and list the columns that exist."""
+        """Return the column that fits the arguments, or refuse and list the columns that exist."""
         if measure not in self.cards:
             raise RefusalError(f"This survey has no measure '{measure}'.{nearest(measure, self.cards)}")
         if part not in self.cards[measure].parts:
@@ -220,7 +223,7 @@ COLUMNS = (*PLACE, *NUMBERS, "peak_where", "usual")
 
 
 def table(survey: Survey) -> pandas.DataFrame:
-    """Return a frame; `head` is <NA> for stream measures, `usual` the most common token, channel or key."""
+    """Return the table; `head` is <NA> for stream measures, `usual` is the most common token, channel or key."""
     import pandas
 
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
@@ -239,7 +242,7 @@ def table(survey: Survey) -> pandas.DataFrame:
 
 
 def _numbers(cell: Cell) -> dict[str, Any]:
-    """Return the numbers of a cell; NaN without a finite value."""
+    """Return the numbers of a cell; NaN if no value is finite."""
     seen = cell.moments.count > 0
     return {
         "count": cell.moments.count,

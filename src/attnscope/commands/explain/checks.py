@@ -1,0 +1,47 @@
+"""Checks of an explanation that was read from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from attnscope.core.decoding import FieldError
+from attnscope.core.ranges import slack
+
+if TYPE_CHECKING:
+    from attnscope.commands.explain.record import Explanation
+
+
+def check(found: Explanation) -> None:
+    """Raise a `FieldError` that names the first wrong field."""
+    sizes = [len(read.tokens) for read in found.inputs]
+    if not found.methods or not any(sizes):
+        raise FieldError("methods: at least one method and one token are needed")
+    if len(set(found.names)) < len(found.names):
+        raise FieldError("methods: a method is listed twice")
+    for number, method in enumerate(found.methods):
+        _check_scores(method.scores, sizes, f"methods[{number}].scores")
+        if not method.signed and any(score < -slack(0.0) for row in method.scores for score in row):
+            raise FieldError(f"methods[{number}].scores: numbers of 0 or more are needed, as the method has no signs")
+    for number, step in enumerate(found.steps):
+        if len(step.methods) != len(step.scores) or step.methods != found.steps[0].methods:
+            raise FieldError(f"steps[{number}].scores: a score for every token by every method is needed")
+        for rows in step.scores:
+            _check_scores(rows, sizes, f"steps[{number}].scores")
+    if (split := found.lengths) is not None:
+        words = next((read.tokens for read in found.inputs if read.name == split.input), ())
+        if len(words) != len(split.tokens) or any(len(row) != len(split.constants) for row in split.tokens):
+            raise FieldError("lengths: a number for every token of its input and every length is needed")
+    if found.position is not None and found.position >= sizes[-1]:
+        raise FieldError(f"position: one of {sizes[-1]} tokens is needed")
+    for number, read in enumerate(found.inputs):
+        if read.before < 0 or (read.grid is not None and min(read.grid) < 1):
+            raise FieldError(f"inputs[{number}].grid: there are more patches than tokens, or none")
+        if read.shown is not None and not read.shown.startswith("data:image/"):
+            raise FieldError(f"inputs[{number}].shown: the picture must be a data: address")
+
+
+def _check_scores(rows: Sequence[Sequence[float]], sizes: Sequence[int], where: str) -> None:
+    """Raise unless there is one row for each input, which is empty or has a score for every token."""
+    if len(rows) != len(sizes) or any(len(row) not in (0, size) for row, size in zip(rows, sizes, strict=True)):
+        raise FieldError(f"{where}: a number for every token of every input is needed")

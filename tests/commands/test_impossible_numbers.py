@@ -1,0 +1,219 @@
+"""Every number of every record, set to a value that it can hardly have: refused by name, or listed as possible."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+import attnscope
+from attnscope.commands.compile.record import Compiled
+from attnscope.core.decoding import FieldError, decode
+from attnscope.core.errors import RefusalError
+from attnscope.core.ranges import Probability, Size, slack
+from attnscope.heads.head_file import read_head
+from tests.commands.samples import ALL, sample
+
+Way = tuple[str | int, ...]
+NAN = None  # as files write it
+NUMBERS = (-1, 1e308, NAN, -99, 2.5)
+FEW = 2  # of every field and number
+SIGNED, MISSING, ANY = (-1, -99), (NAN,), NUMBERS
+A_SURVEY = (
+    (r"cards\.\w+\.(low|alarm\.threshold)", SIGNED),  # a card of another version may say so
+    (r"cells\.\d+\.peak\.where\.\w+(\.\d+)?", (-1,)),  # a label that one of several shards lacks
+    (r"provenance\..*", MISSING),
+    (r"provenance\.seed", SIGNED),
+)
+ONE_OF_A_SURVEY = tuple((rf"(first|second|surveys\.\w+)\.{pattern}", numbers) for pattern, numbers in A_SURVEY)
+THRESHOLDS = (r"thresholds\.\w+", (1e308,))  # a limit that nothing reaches
+
+# Patterns of fields, by kind, and the numbers that are possible there.
+POSSIBLE: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {
+    "survey": A_SURVEY,
+    "comparison": (*ONE_OF_A_SURVEY, THRESHOLDS),
+    "collapse": (
+        (r"curves\.\w+\.by_seed\..*", MISSING),
+        (r"bounds\.\d+\.(cubic|tau_bound|paper|spread|condition_met)", MISSING),  # a bound that does not apply
+        (r"ends\.\d+\.bound\.\d+", (*SIGNED, *MISSING, 1e308)),  # a logarithm; its factor is 3^depth
+        (r"ends\.\d+\.truth\.\d+", SIGNED),  # a logarithm
+        (r"order", (*SIGNED, *MISSING)),
+        (r"provenance\..*", MISSING),
+    ),
+    "paths": (
+        (r"position|whole_residual", MISSING),
+        (r"lengths\.\d+\.(residual|residual_share|energy|energy_error)", MISSING),
+        (r"lengths\.\d+\.residual_share", SIGNED),
+        (r"lengths\.\d+\.(up_to|without)\.(probability|target_probability|loss)", MISSING),
+        (r"lengths\.\d+\.(up_to|without)\.value", SIGNED),
+        (r"head_(lengths|values)\..*", (*SIGNED, *MISSING)),
+        (r"(edges|players)\..*|top\.\d+\.(contribution|of_token)", SIGNED),
+    ),
+    "task_paths": (
+        (r"prompts\.\d+\.loss", MISSING),
+        (r"prompts\.\d+\.(value|alone|values|paths|removal)\b.*", SIGNED),
+    ),
+    "faithfulness": (
+        (r"methods\.\d+\.\w+\.low", SIGNED),
+        (r"methods\.\d+\.(falling|staying)\.\d+", SIGNED),
+        (r"methods\.\d+\.(gaps|soft_gaps)\.\d+", (-1,)),
+    ),
+    "explanation": (
+        (r"position", MISSING),
+        (r"value|methods\.\d+\.scores\..*|lengths\..*", SIGNED),
+    ),
+    "view": ((r"parts\.\d+\.heads\.\d+\.(entropy|own|previous)|opened\.head", MISSING),),
+    "operator_map": ((r"(values|constants|totals)\..*", MISSING), (r"values\..*", (-1,))),
+    "compiled": (
+        (r"seed|tried\.\d+\.seed", SIGNED),
+        (r"(mean_ratio_error|mean_leak|zero_ratio|max_logit|query_norm|key_norm|rounding)", MISSING),
+        (r"tried\.\d+\.(ratio_error|leak)", MISSING),
+        (r"notes\..*", ANY),
+    ),
+    "capacity": ((r"(.*\.)?seeds\.\d+", SIGNED), (r".*\.widths\.\d+", MISSING)),
+    "head_widths": ((r"heads\.\d+\.widths\.\d+", MISSING),),
+    "treatment": (
+        *ONE_OF_A_SURVEY,
+        THRESHOLDS,
+        (r"training\.seed", SIGNED),
+        (r"start|arms\.\w+\.(curve\.\d+|seconds)|provenance\..*", MISSING),
+        (r"provenance\.seed", SIGNED),
+        (r"remedy\.settings\..*", ANY),
+    ),
+    "reproduction": (
+        (r"(params|records|figures)\b.*", ANY),  # each experiment has its own
+        (r"seeds\.\d+", SIGNED),
+    ),
+    "timeline": (
+        (r"header\.measures\.\w+\.(low|alarm\.threshold)", SIGNED),
+        (r"header\.settings\..*", ANY),
+        (r"looks\.\d+\.values\..*", MISSING),
+        (r"looks\.\d+\.(loss|alarms\.\d+\.(value|threshold))", (*SIGNED, *MISSING)),
+    ),
+}
+
+
+@cache
+def document_and_reader(kind: str) -> tuple[str, Callable[[Any], Any]]:
+    """Return the document of a record as text, and the function that reads such documents."""
+    record = sample(kind)
+    if not isinstance(record, Compiled):
+        return json.dumps(record.document()), type(record).from_json
+    with TemporaryDirectory() as folder:
+        stored = read_head(record.save(Path(folder) / "head.safetensors"))
+    return json.dumps(dict(stored.certificate)), lambda document: Compiled._of(replace(stored, certificate=document))
+
+
+def numbers_in(node: Any, way: Way = ()) -> Iterator[tuple[Way, float | int]]:
+    if isinstance(node, int | float) and not isinstance(node, bool) and way != ("version",):
+        yield way, node
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for name, entry in items:
+        yield from numbers_in(entry, (*way, name))
+
+
+def alterations(document: Any) -> list[tuple[Way, Any]]:
+    return [
+        (way, number)
+        for way, old in numbers_in(document)
+        for number in NUMBERS
+        if number != old and (number != 2.5 or isinstance(old, int))
+    ]
+
+
+def altered(document: Any, way: Way, number: Any) -> Any:
+    """Put a number into a document, and return the one that was there."""
+    for step in way[:-1]:
+        document = document[step]
+    old, document[way[-1]] = document[way[-1]], number
+    return old
+
+
+def possible(kind: str, way: Way, number: Any) -> bool:
+    path = ".".join(map(str, way))
+    return any(number in numbers and re.fullmatch(pattern, path) for pattern, numbers in POSSIBLE[kind])
+
+
+def a_few(chosen: list[tuple[Way, Any]], most: int) -> list[tuple[Way, Any]]:
+    """Return some of every field and number, drawn at random but always the same."""
+    random.Random(0).shuffle(chosen)
+    seen: Counter[tuple[Any, ...]] = Counter()
+    kept = []
+    for way, number in chosen:
+        field = (*("" if isinstance(step, int) else step for step in way), number)
+        seen[field] += 1
+        if seen[field] <= FEW:
+            kept.append((way, number))
+    return kept[:most]
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("kind", ALL)
+def test_impossible_numbers_are_refused_by_name(kind: str, every: bool) -> None:
+    text, read = document_and_reader(kind)
+    document = json.loads(text)
+    read(document)
+    chosen = alterations(document)
+    accepted, refusals = [], []
+    for way, number in a_few(chosen, 2000 if every else 400):
+        old = altered(document, way, number)
+        try:
+            read(document)
+        except (FieldError, RefusalError) as refusal:
+            refusals.append(str(refusal))
+        else:
+            accepted.append((way, number))
+        altered(document, way, old)
+    assert [(way, number) for way, number in accepted if not possible(kind, way, number)] == []
+    fields = {step for way, _ in numbers_in(document) for step in way if isinstance(step, str)} | {"difference"}
+    assert [words for words in refusals if "\n" in words or not fields & set(re.findall(r"\w+", words))] == []
+
+
+def test_refusal_names_the_field_and_what_is_needed() -> None:
+    document = json.loads(json.dumps(sample("paths").document()))
+    document["lengths"][1]["up_to"]["probability"] = 1.5
+    with pytest.raises(
+        FieldError, match=r"lengths\[1\].up_to.probability: a probability from 0 to 1 is needed, not 1.5"
+    ):
+        type(sample("paths")).from_json(document)
+
+
+def test_rounding_is_no_reason_to_refuse() -> None:
+    assert decode(Probability, 1 + 1e-7) == 1 + 1e-7
+    assert decode(Probability, -1e-7) == -1e-7
+    assert slack(0.0) < 1e-5
+    with pytest.raises(FieldError, match="a finite number of 0 or more is needed, not infinity"):
+        decode(Size, "inf")
+
+
+def test_sums_of_a_survey_that_no_values_have_are_refused() -> None:
+    document = json.loads(json.dumps(sample("survey").document()))
+    read = type(sample("survey")).from_json
+    one = next(cell for cell in document["cells"] if cell["key"][0] == "entropy")
+    for name, text in (("total", "-1p1074"), ("total", "fp1080"), ("squares", "0"), ("squares", "fp2190")):
+        old = altered(one, ("moments", name, 0), text)
+        with pytest.raises(FieldError, match=rf"cells\[\d+\]: moments.{name}"):
+            read(document)
+        altered(one, ("moments", name, 0), old)
+    read(document)
+
+
+def test_blocks_and_heads_beyond_the_model_are_refused() -> None:
+    document = json.loads(json.dumps(sample("survey").document()))
+    document["cells"][0]["key"][4] = 7
+    with pytest.raises(FieldError, match="a block of the 2 in stack decoder is needed, not 7"):
+        type(sample("survey")).from_json(document)
+
+
+def test_every_survey_of_a_real_scan_is_read_back(tmp_path: Path) -> None:
+    survey = attnscope.scan("pocket", samples=2, max_tokens=16, measures="all")
+    assert attnscope.load(survey.save(tmp_path / "survey.json")) == survey
