@@ -25,7 +25,7 @@ from bench.minimal_pairs.pairs import HERE, half_of, pairs
 from tools.fetch_models import path as weights
 
 REVIEWS, MARGIN = 1500, 0.5
-EXCHANGES, LENGTHS, WANTED, MOST_AT_LAST = 12, (8, 12, 16), 40, 12
+EXCHANGES, LENGTHS, WANTED, MOST_AT_LAST = 8, (5, 7, 9), 40, 12
 SEED = 0
 Ids = Int[Tensor, " token"]
 
@@ -87,6 +87,7 @@ def sentiment() -> None:
         }
         usable.append(row)
     _write("usable_minilm.json", "minilm", usable, left_out)
+    print(f"minilm: {len(usable)} usable pairs, {len(left_out)} left out")
 
 
 @torch.no_grad()
@@ -100,30 +101,46 @@ def drawn(model: Any, length: int, generator: torch.Generator) -> Ids:
     return ids[0]
 
 
+def exchanges_at(
+    model: Any, ids: Ids, place: int, before: Tensor, generator: torch.Generator
+) -> Int[Tensor, "row token"]:
+    """Return the sequence with other tokens at one place: likely ones, by the logits `before` it, and random ones."""
+    special = model.config.eos_token_id + 1
+    chances = before.clone()
+    chances[:special] = -torch.inf
+    chances[ids[place]] = -torch.inf
+    likely = chances.topk(EXCHANGES // 2).indices
+    anything = torch.randint(special, len(chances), (EXCHANGES - len(likely),), generator=generator)
+    anything[anything == ids[place]] = likely[0]
+    rows = ids.repeat(EXCHANGES, 1)
+    rows[:, place] = torch.cat([likely, anything])
+    return rows
+
+
 @torch.no_grad()
-def flips(model: Any, ids: Ids, generator: torch.Generator) -> tuple[int, int, int, int, float] | None:
-    """Return (place, exchange, answer, other answer, flipping share) if exactly one place flips the answer, or None."""
+def planted(model: Any, ids: Ids, generator: torch.Generator) -> Ids:
+    """Return the sequence with one token exchanged, not the last, so that the new answer beats the old one widely."""
     everywhere = model(input_ids=ids[None]).logits[0]
     answer = int(everywhere[-1].argmax())
-    special = model.config.eos_token_id + 1
-    found: tuple[int, int, int, int, float] | None = None
+    inner = range(1, len(ids) - 1)
+    rows = torch.cat([exchanges_at(model, ids, place, everywhere[place - 1], generator) for place in inner])
+    logits = model(input_ids=rows, logits_to_keep=1).logits[:, -1]
+    return rows[int((logits.amax(-1) - logits[:, answer]).argmax())]
+
+
+@torch.no_grad()
+def flips(model: Any, ids: Ids, generator: torch.Generator) -> tuple[int, Ids, float] | None:
+    """Return (place, exchanged sequence, flipping share) if exactly one place flips the answer, or None."""
+    everywhere = model(input_ids=ids[None]).logits[0]
+    answer = everywhere[-1].argmax()
+    found: tuple[int, Ids, float] | None = None
     for place in range(1, len(ids)):
-        chances = everywhere[place - 1].clone()
-        chances[:special] = -torch.inf
-        chances[ids[place]] = -torch.inf
-        likely = chances.topk(EXCHANGES // 2).indices
-        anything = torch.randint(special, len(chances), (EXCHANGES - len(likely),), generator=generator)
-        anything[anything == ids[place]] = likely[0]
-        exchanges = torch.cat([likely, anything])
-        rows = ids.repeat(EXCHANGES, 1)
-        rows[:, place] = exchanges
-        answers = model(input_ids=rows, logits_to_keep=1).logits[:, -1].argmax(-1)
-        flipped = (answers != answer).nonzero()[:, 0]
-        if len(flipped):
+        rows = exchanges_at(model, ids, place, everywhere[place - 1], generator)
+        flipped = model(input_ids=rows, logits_to_keep=1).logits[:, -1].argmax(-1) != answer
+        if bool(flipped.any()):
             if found is not None:
                 return None
-            one = int(flipped[0])
-            found = place, int(exchanges[one]), answer, int(answers[one]), len(flipped) / EXCHANGES
+            found = place, rows[int(flipped.int().argmax())], float(flipped.float().mean())
     return found
 
 
@@ -138,43 +155,48 @@ def microbes() -> None:
         tried += 1
         ids = drawn(model, length, generator)
         found = flips(model, ids, generator)
+        if found is None or found[0] == length:
+            ids_planted = planted(model, ids, generator)
+            better = flips(model, ids_planted, generator)
+            if better is not None:
+                ids, found = ids_planted, better
         if found is None:
             continue
-        place, exchange, answer, other, share = found
+        place, exchanged, share = found
         if place == length:
             if at_last == MOST_AT_LAST:  # a method that always names the last token should not do well
                 continue
             at_last += 1
-        exchanged = ids.clone()
-        exchanged[place] = exchange
-        with torch.no_grad():
-            logits = model(input_ids=torch.stack([ids, exchanged])).logits[:, -1]
-        log_odds, log_odds_exchanged = (logits[:, answer] - logits[:, other]).tolist()
-        name = f"microbes-{len(usable) + 1:02d}"
-        row = {
-            "id": name,
-            "kind": "microbes",
-            "tokens": len(ids),
-            "input_ids": ids.tolist(),
-            "exchanged_ids": exchanged.tolist(),
-            "cause_tokens": [place],
-            "answer_token": answer,
-            "other_answer_token": other,
-            "log_odds": round(log_odds, 3),
-            "log_odds_exchanged": round(log_odds_exchanged, 3),
-            "flipping_share": round(share, 3),
-            "half": half_of(name),
-        }
-        usable.append(row)
+        usable.append(_row(model, f"microbes-{len(usable) + 1:02d}", ids, exchanged, place, share))
         print(f"{len(usable)} of {tried} sequences, place {place} of {length}", flush=True)
-    _write("usable_microformer.json", "microformer", usable, {"sequences_tried": str(tried)})
+        _write("usable_microformer.json", "microformer", usable, {"sequences_tried": str(tried)})
+
+
+@torch.no_grad()
+def _row(model: Any, name: str, ids: Ids, exchanged: Ids, place: int, share: float) -> dict[str, Any]:
+    logits = model(input_ids=torch.stack([ids, exchanged])).logits[:, -1]
+    answer, other = logits.argmax(-1).tolist()
+    log_odds, log_odds_exchanged = (logits[:, answer] - logits[:, other]).tolist()
+    return {
+        "id": name,
+        "kind": "microbes",
+        "tokens": len(ids),
+        "input_ids": ids.tolist(),
+        "exchanged_ids": exchanged.tolist(),
+        "cause_tokens": [place],
+        "answer_token": answer,
+        "other_answer_token": other,
+        "log_odds": round(log_odds, 3),
+        "log_odds_exchanged": round(log_odds_exchanged, 3),
+        "flipping_share": round(share, 3),
+        "half": half_of(name),
+    }
 
 
 def _write(name: str, model: str, usable: list[dict[str, Any]], left_out: dict[str, str]) -> None:
     lines = ",\n  ".join(json.dumps(row) for row in usable)
     told = json.dumps(left_out, indent=1)
     (HERE / name).write_text(f'{{"model": "{model}", "usable": [\n  {lines}\n ],\n "left_out": {told}}}\n')
-    print(f"{model}: {len(usable)} usable pairs, {len(left_out)} left out")
 
 
 def main() -> None:
