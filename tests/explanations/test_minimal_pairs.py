@@ -1,0 +1,57 @@
+"""The minimal pairs of bench/minimal_pairs: the cause stands once in its text, and no frame is in both halves."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+
+import pytest
+
+from bench.minimal_pairs.pairs import HERE, half_of, pairs
+
+WRITTEN = {name: pairs(HERE / f"{name}.jsonl") for name in ("pairs", "sentiment")}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_the_cause_is_one_word_that_occurs_once(name: str) -> None:
+    for pair in WRITTEN[name]:
+        edges = (r"(?<!\w)" if pair.cause[0].isalnum() else "", r"(?!\w)" if pair.cause[-1].isalnum() else "")
+        found = list(re.finditer(edges[0] + re.escape(pair.cause) + edges[1], pair.text))
+        assert [match.start() for match in found] == [pair.start], pair.id
+        assert pair.answer != pair.other_answer, pair.id
+        assert " " not in pair.cause + pair.exchange, pair.id
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_frame_has_at_most_four_pairs_that_differ_only_in_the_cause(name: str) -> None:
+    written = WRITTEN[name]
+    assert len({pair.id for pair in written}) == len(written)
+    assert max(Counter(pair.frame for pair in written).values()) <= 4
+    around: dict[str, tuple[str, str]] = {}
+    for pair in written:
+        assert around.setdefault(pair.frame, (pair.text[: pair.start], pair.text[pair.end :])) == (
+            pair.text[: pair.start],
+            pair.text[pair.end :],
+        )
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "least"), [("usable_smollm2", "pairs", 140), ("usable_minilm", "sentiment", 30)]
+)
+def test_usable_pairs_are_written_ones_and_lie_in_the_half_of_their_frame(file: str, name: str, least: int) -> None:
+    data = json.loads((HERE / f"{file}.json").read_text())
+    by_id = {pair.id: pair for pair in WRITTEN[name]}
+    assert len(data["usable"]) >= least
+    assert {row["id"] for row in data["usable"]} | set(data["left_out"]) == set(by_id)
+    for row in data["usable"]:
+        assert row["half"] == half_of(by_id[row["id"]].frame)
+        assert row["log_odds_exchanged"] < 0 < row["log_odds"]
+    assert min(Counter(row["kind"] for row in data["usable"]).values()) >= 12
+
+
+def test_both_halves_hold_every_kind() -> None:
+    usable = json.loads((HERE / "usable_smollm2.json").read_text())["usable"]
+    counts = Counter((row["kind"], row["half"]) for row in usable)
+    assert len(counts) == 2 * len({row["kind"] for row in usable})
+    assert min(counts.values()) >= 8
