@@ -25,7 +25,7 @@ from bench.minimal_pairs.pairs import HERE, half_of, pairs
 from tools.fetch_models import path as weights
 
 REVIEWS, MARGIN = 1500, 0.5
-EXCHANGES, LENGTHS, WANTED, MOST_AT_LAST = 8, (5, 7, 9), 40, 12
+EXCHANGES, LENGTHS, WANTED, MOST_AT_LAST = 12, (8, 12, 16), 40, 12
 SEED = 0
 Ids = Int[Tensor, " token"]
 
