@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,9 @@ from attnscope.commands.explain.replacing import Vocabulary, kind_of, words_of
 from attnscope.commands.explain.trial import SOFTNESS, candidates
 from attnscope.hf.loading.load import load
 from attnscope.hf.loading.options import Loading
+from attnscope.hf.tapping import capture
 
+TOKENIZER: Any = load("pocket").tokenizer
 DOG = "The dog chased its own tail and the dog"
 
 
@@ -50,8 +53,10 @@ def test_kinds_tell_words_from_signs_and_digits() -> None:
 
 def test_replacements_are_of_the_same_kind_and_length_and_never_the_word_itself() -> None:
     loaded = load("pocket")
-    words = Vocabulary(loaded.model.get_input_embeddings(), loaded.tokenizer)
-    ids = loaded.tokenizer(DOG)["input_ids"]
+    table = loaded.model.get_submodule("model.embed_tokens")
+    assert isinstance(table, torch.nn.Embedding)
+    words = Vocabulary(table, TOKENIZER)
+    ids = TOKENIZER(DOG)["input_ids"]
     for token in ids:
         if words.special(token):
             continue
@@ -60,7 +65,7 @@ def test_replacements_are_of_the_same_kind_and_length_and_never_the_word_itself(
         for (other,) in found:
             assert other != token
             assert int(words.kinds[other]) == int(words.kinds[token])
-    long = loaded.tokenizer(" rabbit", add_special_tokens=False)["input_ids"]
+    long = TOKENIZER(" rabbit", add_special_tokens=False)["input_ids"]
     assert all(len(row) == len(long) for row in words.replacements(long, 4))
 
 
@@ -82,9 +87,9 @@ def dog() -> Explanation:
 def test_answers_equal_plain_runs_of_the_edited_texts(dog: Explanation) -> None:
     loaded = load("pocket", loading=Loading(dtype="float64"))
     assert dog.trial is not None
-    ids = torch.tensor(loaded.tokenizer(DOG)["input_ids"])
+    ids = torch.tensor(TOKENIZER(DOG)["input_ids"])
     assert len(ids) == len(dog.inputs[0].tokens)
-    names = loaded.tokenizer.get_vocab()
+    names = TOKENIZER.get_vocab()
 
     def run(row: torch.Tensor) -> tuple[float, float]:
         with torch.no_grad():
@@ -126,7 +131,7 @@ def test_record_with_a_trial_can_be_saved_and_loaded(dog: Explanation, tmp_path:
 
 
 def test_out_of_memory_halves_the_batch(dog: Explanation, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = trial_of.output_with
+    original = capture.output_with
 
     def small(*args: object) -> torch.Tensor:
         rows = len(next(iter(args[3].values())))  # type: ignore[attr-defined]
@@ -145,7 +150,7 @@ def test_out_of_memory_halves_the_batch(dog: Explanation, monkeypatch: pytest.Mo
 
 def test_model_is_unchanged_after_a_trial() -> None:
     loaded = load("pocket")
-    ids = torch.tensor([loaded.tokenizer(DOG)["input_ids"]])
+    ids = torch.tensor([TOKENIZER(DOG)["input_ids"]])
     with torch.no_grad():
         before = loaded.model(input_ids=ids).logits
     attnscope.explain(loaded, DOG, methods="gradient_input")

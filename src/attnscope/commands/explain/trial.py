@@ -18,7 +18,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations, islice
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -93,9 +95,13 @@ def trial(whole: Run, inputs: tuple[Input, ...], scored: Sequence[Scored], progr
 
 def candidates(parts: Sequence[Part], methods: Sequence[Scored], most: int) -> list[Part]:
     """Return the parts that methods rank highest: those that some method puts first, then second, and so on."""
-    orders = [sorted(parts, key=lambda part, method=method: -part.score(method)) for method in methods]
+    orders = [sorted(parts, key=partial(_falling, method)) for method in methods]
     ranked = [order[rank] for rank in range(len(parts)) for order in orders]
     return list(dict.fromkeys(ranked))[:most]
+
+
+def _falling(method: Scored, part: Part) -> float:
+    return -part.score(method)
 
 
 def agreement(
@@ -133,7 +139,7 @@ class _Model:
 
     def __init__(self, whole: Run, inputs: tuple[Input, ...]) -> None:
         self.whole, self.names = whole, inputs
-        self.unit = "probability" if whole.aim.goal.kind in KINDS else "number"
+        self.unit: Literal["probability", "number"] = "probability" if whole.aim.goal.kind in KINDS else "number"
         self.inputs = 0
         self.vocabularies: dict[str, Vocabulary] = {}
         output = whole.captured.output
