@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from attnscope.commands.explain.record import Asked, ByLength, Explanation, Input, Scored, Step
+from attnscope.commands.explain.tried import Replacement, Trial, Tried
 
 WORDS = ("<bos>", "The", " capital", " of", " France", " is", " not", "\n", " <b>", " Rome")
 
@@ -33,7 +34,7 @@ def sample_explanation(tokens: int = 10, stacks: int = 1, methods: int = 5) -> E
     for name, (title, group, signed, wave, adds_up) in list(waves.items())[:methods]:
         own = tuple(tuple(float(wave(place)) for place in range(tokens)) for _ in rows)
         own = ((), *own[1:]) if name == "rollout" and stacks > 1 else own
-        scored.append(Scored(name, title, group, signed, own, adds_up))
+        scored.append(Scored(name, title, group, signed, own, adds_up, name not in ("rollout", "random")))
     split = tuple(tuple((7.25 - 1) * 0.5 ** (place + k + 2) for k in range(4)) for place in range(tokens))
     asked = Asked("logit", " Paris", where="after the last token")
     return Explanation(
@@ -50,7 +51,32 @@ def sample_explanation(tokens: int = 10, stacks: int = 1, methods: int = 5) -> E
         methods=tuple(scored),
         notes=("A note.",),
         lengths=ByLength("model", split, (0.5, 0.25, 0.125, 0.0)) if stacks == 1 else None,
+        trial=sample_trial([method.name for method in scored]) if stacks == 1 and tokens == len(WORDS) else None,
         provenance={"model": {"name": "a model", "hash": "sha256:0"}, "bos": {"begins": True, "why": "said"}},
+    )
+
+
+def sample_trial(methods: list[str]) -> Trial:
+    """`France` decides, the first word does nothing, `not` holds the answer down, and the last token asks."""
+
+    def tried(place: int, answers: tuple[float, ...], effect: float) -> Tried:
+        replacements = tuple(Replacement(f" other{n}", answer, 1.0) for n, answer in enumerate(answers))
+        return Tried("model", (place,), WORDS[place], replacements, effect)
+
+    return Trial(
+        unit="probability",
+        before=0.68,
+        words=(
+            tried(4, (0.01, 0.02), 3.5),
+            tried(2, (0.4, 0.4), 0.53),
+            tried(1, (0.68, 0.69), -0.01),
+            tried(6, (0.9, 0.9), -0.28),
+        ),
+        asking=tried(9, (0.1, 0.1), 1.9),
+        agreement=tuple(
+            (name, value) for name, value in (("relevance", 0.4), ("attention_lrp", 0.8)) if name in methods
+        ),
+        inputs=10,
     )
 
 

@@ -1,4 +1,4 @@
-"""`attnscope explain`: which part of the input decided the output, according to several methods."""
+"""`attnscope explain`: which part of the input decided the output, tried on the model."""
 
 from __future__ import annotations
 
@@ -89,6 +89,14 @@ def explain(
             metavar="NAMES",
         ),
     ] = "default",
+    trial: Annotated[
+        bool,
+        typer.Option(
+            "--trial/--no-trial",
+            help="Replace the words that methods name, and run the model on each text: only this names what decided. "
+            "Without it there is no verdict.",
+        ),
+    ] = True,
     evaluate: Annotated[
         bool,
         typer.Option(
@@ -111,8 +119,8 @@ def explain(
     sampling: Sampling = Sampling(),
     output: Output = Output(),
 ) -> None:
-    """Which part of TEXT (or of a picture, or of a sound) decided the answer of MODEL? Shows what several
-    methods say, side by side."""
+    """Which part of TEXT (or of a picture, or of a sound) decided the answer of MODEL? Several methods name
+    candidates, and replacing each of them in the real model decides."""
     from attnscope.cli.files import model_folder, text_or_medium
     from attnscope.cli.options import check_corpus, check_model, listed
     from attnscope.core.registry import refuse_unknown_methods
@@ -148,7 +156,7 @@ def explain(
         else:
             from attnscope.commands.explain.run import explain as twin
 
-            answer |= {"methods": methods, "loading": loading, "sampling": sampling}
+            answer |= {"methods": methods, "trial": trial, "loading": loading, "sampling": sampling}
             record = twin(model, first, second, progress=run.progress, **answer)
             run.keep(record, "explanation.json", "explanation.html")
     run.tell(record)

@@ -91,9 +91,8 @@ class Run:
     ) -> None:
         """Save the copy and the chart, then print the record and the paths of its files.
 
-            `printed` makes the JSON from the names of the files, `chart` are options of the chart, and `shown` of the
-            screen. If the
-        chart is refused, the record is printed first.
+        `printed` makes the JSON from the names of the files, `chart` are options of the chart, and `shown` of the
+        screen. If the chart is refused, the record is printed first.
         """
         output, refusal = self.output, None
         if output.save is not None:

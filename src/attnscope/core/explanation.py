@@ -60,6 +60,7 @@ class ExplanationCard:
     adds_up: str | None = None  # the sum of all scores, in words; None if it has no meaning
     group: Group = "default"
     stacks: Literal["all", "one"] = "all"  # "one": only for models with a single stack of tokens
+    reads_answer: bool = True  # False if scores do not depend on which answer is explained
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -27,6 +27,7 @@ from attnscope.matrix.relevance import TokenScores, TokenVectors
     signed=True,
     adds_up="the norm of the states that answer, less what constants (biases, shifts of norms) add",
     stacks="one",
+    reads_answer=False,
 )
 def operator(made_of: Callable[[], TokenVectors]) -> TokenScores:
     return {stack: added.sum(-1) for stack, added in made_of().items()}

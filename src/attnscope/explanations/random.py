@@ -14,6 +14,7 @@ from attnscope.matrix.relevance import TokenScores, TokenVectors
     cost="nothing",
     signed=False,
     group="floor",
+    reads_answer=False,
 )
 def random(embedding: TokenVectors, seed: int) -> TokenScores:
     generator = torch.Generator().manual_seed(seed)

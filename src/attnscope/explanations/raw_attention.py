@@ -20,6 +20,7 @@ from attnscope.matrix.relevance import AttentionCall, TokenScores
     cost="one forward pass",
     signed=False,
     adds_up="1 in each stack, less where a learned sink takes attention",
+    reads_answer=False,
 )
 def raw_attention(calls: Sequence[AttentionCall], start: TokenScores) -> TokenScores:
     found: dict[str, Tensor] = {}

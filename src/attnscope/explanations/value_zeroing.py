@@ -27,6 +27,7 @@ from attnscope.matrix.relevance import TokenScores
     group="slow",
     adds_up="1",
     stacks="one",
+    reads_answer=False,
 )
 def value_zeroing(zeroed: Callable[[str], Float[Tensor, "layer token token"]], start: TokenScores) -> TokenScores:
     ((stack, row),) = start.items()

@@ -39,32 +39,67 @@ def test_tokens_of_the_continuation_are_marked() -> None:
         steps=tuple(replace(step, scores=(step.scores[0][2:],)) for step in found.steps),
     )
     last = replace(text_only, methods=(replace(text_only.methods[0], scores=((0.0, 1.0, 2.0),)),))
-    assert verdict(last).sentence == "' <b>' (token 2, of the continuation) did most for the answer, by relevance."
     assert rendered(last).count(' dotted" data-reading') == 1
 
 
-def test_verdict_names_the_token_that_most_methods_put_first() -> None:
+def test_verdict_names_the_word_that_moved_the_answer_and_says_by_how_much() -> None:
     found = sample_explanation()
-    assert verdict(found).sentence == "' France' (token 4) decided: 3 of 4 methods put it first."
-    agreed = only(found, "relevance", "occlusion")
-    assert verdict(agreed).sentence == "' France' (token 4) decided: all 2 methods put it first."
-    disagreed = verdict(only(found, "relevance", "rollout"))
-    assert disagreed.level == "warning"
-    assert "do not agree" in disagreed.sentence
-    assert verdict(only(found, "occlusion")).sentence == "' France' (token 4) did most for the answer, by occlusion."
+    assert verdict(found).sentence == (
+        "' France' decided: replaced, ' Paris' falls from 68% to 2% (2 replacements: 1% to 2%). "
+        "' capital' did too (from 68% to 40%)."
+    )
 
 
-def test_equal_scores_and_random_scores_decide_nothing() -> None:
+def test_verdict_names_a_word_that_methods_overrate() -> None:
     found = sample_explanation()
-    flat = replace(found.method("relevance"), scores=((1.0,) * 10,))
-    assert "No token stands out" in verdict(replace(found, methods=(flat,))).sentence
-    assert "No token stands out" in verdict(only(found, "random")).sentence
+    first = replace(found.method("relevance"), scores=((0.0, 9.0, *(0.0,) * 8),))
+    said = verdict(replace(found, methods=(first,))).sentence
+    assert said.endswith(" 'The', first by relevance, changes little (from 68% to 69%).")
 
 
-def test_sentences_name_the_target_the_negative_token_and_the_missing_sum() -> None:
+def test_word_with_a_small_effect_is_not_in_the_verdict_but_below() -> None:
+    found = sample_explanation()
+    assert found.trial is not None
+    first, second, *others = found.trial.words
+    small = replace(second, effect=0.05 * first.effect)
+    less = replace(found, trial=replace(found.trial, words=(first, small, *others)))
+    assert "capital" not in verdict(less).sentence
+    assert "Replacing ' capital' (to 40%) moves the answer too." in less.sentences()
+
+
+def test_no_word_is_named_if_none_moves_the_answer() -> None:
+    found = sample_explanation()
+    assert found.trial is not None
+    still = replace(found.trial, words=found.trial.words[2:], asking=None)
+    said = verdict(replace(found, trial=still)).sentence
+    assert said == "No single word decided: of 2 words tried, 'The' moves ' Paris' most (from 68% to 69%)."
+    asked = verdict(replace(found, trial=replace(still, asking=found.trial.asking))).sentence
+    assert asked.endswith("' Rome', after which the answer is read, moves it (from 68% to 10%).")
+    pair = replace(found.trial.words[0], word="' a' and ' b'", tokens=(1, 2))
+    together = verdict(replace(found, trial=replace(still, pairs=(pair,)))).sentence
+    assert "Together, ' a' and ' b' decided: replaced, ' Paris' falls from 68% to 2%" in together
+
+
+def test_no_verdict_without_a_trial() -> None:
+    found = replace(sample_explanation(), trial=None)
+    assert verdict(found).sentence == "Nothing was tried on the model, so no word is said to have decided."
+    assert "decided:" not in " ".join(found.sentences())
+    assert document(found).sections[0].tabs[0].title == "Relevance"
+
+
+def test_methods_are_ordered_by_their_agreement_with_the_trial() -> None:
+    titles = [tab.title for tab in document(sample_explanation()).sections[0].tabs]
+    assert titles == [
+        *("Measured effect", "Attention-aware LRP (0.8)", "Relevance (0.4)", "Occlusion"),
+        "Methods that ignore the answer",
+    ]
+
+
+def test_sentences_name_the_target_the_negative_word_and_the_missing_sum() -> None:
     sentences = " ".join(sample_explanation(methods=2).sentences())
     assert "The target is the logit of ' Paris' after the last token: 7.25." in sentences
-    assert "' not' (token 6) speaks most against the answer, by 1 of 1 method with negative scores." in sentences
+    assert "' not' speaks against the answer: replaced, ' Paris' rises from 68% to 90%." in sentences
+    assert "' Rome' asks: the answer is read after it." in sentences
     assert "of 7.25 (the answer, less what constants take)" in sentences
     assert "rank correlation" in sentences
 
@@ -119,15 +154,15 @@ def test_page_escapes_tokens_and_has_every_method() -> None:
     page = rendered(sample_explanation())
     assert "<b>" not in page.split("<main")[1]
     assert "&lt;b&gt;" in page
-    for title in ("Relevance", "Attention-aware LRP", "Attention rollout", "Occlusion", "Random"):
+    for title in ("Relevance (0.4)", "Attention-aware LRP (0.8)", "Occlusion", "Methods that ignore the answer"):
         assert f">{title}</button>" in page
     assert page == rendered(sample_explanation())
-    assert page.count('data-reading="&#39; France') == 5
+    assert page.count('data-reading="&#39; France') == 6  # five methods and the measured effect
 
 
 def test_notebook_shows_the_shaded_text_and_escapes_it() -> None:
     shown = sample_explanation()._repr_html_()
-    assert 'title="&#x27; France&#x27; (token 4): +1' in shown
+    assert 'title="&#x27; France&#x27;: to 2%' in shown
     assert "background: #" in shown
     assert "<b> </b>" not in shown
     assert "&lt;b&gt;" in shown

@@ -1,4 +1,7 @@
-"""Conclusions of an explanation: which token decided, how far methods agree, and what speaks against the answer."""
+"""Conclusions of an explanation: which words moved the answer when they were replaced, and how far methods agree.
+
+Only the trial names words that decided. Methods choose what is tried, and have no vote.
+"""
 
 from __future__ import annotations
 
@@ -7,42 +10,130 @@ from collections import Counter
 from collections.abc import Sequence
 
 from attnscope.commands.explain.record import Explanation, Input, Scored, Token
-from attnscope.commands.paths.vocabulary import signed, visible
+from attnscope.commands.explain.tried import MOVED, Trial, Tried
+from attnscope.commands.paths.vocabulary import chance, quoted, signed, visible
 from attnscope.core.words import count, numeral
 from attnscope.reports.words import Verdict, listed
 
 FEW = 3  # tokens that a method votes for
-CLEAR = 0.5  # share of methods that must name a token first
-AGAINST = 0.25  # share of a method's largest number from which a token against the answer is mentioned
 MISSING = 0.05  # share of the answer from which a missing sum is mentioned
 
 Place = tuple[str, int]  # the name of an input, and the index of a token in it
 
 
 def verdict(found: Explanation) -> Verdict:
-    """Name the token that most methods put first, and say how many do."""
-    voters = voters_of(found)
-    if not voters:
-        return Verdict("note", "No token stands out: every method gives all tokens the same score.")
+    """Name the words whose replacement moved the model's answer, and say by how much."""
     if sum(len(read.tokens) for read in found.inputs) == 1:
-        return Verdict("note", "There is a single token, so it alone decided.")
-    firsts = Counter((token.input, token.place) for method in voters for token in _leading(found, method.name, 1))
-    (place, votes), *_ = firsts.most_common(1)
-    token = _token(found, place)
-    if len(voters) == 1:
-        return Verdict("note", _capitalized(f"{token} did most for the answer, by {in_words(voters[0])}."))
-    if votes > CLEAR * len(voters):
-        which = f"all {votes} methods" if votes == len(voters) else f"{votes} of {len(voters)} methods"
-        return Verdict("note", _capitalized(f"{token} decided: {which} put it first."))
-    named = [_token(found, other) for other, _ in firsts.most_common(FEW)]
-    most = "both methods" if len(voters) == 2 else f"most of {len(voters)} methods"
-    return Verdict("warning", f"Methods do not agree on what decided: {listed(named)} come first, but none by {most}.")
+        return Verdict("note", "There is a single token, so there is nothing to compare it with.")
+    if found.trial is None:
+        return Verdict("note", "Nothing was tried on the model, so no word is said to have decided.")
+    return Verdict("note", " ".join(filter(None, (_decided(found, found.trial), _overrated(found, found.trial)))))
+
+
+def _decided(found: Explanation, trial: Trial) -> str:
+    if trial.named:
+        first, *others = trial.named
+        more = "".join(f" {_capitalized(part_words(found, one))} did too ({_fall(trial, one)})." for one in others)
+        return _capitalized(f"{part_words(found, first)} decided: {_replaced(found, trial, first)}.{more}")
+    most = trial.words[0]
+    small = f"of {count(len(trial.words), 'word')} tried, {part_words(found, most)} moves {answer_words(found)} most"
+    none = f"No single word decided: {small} ({_fall(trial, most)})."
+    pair = next((one for one in trial.pairs if trial.moved(one)), None)
+    if pair is not None:
+        return f"{none} Together, {pair.word} decided: {_replaced(found, trial, pair)}."
+    if trial.asking is not None and trial.moved(trial.asking):
+        return f"{none} {_capitalized(_asked_at(found, trial, trial.asking))}"
+    return none
+
+
+def _asked_at(found: Explanation, trial: Trial, asking: Tried) -> str:
+    return f"{part_words(found, asking)}, after which the answer is read, moves it ({_fall(trial, asking)})."
+
+
+def _replaced(found: Explanation, trial: Trial, tried: Tried) -> str:
+    times = count(len(tried.replacements), "replacement")
+    spread = f"{times}: {answer_number(trial, tried.low)} to {answer_number(trial, tried.high)}"
+    return f"replaced, {answer_words(found)} falls {_fall(trial, tried)} ({spread})"
+
+
+def _fall(trial: Trial, tried: Tried) -> str:
+    return f"from {answer_number(trial, trial.before)} to {answer_number(trial, tried.after)}"
+
+
+def answer_number(trial: Trial, number: float) -> str:
+    return chance(number) if trial.unit == "probability" else numeral(number)
+
+
+def answer_words(found: Explanation) -> str:
+    """Return words for the answer, for the middle of a sentence."""
+    if found.asked.kind == "logit":
+        return quoted(found.asked.word)
+    return "the continuation" if found.asked.kind == "continuation" else f"the {visible(found.target)}"
+
+
+def part_words(found: Explanation, tried: Tried) -> str:
+    """Return a tried word in quotes, with its place if the text has it twice; patches and moments have names."""
+    read = next(read for read in found.inputs if read.name == tried.input)
+    if read.kind != "text":
+        return tried.word
+    size = len(tried.tokens)
+    same = sum("".join(read.tokens[at : at + size]) == tried.word for at in range(len(read.tokens)))
+    return quoted(tried.word) + (f" (token {tried.tokens[0]})" if same > 1 else "")
+
+
+def _overrated(found: Explanation, trial: Trial) -> str:
+    """Name the word that most methods put first although replacing it does not move the answer."""
+    still = {(one.input, token): one for one in trial.words if not trial.moved(one) for token in one.tokens}
+    firsts: dict[Place, list[str]] = {}
+    for method in voters_of(found):
+        for token in _leading(found, method.name, 1)[:1]:
+            if (token.input, token.place) in still:
+                firsts.setdefault((token.input, token.place), []).append(in_words(method))
+    if not firsts or not trial.named:
+        return ""
+    place, methods = max(firsts.items(), key=lambda item: len(item[1]))
+    by = listed(methods) if len(methods) < FEW else f"{len(methods)} methods"
+    return _capitalized(
+        f"{part_words(found, still[place])}, first by {by}, changes little ({_fall(trial, still[place])})."
+    )
 
 
 def conclusions(found: Explanation) -> tuple[str, ...]:
-    """Return sentences on the tokens that most methods name, negative tokens, agreement and sums."""
-    parts = (_when(found), _often_named(found), _leading_tokens(found), _against(found), _agreement(found))
+    """Return sentences on what the trial showed besides the verdict, on agreement of methods, and on sums."""
+    parts = (*_of_trial(found), _when(found), _leading_tokens(found), _agreement(found))
     return tuple(filter(None, (*parts, *_sums(found))))
+
+
+def _of_trial(found: Explanation) -> tuple[str, ...]:
+    """Return sentences on other words that moved the answer, words against it, the asking token and the methods."""
+    trial = found.trial
+    if trial is None:
+        return ()
+    others = [one for one in trial.deciding if one not in trial.named]
+    listing = listed([f"{part_words(found, one)} (to {answer_number(trial, one.after)})" for one in others])
+    against = [one for one in trial.words if one.after > trial.before + MOVED * abs(trial.before)]
+    rises = [
+        f"{part_words(found, one)} speaks against the answer: replaced, {answer_words(found)} rises "
+        f"{_fall(trial, one)}."
+        for one in against[-1:]
+    ]
+    asks = trial.asking if trial.named else None
+    return (
+        f"Replacing {listing} moves the answer too." if others else "",
+        *map(_capitalized, rises),
+        "" if asks is None else _capitalized(f"{part_words(found, asks)} asks: the answer is read after it."),
+        _best_method(found, trial),
+    )
+
+
+def _best_method(found: Explanation, trial: Trial) -> str:
+    if not trial.agreement:
+        return ""
+    name, most = max(trial.agreement, key=lambda pair: pair[1])
+    return (
+        f"{found.method(name).title} orders the {len(trial.words)} tried words most like their measured effects (rank "
+        f"correlation {correlation_words(most)})."
+    )
 
 
 def _capitalized(sentence: str) -> str:
@@ -124,33 +215,6 @@ def _leading_tokens(found: Explanation) -> str:
     return f"Tokens before the patches ({', '.join(before)}) have no place in the picture and are not counted."
 
 
-def _often_named(found: Explanation) -> str:
-    voters = len(voters_of(found))
-    if voters < 2 or sum(len(read.tokens) for read in found.inputs) <= FEW:
-        return ""
-    often = [(place, votes) for place, votes in named_by(found).most_common(FEW) if votes > CLEAR * voters]
-    if not often:
-        patches_only = all(read.kind == "image" and read.grid is not None for read in found.inputs)
-        return f"No {'patch' if patches_only else 'token'} is among the first {FEW} of most methods."
-    words = listed([f"{_token(found, place)} ({votes} of {voters})" for place, votes in often])
-    return f"Among the first {FEW} of most methods: {words}."
-
-
-def _against(found: Explanation) -> str:
-    """Name the token that lowers the answer most, by the methods whose scores can be negative."""
-    lowest: Counter[Place] = Counter()
-    with_signs = [method for method in voters_of(found) if method.signed]
-    for method in with_signs:
-        least = min(found.tokens(method.name), key=lambda token: token.score)
-        if least.score < -AGAINST * method.reach:
-            lowest[least.input, least.place] += 1
-    (place, votes), *_ = lowest.most_common(1) or [(("", 0), 0)]
-    if votes < CLEAR * len(with_signs) or not votes:
-        return ""
-    methods = f"{votes} of {count(len(with_signs), 'method')} with negative scores"
-    return _capitalized(f"{_token(found, place)} speaks most against the answer, by {methods}.")
-
-
 def _agreement(found: Explanation) -> str:
     known = {pair: value for pair, value in found.agreement().items() if math.isfinite(value)}
     if not known:
@@ -187,20 +251,6 @@ def _sums(found: Explanation) -> list[str]:
             total = f"{signed(method.total)} of {numeral(found.value)}"
             sentences.append(f"By {in_words(method)}, tokens add up to {total} ({method.adds_up}).")
     return sentences
-
-
-def _token(found: Explanation, place: Place) -> str:
-    name, index = place
-    read = next(read for read in found.inputs if read.name == name)
-    if read.kind == "sound" and read.step is not None:
-        return f"the moment at {read.tokens[index]}"
-    if read.kind == "image" and read.grid is not None and index >= read.before:
-        row, column = divmod(index - read.before, read.grid[1])
-        return f"the patch in row {row}, column {column}"
-    where = f"token {index} of the {name}" if len(found.inputs) > 1 else f"token {index}"
-    if in_continuation(found, read, index):
-        where += ", of the continuation"
-    return f"'{visible(read.tokens[index])}' ({where})"
 
 
 def in_continuation(found: Explanation, read: Input, place: int) -> bool:

@@ -19,6 +19,7 @@ from torch import Tensor
 from attnscope.commands.explain.aiming import Question, in_streams, of_terms
 from attnscope.commands.explain.record import Asked, Explanation, Scored, Step
 from attnscope.commands.explain.running import Run
+from attnscope.commands.explain.tried import Trial, Tried
 from attnscope.core.errors import RefusalError
 from attnscope.core.explanation import LONGEST_CONTINUATION as MOST
 from attnscope.core.explanation import Method
@@ -66,9 +67,7 @@ def of_both(
     )
     others = {method.name: method for method in second.methods}
     methods = tuple(
-        Scored(m.name, m.title, m.group, m.signed, (*m.scores, *others[m.name].scores))
-        for m in first.methods
-        if m.name in others
+        replace(m, scores=(*m.scores, *others[m.name].scores), adds_up=None) for m in first.methods if m.name in others
     )
     asked = Asked("similarity", word=first.text, other=second.text)
     return replace(
@@ -76,9 +75,29 @@ def of_both(
         inputs=inputs,
         methods=methods,
         lengths=None,  # they would describe one side only
+        trial=_trial_of_both(first.trial, second.trial),
         asked=asked,
         target=asked.words,
         notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
+    )
+
+
+def _trial_of_both(first: Trial | None, second: Trial | None) -> Trial | None:
+    """Join the trials of two texts. Methods were compared with the trial of one side each, so that is left out."""
+    if first is None or second is None:
+        return None
+
+    def named(words: tuple[Tried, ...], name: str) -> list[Tried]:
+        return [replace(word, input=name) for word in words]
+
+    words = named(first.words, FIRST) + named(second.words, SECOND)
+    pairs = named(first.pairs, FIRST) + named(second.pairs, SECOND)
+    return Trial(
+        unit=first.unit,
+        before=first.before,
+        words=tuple(sorted(words, key=lambda word: -word.effect)),
+        pairs=tuple(sorted(pairs, key=lambda pair: -pair.effect)),
+        inputs=first.inputs + second.inputs,
     )
 
 

@@ -18,6 +18,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attnscope.commands.explain.checks import check
+from attnscope.commands.explain.tried import Trial
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.ranges import Finite, Index, Positive, Provenance, Several, Size
 from attnscope.reports.record import Record
@@ -101,6 +102,7 @@ class Scored:
     signed: bool  # whether scores can be negative
     scores: tuple[tuple[Finite, ...], ...]
     adds_up: str | None = None  # what all scores add up to, in words
+    reads_answer: bool = True  # False if scores do not depend on which answer is explained
 
     @property
     def total(self) -> float:
@@ -172,6 +174,7 @@ class Explanation(Record):
     notes: tuple[str, ...] = ()
     provenance: Provenance = field(default_factory=dict)
     lengths: ByLength | None = None  # if path_contribution was requested
+    trial: Trial | None = None  # what replacing words did; None without a trial
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from attnscope.commands.explain.continuing import continued, of_both, refuse_unu
 from attnscope.commands.explain.record import ByLength, Explanation, Scored
 from attnscope.commands.explain.running import Run, baseline_words, inputs_of, start_of
 from attnscope.commands.explain.sizes import fitting, refuse_long_text, told
+from attnscope.commands.explain.trial import trial as try_on_model
 from attnscope.core.errors import RefusalError
 from attnscope.core.explanation import Method
 from attnscope.core.progress import Advance, silent
@@ -56,6 +57,7 @@ def explain(
     generate: int | None = None,
     head: Any | None = None,
     methods: str | Iterable[str] = "default",
+    trial: bool = True,
     loading: Loading = Loading(),
     sampling: Sampling = Sampling(),
     tokenizer: Tokenizer | None = None,
@@ -86,6 +88,8 @@ def explain(
         A linear head on the embedding, for models without logits.
     methods : str or iterable of str
         Names of explanations, or of the sets "default", "slow" and "all".
+    trial : bool
+        Replace the words that methods name and run the model on each text. Without a trial there is no verdict.
     loading, sampling : Loading, Sampling
         How the model is loaded and how the text begins.
     dtype, device, random_init, seed, allow_pickle, trust_remote_code, bos : see `Loading` and `Sampling`
@@ -118,7 +122,7 @@ def explain(
     progress("loading", 0, 0)
     loaded = load(model, loading=loading, tokenizer=tokenizer)
     refuse_broken_weights(loaded)
-    explain_one = partial(_explained, loaded, chosen=chosen, seed=loading.seed, progress=progress)
+    explain_one = partial(_explained, loaded, chosen=chosen, trying=trial, seed=loading.seed, progress=progress)
     if isinstance(source, tuple) and two_to_compare(loaded, source):
         return of_both(loaded, source, question, explain_one)
     return explain_one(source, question)
@@ -133,7 +137,7 @@ class Chosen:
 
 
 def _explained(
-    loaded: Loaded, source: Any, question: Question, *, chosen: Chosen, seed: int, progress: Advance
+    loaded: Loaded, source: Any, question: Question, *, chosen: Chosen, trying: bool, seed: int, progress: Advance
 ) -> Explanation:
     read = question.read(loaded, source)
     with looking_at(loaded.model), quiet(), fitting(len(read.words)):
@@ -148,6 +152,7 @@ def _explained(
         inputs = inputs_of(loaded, read, whole.places, {stack: len(row) for stack, row in captured.embedding.items()})
         asked_lengths = any(method.name == LENGTHS_OF for method in scored)
         lengths = _lengths(whole, inputs[-1].name) if asked_lengths else None
+        tried = try_on_model(whole, inputs, scored, progress) if trying else None
         steps = steps_of(whole, scored, chosen.methods, progress) if len(goal.terms) > 1 and read.continued else ()
     return Explanation(
         model=loaded.name,
@@ -163,6 +168,7 @@ def _explained(
         methods=scored,
         steps=steps,
         lengths=lengths,
+        trial=tried,
         notes=(*goal.notes, *left_out, *_notes(whole.found, read), *_unfollowed(whole, chosen.methods), *read.notes),
         provenance=loaded.stamped(
             tokens=sum(len(vectors) for vectors in captured.embedding.values()), **read.bos_note(), seed=seed
@@ -221,7 +227,7 @@ def _scored(
             notes.append(f"{card.title} is left out: {refusal}")
             continue
         rows = tuple(tuple(found[place.stack].tolist()) if place.stack in found else () for place in whole.places)
-        scored.append(Scored(card.name, card.title, card.group, card.signed, rows, card.adds_up))
+        scored.append(Scored(card.name, card.title, card.group, card.signed, rows, card.adds_up, card.reads_answer))
     progress("explained", count, count)
     if not scored:
         raise RefusalError(f"No method fits {whole.loaded.class_name}: {notes[0]}")

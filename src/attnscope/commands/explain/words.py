@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from attnscope.commands.explain.conclusions import (
     FEW,
+    answer_number,
     conclusions,
     correlation_words,
     decides,
     in_continuation,
     named_by,
+    part_words,
     verdict,
     voters_of,
 )
 from attnscope.commands.explain.pictures import matrices, patches, sound
 from attnscope.commands.explain.record import Explanation, Input, Scored
 from attnscope.commands.paths.vocabulary import exactly, quoted, signed, visible
-from attnscope.core.words import numeral
+from attnscope.core.words import count, numeral
 from attnscope.reports.colours import STEPS
 from attnscope.reports.document import Document, Figure, Section, Table, drawn_by, rows
 from attnscope.reports.tabs import Drawing, Shade, ShadedText, Tab
@@ -40,8 +43,7 @@ def document(found: Explanation) -> Document:
     medium = "picture" if "image" in kinds else "sound" if "sound" in kinds else "text"
     how = HOW.get(medium, "The darker a token, the more it did")
     about = f"{found.model} ({found.class_name}, {found.dtype}): {visible(found.target)}"
-    # A method that gives all tokens the same number comes last: a terminal shows the first tab only.
-    tabs = [tab(found, method) for method in sorted(found.methods, key=lambda method: not decides(method))]
+    tabs = (*_measured_tab(found), *(tab(found, method) for method in by_agreement(found)), *_ignoring_tab(found))
     return Document(
         verdict(found),
         f"{HEADINGS.get(medium, 'Which tokens decided')} in {found.model}?",
@@ -51,9 +53,10 @@ def document(found: Explanation) -> Document:
                 f"The {medium}",
                 background=(f"{how}; point at one, or use the arrow keys, for its number.",),
                 sentences=(f"The target is the {visible(found.target)}: {numeral(found.value)}.",),
-                tabs=tuple(tabs),
+                tabs=tabs,
                 link=medium.capitalize(),
             ),
+            *_trial_section(found),
             Section("Findings", items=conclusions(found), notes=found.notes),
             Section(
                 "Where methods agree",
@@ -74,11 +77,91 @@ def document(found: Explanation) -> Document:
     )
 
 
+def by_agreement(found: Explanation) -> list[Scored]:
+    """Return the methods that depend on the answer, the one that fits the trial best first.
+
+    A method that gives all tokens the same number comes last: a terminal shows only the first tab.
+    """
+    fits = dict(found.trial.agreement) if found.trial is not None else {}
+    known = [method for method in found.methods if method.reads_answer]
+    return sorted(known, key=lambda method: (not decides(method), -fits.get(method.name, -1.0)))
+
+
+def _trial_section(found: Explanation) -> tuple[Section, ...]:
+    """Tabulate every word that was tried: what took its place, and the answer with it."""
+    trial = found.trial
+    if trial is None:
+        return ()
+    listing = [*trial.words, *([trial.asking] if trial.asking else []), *trial.pairs]
+    lines = tuple(
+        (
+            part_words(found, one) if one not in trial.pairs else one.word,
+            "asks" if one is trial.asking else ", ".join(map(str, one.tokens[:1])),
+            ", ".join(f"{quoted(r.text, bare=not r.text[:1].isspace())}" for r in one.replacements),
+            answer_number(trial, one.after),
+            f"{answer_number(trial, one.low)} to {answer_number(trial, one.high)}",
+            signed(one.effect),
+        )
+        for one in listing
+    )
+    before = answer_number(trial, trial.before)
+    measure = "of its logarithm" if trial.unit == "probability" else "of the number"
+    how = (
+        f"Each word was replaced by others of its kind, and the model ran on {count(trial.inputs, 'text')}: one "
+        f"forward pass each. The answer without a change is {before}. The effect is the mean fall {measure}; a "
+        "replacement counts less, the less likely the whole text is with it."
+    )
+    heading = ("word", "token", "replaced by", "answer", "range", "effect")
+    table = Table(heading, lines, align="lrlrrr", brief=6)
+    return (Section("Tried on the model", background=(how,), tables=(table,), link="Trial"),)
+
+
+def _measured_tab(found: Explanation) -> tuple[Tab, ...]:
+    """Shade every word by its measured effect. Words that were not tried have no colour."""
+    trial = found.trial
+    if trial is None:
+        return ()
+    reach = max((abs(one.effect) for one in trial.words), default=0.0) or 1.0
+    blocks = []
+    for read in found.inputs:
+        if read.kind != "text":
+            continue
+        effects = {token: one for one in trial.words if one.input == read.name for token in one.tokens}
+        shades = []
+        for place, text in enumerate(as_written(read.tokens)):
+            one = effects.get(place)
+            share = 0.0 if one is None else max(one.effect, 0.0) / reach
+            colour = "" if one is None else f"q{round(share * (STEPS - 1))}"
+            reading = "" if one is None else f"{part_words(found, one)}: to {answer_number(trial, one.after)}"
+            answers = read is found.inputs[-1] and place == found.position
+            shades.append(Shade(text, colour, reading, "underlined" if answers else ""))
+        blocks.append(ShadedText(tuple(shades), read.name if len(found.inputs) > 1 else ""))
+    if not blocks:
+        return ()
+    caption = f"How far the answer falls when a word is replaced. {count(len(trial.words), 'word')} tried."
+    return (Tab("Measured effect", tuple(blocks), caption=caption, ends=("0", numeral(reach)), diverging=False),)
+
+
+def _ignoring_tab(found: Explanation) -> tuple[Tab, ...]:
+    """Put the methods that give the same scores for every answer into one tab."""
+    ignoring = [method for method in found.methods if not method.reads_answer]
+    blocks = [
+        replace(block, label=method.title) if isinstance(block, ShadedText) else block
+        for method in ignoring
+        for block in tab(found, method).blocks
+    ]
+    caption = "These methods give the same scores whatever the answer is, and had no part in choosing words."
+    title = "Methods that ignore the answer"
+    return (Tab(title, tuple(blocks), caption=caption, ends=("0", "largest"), diverging=False),) if blocks else ()
+
+
 def tab(found: Explanation, method: Scored) -> Tab:
     """Return the inputs that a method covers. Text is shaded token by token; pictures and sounds are drawn."""
     total = f"All tokens together: {signed(method.total)}."
     largest = numeral(method.reach)
     several = len(found.inputs) > 1
+    fits = dict(found.trial.agreement) if found.trial is not None else {}
+    fit = f" ({correlation_words(fits[method.name])})" if method.name in fits else ""
     blocks: list[ShadedText | Drawing] = []
     for read, row in zip(found.inputs, method.scores, strict=True):
         label = read.name if several else ""
@@ -88,7 +171,7 @@ def tab(found: Explanation, method: Scored) -> Tab:
         if pieces:
             blocks.append(ShadedText(pieces, "" if drawing else label))
     return Tab(
-        method.title,
+        f"{method.title}{fit}",
         (*blocks, *matrices(found, method.name)),
         caption=f"{total} They add up to {method.adds_up}." if method.adds_up else total,
         ends=(f"−{largest} against", f"+{largest} for") if diverges(method) else ("0", largest),

@@ -93,14 +93,13 @@ def gradient_under(
     return {stack: _or_zero(own, leaf)[0] for (stack, leaf), own in zip(leaves.items(), gradients, strict=True)}
 
 
-def asked_with(
+def output_with(
     model: nn.Module,
     batch: Mapping[str, Any],
     entrances: tuple[Entrance, ...],
-    number: Number,
     vectors: Mapping[str, Float[Tensor, "batch token width"]],
-) -> Float[Tensor, " batch"]:
-    """Return the number for a batch of other embeddings of the same tokens; differentiable with respect to
+) -> Float[Tensor, " batch *shape"]:
+    """Return the model's output for a batch of other embeddings of the same tokens; differentiable with respect to
     `vectors`."""
     wider = repeated(batch, len(next(iter(vectors.values()))))
 
@@ -109,7 +108,18 @@ def asked_with(
 
     grad = torch.is_grad_enabled()
     with explaining(model), torch.set_grad_enabled(grad), entering(model, entrances, give):
-        return number(first_output(run(model, wider)))
+        return first_output(run(model, wider))
+
+
+def asked_with(
+    model: nn.Module,
+    batch: Mapping[str, Any],
+    entrances: tuple[Entrance, ...],
+    number: Number,
+    vectors: Mapping[str, Float[Tensor, "batch token width"]],
+) -> Float[Tensor, " batch"]:
+    """Return the number for a batch of other embeddings, as `output_with` does."""
+    return number(output_with(model, batch, entrances, vectors))
 
 
 def _leaf(leaves: dict[str, Tensor]) -> Callable[[str, Tensor], Tensor]:

@@ -1,0 +1,141 @@
+"""Choose what to put in the place of a word: other words of the same kind with the most similar vectors.
+
+Deleting a word would shift all later positions, and a neutral token makes a text that nobody would write. Words with
+similar vectors in the model's own embedding table keep the text a text: 'France' becomes 'Spain', 'hot' becomes 'cold'.
+Vectors are compared by their cosine, without their mean. Same kind: with or without a leading space, letters or digits
+or signs, capitalised or not. A word of several tokens is replaced by a word of as many tokens from the embedded book,
+so that no position moves; if the book has none, piece by piece.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from attnscope.data.read import read
+from attnscope.hf.loading.outputs import word
+
+SPACES = ("Ġ", "▁", " ")  # how vocabularies write a leading space
+PIECE = "##"  # how WordPiece marks a token that continues a word
+
+Kind = tuple[bool, str]
+
+
+def words_of(tokens: Sequence[str]) -> list[tuple[int, int]]:
+    """Return begin and end of every word, from tokens as text: ' Mad', 'rid' is one word.
+
+    A token begins a word if it has a leading space, is no letter or digit, or follows such a token. In vocabularies
+    that mark pieces (##ing), every token without the mark begins a word.
+    """
+    spaced = any(token[:1].isspace() for token in tokens[1:])
+    spans: list[tuple[int, int]] = []
+    for place, token in enumerate(tokens):
+        continues = token.startswith(PIECE) or (spaced and token.isalnum() and tokens[place - 1].strip().isalnum())
+        if place and continues:
+            spans[-1] = spans[-1][0], place + 1
+        else:
+            spans.append((place, place + 1))
+    return spans
+
+
+def kind_of(token: str) -> Kind:
+    """Return whether a token of a vocabulary has a leading space, and what it consists of."""
+    spaced = token.startswith(SPACES)
+    text = token.removeprefix(PIECE).lstrip("".join(SPACES))
+    if not text.isascii() or not text:
+        return spaced, "other"
+    if text.isdigit():
+        return spaced, "digits"
+    if not text.isalpha():
+        return spaced, "signs" if not any(letter.isalnum() for letter in text) else "mixed"
+    return spaced or token.startswith(PIECE), "capitalised" if text[0].isupper() else "lower"
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The embedding table of one input, with the text of its tokens (none without a tokenizer)."""
+
+    table: nn.Embedding
+    tokenizer: Any | None
+
+    @cached_property
+    def near(self) -> Float[Tensor, "token width"]:
+        """The vectors of all tokens without their mean, of length 1."""
+        vectors = self.table.weight.detach().float().cpu()
+        return nn.functional.normalize(vectors - vectors.mean(0), dim=-1)
+
+    @cached_property
+    def texts(self) -> list[str]:
+        tokens = self.table.num_embeddings
+        if self.tokenizer is None:
+            return [""] * tokens
+        known = len(self.tokenizer)
+        return [
+            *map(str, self.tokenizer.convert_ids_to_tokens(list(range(min(known, tokens))))),
+            *[""] * (tokens - known),
+        ]
+
+    @cached_property
+    def kinds(self) -> Int[Tensor, " token"]:
+        """A number for the kind of every token; special tokens, and tokens beyond the tokenizer, have kind -1."""
+        if self.tokenizer is None:
+            return torch.zeros(len(self.texts), dtype=torch.long)
+        numbers: dict[Kind, int] = {}
+        found = torch.tensor([numbers.setdefault(kind_of(text), len(numbers)) if text else -1 for text in self.texts])
+        found[[i for i in self.tokenizer.all_special_ids if i < len(found)]] = -1
+        return found
+
+    def special(self, token: int) -> bool:
+        return int(self.kinds[token]) < 0
+
+    def spelt(self, ids: Sequence[int]) -> str:
+        return "".join(word(self.tokenizer, token) for token in ids)
+
+    def replacements(self, ids: Sequence[int], most: int) -> list[tuple[int, ...]]:
+        """Return up to `most` replacements of a word, each of as many tokens, nearest first."""
+        if len(ids) > 1 and (found := self._from_book(ids, most)):
+            return found
+        columns = [self._nearest(token, most) for token in ids]
+        return [tuple(row) for row in zip(*columns, strict=False)]
+
+    def _nearest(self, token: int, most: int) -> list[int]:
+        allowed: Bool[Tensor, " token"] = self.kinds == self.kinds[token]
+        allowed[token] = False
+        likeness = (self.near @ self.near[token]).masked_fill(~allowed, -2.0)
+        ranked = likeness.topk(min(2 * most + 2, int(allowed.sum()))).indices.tolist()
+        own = _plain(self.texts[token])
+        return [other for other in ranked if not own or _plain(self.texts[other]) != own][:most]
+
+    def _from_book(self, ids: Sequence[int], most: int) -> list[tuple[int, ...]]:
+        wanted = kind_of(self.texts[ids[0]])
+        pool = [row for row in self._book.get(len(ids), []) if kind_of(self.texts[row[0]]) == wanted]
+        pool = [row for row in pool if row != tuple(ids)]
+        if not pool:
+            return []
+        means = nn.functional.normalize(self.near[torch.tensor(pool)].mean(1), dim=-1)
+        best = (means @ self.near[list(ids)].mean(0)).topk(min(most, len(pool))).indices.tolist()
+        return [pool[place] for place in best]
+
+    @cached_property
+    def _book(self) -> dict[int, list[tuple[int, ...]]]:
+        """The words of the embedded book as tokens, by how many tokens they have."""
+        if self.tokenizer is None:
+            return {}
+        words = sorted(set(re.findall(r"[A-Za-z]+", str(read().documents[0]))))
+        found: dict[int, list[tuple[int, ...]]] = {}
+        for spelling in (words, [f" {text}" for text in words]):
+            for row in self.tokenizer(spelling, add_special_tokens=False)["input_ids"]:
+                if len(row) > 1:
+                    found.setdefault(len(row), []).append(tuple(row))
+        return {length: list(dict.fromkeys(rows)) for length, rows in found.items()}
+
+
+def _plain(token: str) -> str:
+    return token.removeprefix(PIECE).lstrip("".join(SPACES)).lower()

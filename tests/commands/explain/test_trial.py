@@ -1,0 +1,165 @@
+"""The trial of an explanation: which words are replaced, by what, and what the model then answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import attnscope
+from attnscope.commands.explain import trial as trial_of
+from attnscope.commands.explain.parts import Part
+from attnscope.commands.explain.record import Explanation, Scored
+from attnscope.commands.explain.replacing import Vocabulary, kind_of, words_of
+from attnscope.commands.explain.trial import SOFTNESS, candidates
+from attnscope.hf.loading.load import load
+from attnscope.hf.loading.options import Loading
+from attnscope.hf.tapping import capture
+
+TOKENIZER: Any = load("pocket").tokenizer
+DOG = "The dog chased its own tail and the dog"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        (("The", " cap", "ital", " of", " Mad", "rid", "."), ["The", " capital", " of", " Madrid", "."]),
+        (("[CLS]", "look", "##ing", "up", "[SEP]"), ["[CLS]", "look##ing", "up", "[SEP]"]),
+        ((" in", " 1", "9", "8", "4", ",", " he"), [" in", " 1984", ",", " he"]),
+        (("C", "(", "=", "O", ")", "N"), ["C", "(", "=", "O", ")", "N"]),  # a molecule: every token is a word
+        (("one",), ["one"]),
+    ],
+)
+def test_tokens_are_grouped_into_words(tokens: tuple[str, ...], words: list[str]) -> None:
+    assert ["".join(tokens[begin:end]) for begin, end in words_of(tokens)] == words
+
+
+@given(st.lists(st.sampled_from(["a", " b", "##c", ".", " 7", "7", "\n", "Z"]), min_size=1, max_size=12))
+def test_words_cover_all_tokens_in_order(tokens: list[str]) -> None:
+    spans = words_of(tokens)
+    assert [place for span in spans for place in range(*span)] == list(range(len(tokens)))
+
+
+def test_kinds_tell_words_from_signs_and_digits() -> None:
+    assert kind_of("Ġhot") == kind_of("▁cold") == (True, "lower")
+    assert kind_of("Hot") == (False, "capitalised")
+    assert kind_of("Ġ7") == (True, "digits")
+    assert kind_of(",") == (False, "signs")
+
+
+def test_replacements_are_of_the_same_kind_and_length_and_never_the_word_itself() -> None:
+    loaded = load("pocket")
+    table = loaded.model.get_submodule("model.embed_tokens")
+    assert isinstance(table, torch.nn.Embedding)
+    words = Vocabulary(table, TOKENIZER)
+    ids = TOKENIZER(DOG)["input_ids"]
+    for token in ids:
+        if words.special(token):
+            continue
+        found = words.replacements([token], 4)
+        assert found
+        for (other,) in found:
+            assert other != token
+            assert int(words.kinds[other]) == int(words.kinds[token])
+    long = TOKENIZER(" rabbit", add_special_tokens=False)["input_ids"]
+    assert all(len(row) == len(long) for row in words.replacements(long, 4))
+
+
+def scored(*rows: tuple[float, ...]) -> list[Scored]:
+    return [Scored(f"m{n}", f"M{n}", "default", True, (row,)) for n, row in enumerate(rows)]
+
+
+def test_candidates_are_the_first_words_of_every_method_then_the_second() -> None:
+    parts = [Part(0, (n,), str(n)) for n in range(4)]
+    found = candidates(parts, scored((4.0, 3.0, 2.0, 1.0), (1.0, 2.0, 3.0, 4.0)), 3)
+    assert [part.word for part in found] == ["0", "3", "1"]
+
+
+@pytest.fixture(scope="module")
+def dog() -> Explanation:
+    return attnscope.explain("pocket", DOG, methods="relevance,gradient_input,raw_attention", dtype="float64")
+
+
+def test_answers_equal_plain_runs_of_the_edited_texts(dog: Explanation) -> None:
+    loaded = load("pocket", loading=Loading(dtype="float64"))
+    assert dog.trial is not None
+    ids = torch.tensor(TOKENIZER(DOG)["input_ids"])
+    assert len(ids) == len(dog.inputs[0].tokens)
+    names = TOKENIZER.get_vocab()
+
+    def run(row: torch.Tensor) -> tuple[float, float]:
+        with torch.no_grad():
+            logits = loaded.model(input_ids=row[None]).logits[0].log_softmax(-1)
+        before = float(logits[torch.arange(len(row) - 1), row[1:]].sum())
+        return float(logits[-1, answer].exp()), before
+
+    with torch.no_grad():
+        answer = int(loaded.model(input_ids=ids[None]).logits[0, -1].argmax())
+    own, likely = run(ids)
+    assert dog.trial.before == pytest.approx(own, rel=1e-9)
+    checked = 0
+    for word in dog.trial.words:
+        for one in word.replacements:
+            if len(word.tokens) > 1 or one.text.replace(" ", "Ġ") not in names:
+                continue
+            row = ids.clone()
+            row[word.tokens[0]] = names[one.text.replace(" ", "Ġ")]
+            probability, rest = run(row)
+            assert one.answer == pytest.approx(probability, rel=1e-9)
+            assert one.fit == pytest.approx(min(1.0, float(torch.tensor((rest - likely) / SOFTNESS).exp())), rel=1e-6)
+            checked += 1
+    assert checked > 8
+
+
+def test_methods_that_ignore_the_answer_choose_no_words(dog: Explanation) -> None:
+    assert dog.trial is not None
+    ignoring = replace(dog.method("raw_attention"))
+    assert not ignoring.reads_answer
+    assert {"rollout", "raw_attention"} == {
+        method.name for method in attnscope.explain("pocket", DOG, methods="rollout,raw_attention").methods
+    }
+    assert attnscope.explain("pocket", DOG, methods="rollout,raw_attention").trial is None
+
+
+def test_record_with_a_trial_can_be_saved_and_loaded(dog: Explanation, tmp_path: object) -> None:
+    path = dog.save(f"{tmp_path}/explanation.json")
+    assert Explanation.load(path) == dog
+
+
+def test_out_of_memory_halves_the_batch(dog: Explanation, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = capture.output_with
+
+    def small(*args: object) -> torch.Tensor:
+        rows = len(next(iter(args[3].values())))  # type: ignore[attr-defined]
+        if rows > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return original(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(trial_of, "output_with", small)
+    again = attnscope.explain("pocket", DOG, methods="relevance,gradient_input,raw_attention", dtype="float64")
+    assert again.trial is not None
+    assert dog.trial is not None
+    assert again.trial.inputs == dog.trial.inputs
+    for one, other in zip(again.trial.words, dog.trial.words, strict=True):
+        assert one.effect == pytest.approx(other.effect, rel=1e-9)
+
+
+def test_model_is_unchanged_after_a_trial() -> None:
+    loaded = load("pocket")
+    ids = torch.tensor([TOKENIZER(DOG)["input_ids"]])
+    with torch.no_grad():
+        before = loaded.model(input_ids=ids).logits
+    attnscope.explain(loaded, DOG, methods="gradient_input")
+    with torch.no_grad():
+        assert torch.equal(loaded.model(input_ids=ids).logits, before)
+
+
+def test_text_of_one_token_has_no_trial() -> None:
+    found = attnscope.explain("pocket", "The", bos="no", methods="gradient_input")
+    if len(found.inputs[0].tokens) == 1:
+        assert found.trial is None
+        assert found.sentences()[0] == "There is a single token, so there is nothing to compare it with."
