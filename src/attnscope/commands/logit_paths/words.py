@@ -130,13 +130,10 @@ def token_words(report: LogitReport, token: int) -> str:
 
 def source_words(source: SourceRow) -> str:
     """Return `block 0 head 3`, `the MLP of block 0`, `the embedding` or `biases`."""
-    if source.kind == "head":
-        return head_name(source.block or 0, source.head or 0)
-    return (
-        f"the MLP of block {source.block}"
-        if source.kind == "mlp"
-        else ("the " * (source.kind == "embedding")) + source.kind
-    )
+    if source.kind == "head" and source.block is not None and source.head is not None:
+        return head_name(source.block, source.head)
+    named = {"mlp": f"the MLP of block {source.block}", "embedding": "the embedding"}
+    return named.get(source.kind, source.kind)
 
 
 def written(report: LogitReport, removed: Removed) -> str:
