@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import DebertaV2Config, DebertaV2ForMaskedLM
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from attnscope.core.errors import RefusalError
@@ -114,15 +113,19 @@ def test_equals_a_slow_way_with_hooks_on_llama() -> None:
 def test_the_rule_of_written_out_logits_is_found() -> None:
     network = freeze(made("GPT-J: parallel, written out"), {"input_ids": IDS})
     found = entering(network, 1)
-    scale, bias = written_out_rule(found, found.sides(2), 2)
-    assert scale == pytest.approx(8**-0.5, rel=1e-12)  # divided by the root of the head's width
+    rule = written_out_rule(found, found.sides(2), 2)
+    assert rule.softcap is None
+    assert rule.scale == pytest.approx(8**-0.5, rel=1e-12)  # divided by the root of the head's width
     later = torch.ones(8, 8, dtype=torch.bool).triu(1)
-    assert torch.equal(bias, torch.zeros(8, 8, dtype=torch.float64).masked_fill(later, -torch.inf))
+    assert torch.equal(rule.bias, torch.zeros(8, 8, dtype=torch.float64).masked_fill(later, -torch.inf))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # the module of DeBERTa is scripted
 def test_a_bias_that_reads_the_stream_is_refused() -> None:
+    from transformers import DebertaV2Config, DebertaV2ForMaskedLM
+
     torch.manual_seed(0)
     config = DebertaV2Config(**SMALL, relative_attention=True, pos_att_type=["c2p", "p2c"], initializer_range=0.3)
     found = entering(freeze(DebertaV2ForMaskedLM(config).double().eval(), {"input_ids": IDS}), 1)
-    with pytest.raises(RefusalError, match="adds something to them that depends on the text"):
+    with pytest.raises(RefusalError, match="adds something that depends on the text"):
         written_out_rule(found, found.sides(0), 0)

@@ -190,8 +190,8 @@ def _scores(
         scores, same = replace(observed, query=query, key=key, lse=None), observed.query.shape == query.shape
         same = same and relative_difference(observed.query, query) <= SAME_AS_OBSERVED
     else:
-        scale, bias = written_out_rule(found, sides, head)
-        scores, same = Scores(query, key, scale, bias=bias[None, None]), True
+        rule = written_out_rule(found, sides, head)
+        scores, same = Scores(query, key, rule.scale, bias=rule.bias[None, None], softcap=rule.softcap), True
     if not same or not float((dense_pattern(scores) - dense_pattern(observed)).abs().max()) <= SAME_AS_OBSERVED:
         raise RefusalError(
             f"The attention of block {site.layer} of {structure.model_class} is not softmax of the logits that were "
@@ -315,7 +315,7 @@ def _grid(leads: Table, top: int) -> Grid:
     """Return the largest sources of both sides, with the sum of all others as the last row and column."""
     rows, columns = (_largest(leads.sum(axis), top) for axis in (1, 0))
 
-    def merged(table: Table, kept: list[int]) -> Table:
+    def merged(table: Float[Tensor, "own other"], kept: list[int]) -> Float[Tensor, "kept_and_rest other"]:
         return torch.cat([table[kept], (table.sum(0) - table[kept].sum(0))[None]])
 
     small = merged(merged(leads, rows).mT, columns).mT
