@@ -189,7 +189,8 @@ def _term_table(report: LogitReport) -> Table:
 
 
 def _side_table(report: LogitReport, side: Side) -> Table:
-    every = sorted(report.sources, key=lambda one: -abs(_lead(one, side)))
+    adding = [one for one in report.sources if one.query_logit or one.key_logit or one.query_lead or one.key_lead]
+    every = sorted(adding, key=lambda one: -abs(_lead(one, side)))
     token = report.query if side == "query" else report.key
     fixed = (("bias of positions", signed(report.bias_lead), signed(report.bias)),) if report.bias else ()
     body = tuple(
