@@ -40,7 +40,6 @@ def sample_logit_paths() -> LogitReport:
         removed=(Removed("key", 2, 0.04), Removed("query", 0, 0.65)),
         difference=1e-15,
         notes=("Chosen: token 2 as the query.",),
-        provenance={"tokens": 3},
     )
 
 
