@@ -104,7 +104,8 @@ class Entering:
 def entering(network: Network, block: int, advance: Advance = silent) -> Entering:
     """Return the stream that enters `block` as a sum over sources; refuse if the sum is not the stream."""
     first = network.streams[0]
-    sources, parts = (Source("embedding"), Source("biases")), torch.stack([first, torch.zeros_like(first)])
+    sources: tuple[Source, ...] = (Source("embedding"), Source("biases"))
+    parts = torch.stack([first, torch.zeros_like(first)])
     for layer in range(block):
         own, written = _written(network, layer)
         if not torch.equal(written[STREAM], network.streams[layer]):

@@ -113,5 +113,6 @@ def _softmax_of(found: Entering, stream: Float[Tensor, "batch token width"], hea
             f"Block {found.block} of {found.network.name} calls softmax {len(seen.softmax_of)} times, so its logits "
             "cannot be told apart: choose another model."
         )
-    logits = seen.softmax_of[0]
-    return logits.reshape(-1, *logits.shape[-2:])[head]
+    logits: Tensor = seen.softmax_of[0]
+    by_head: Tensor = logits.reshape(-1, *logits.shape[-2:])
+    return by_head[head]

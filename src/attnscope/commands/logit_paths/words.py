@@ -10,6 +10,7 @@ from attnscope.reports.words import Verdict
 
 DECIDES = 0.5  # a source is named as the reason if its removal takes away, or adds, half of the weight
 CHARTS = "attnscope.commands.logit_paths.chart"
+SIDES: tuple[Side, Side] = ("query", "key")
 BRIEF = 5  # rows of a table in a terminal without --verbose
 
 
@@ -90,11 +91,10 @@ def _largest(report: LogitReport) -> list[str]:
         f"The largest term is {source_words(report.sources[term.query])} at the query with "
         f"{source_words(report.sources[term.key])} at the key: {signed(term.lead)} of the lead."
     )
-    best = [max(report.sources, key=lambda one, side=side: abs(_lead(one, side))) for side in ("query", "key")]  # type: ignore[misc]
-    sides = [
-        f"{source_words(one)} ({signed(_lead(one, side))}) at the {side}"
-        for one, side in zip(best, ("query", "key"), strict=True)
-    ]
+    sides = []
+    for side in SIDES:
+        best = max(report.sources, key=lambda one: abs(_lead(one, side)))
+        sides.append(f"{source_words(best)} ({signed(_lead(best, side))}) at the {side}")
     return [said, f"Summed over the other side, most comes from {' and '.join(sides)}."]
 
 
