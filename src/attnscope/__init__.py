@@ -17,8 +17,8 @@ __version__ = "0.2.0"
 
 # Twins in attnscope.commands.NAME.run
 _TWINS = (
-    *("scan", "collapse", "paths", "task_paths", "operator", "explain", "evaluate", "view", "timeline", "watch"),
-    *("treat", "compile", "capacity", "head_widths", "doctor"),
+    *("scan", "collapse", "paths", "task_paths", "logit_paths", "operator", "explain", "evaluate", "view", "timeline"),
+    *("watch", "treat", "compile", "capacity", "head_widths", "doctor"),
 )
 _HOMES = {name: f"commands.{name}.run:{name}" for name in _TWINS} | {
     "report": "commands.records:report",
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from attnscope.commands.evaluate.run import evaluate as evaluate
     from attnscope.commands.explain.run import explain as explain
     from attnscope.commands.head_widths.run import head_widths as head_widths
+    from attnscope.commands.logit_paths.run import logit_paths as logit_paths
     from attnscope.commands.operator.run import operator as operator
     from attnscope.commands.paths.run import paths as paths
     from attnscope.commands.records import export as export

@@ -25,7 +25,7 @@ OTHERWISE = {
     "treat": {"setting"},  # NAME=VALUE, where the twin takes a mapping
     "capacity": {"n", "k", "model", "corpus", "texts", "max_tokens"},  # another twin: attnscope.head_widths
     "explain": {"evaluate", "labels", "samples", "max_tokens"},  # another twin: attnscope.evaluate
-    "paths": {"removal", "resume"},  # another twin: attnscope.task_paths
+    "paths": {"removal", "resume", "head", "query", "key"},  # other twins: attnscope.task_paths and logit_paths
     "view": {"beside"},  # the twin takes a pair
     "doctor": {"clear_cache"},  # not a look but an act
     "timeline": {"runs", "live", "refresh", "once"},  # any number of runs; the live screen has no twin

@@ -17,6 +17,7 @@ from tests.commands.scan.survey.sample import sample_survey
 from tests.commands.timeline.sample import sample_timeline
 from tests.reports.sample_explanation import sample_explanation
 from tests.reports.sample_faithfulness import sample_faithfulness
+from tests.reports.sample_logit_paths import sample_logit_paths
 from tests.reports.sample_operator_map import sample_operator_map
 from tests.reports.sample_paths import sample_paths
 from tests.reports.sample_task_paths import sample_task_paths
@@ -31,6 +32,7 @@ def sample(kind: str) -> Record:
         "collapse": sample_collapse,
         "paths": lambda: sample_paths(2, 2),
         "task_paths": sample_task_paths,
+        "logit_paths": sample_logit_paths,
         "explanation": sample_explanation,
         "faithfulness": sample_faithfulness,
         "view": sample_view,

@@ -62,6 +62,10 @@ POSSIBLE: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {
         (r"prompts\.\d+\.loss", MISSING),
         (r"prompts\.\d+\.(value|alone|values|paths|removal)\b.*", SIGNED),
     ),
+    "logit_paths": (
+        (r"softcap|sources\.\d+\.(block|head)", MISSING),
+        (r"logit|lead|bias|bias_lead|sources\.\d+\.\w+_(logit|lead)|(terms|grid)\..*\b(logit|lead)\b.*", SIGNED),
+    ),
     "faithfulness": (
         (r"methods\.\d+\.\w+\.low", SIGNED),
         (r"methods\.\d+\.(falling|staying)\.\d+", SIGNED),

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from attnscope.commands.collapse.run import collapse
+from attnscope.commands.logit_paths.run import logit_paths
 from attnscope.commands.paths.record import Goal, PathReport
 from attnscope.commands.paths.run import paths
 from attnscope.papers.trials.smoothing import of_model
+from tests.pathways.logit_models import check_sums
 from tools.fetch_models import unquantised
 
 pytestmark = pytest.mark.real
@@ -65,3 +67,18 @@ def test_smollm2_moves_italy_to_rome_through_one_head() -> None:
     first = report.top[0]
     assert (first.token, first.heads) == (" Italy", ((23, 4),))
     assert report.lengths[1].without.predicted != " Rome"
+
+
+@pytest.mark.thorough
+def test_smollm2_logits_are_sums_over_what_the_head_reads() -> None:
+    text = "The Eiffel Tower stands in Paris. The Eiffel Tower"
+    report = logit_paths(unquantised("smollm2"), text, head="12.3")
+    check_sums(report)
+    assert len(report.sources) == 2 + 12 * 10
+
+
+def test_minilm_logits_are_sums_through_post_norms_and_biases(material: Callable[[str], Path]) -> None:
+    text = "Paris is the capital of France, and Rome is the capital of Italy."
+    report = logit_paths(material("minilm"), text, head="4.2", query=3, key=1)
+    check_sums(report)
+    assert abs(sum(source.key_logit for source in report.sources if source.kind == "biases")) > 0.01

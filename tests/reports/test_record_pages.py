@@ -20,6 +20,7 @@ from tests.reports.charts.sample_capacity import sample_capacity
 from tests.reports.sample_collapse import collapse_of, sample_curves
 from tests.reports.sample_explanation import sample_explanation, sample_scene
 from tests.reports.sample_faithfulness import sample_faithfulness
+from tests.reports.sample_logit_paths import sample_logit_paths
 from tests.reports.sample_operator_map import sample_operator_map
 from tests.reports.sample_reproduction import sample_reproduction
 from tests.reports.sample_task_paths import sample_task_paths
@@ -37,6 +38,7 @@ PAGES: dict[str, Callable[[], Record]] = {
     "reproduction": sample_reproduction,
     "faithfulness": sample_faithfulness,
     "task of many prompts": sample_task_paths,
+    "logit": sample_logit_paths,
     "operator map": sample_operator_map,
 }
 

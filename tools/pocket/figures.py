@@ -75,6 +75,13 @@ def paths() -> str:
     return "\n\n".join([_table(("removal by zero", "Spearman", "Pearson"), rows), *found.sentences()])
 
 
+def logit() -> str:
+    """Return why one head of an induction circuit looks where it looks."""
+    found = attnscope.logit_paths("pocket", TEXT, head="1.3")
+    save(found.chart(), DOCS / "logit_pocket.png")
+    return _list(found.sentences()).replace("<", "&lt;")  # a BOS token is no tag
+
+
 def treat() -> str:
     """Remove heads in four orders."""
     found = attnscope.treat("pocket", remedy="prune", heads=6, samples=12, max_tokens=96)
@@ -104,7 +111,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "collapse": {"pocket_collapse": collapse, "pocket_carried": carried},
     "explain": {"pocket_explain": explain},
-    "paths": {"pocket_paths": paths},
+    "paths": {"pocket_paths": paths, "pocket_logit": logit},
     "statistics": {"pocket_induction": induction},
     "treat": {"pocket_treat": treat},
 }

@@ -78,6 +78,7 @@ OF_MODELS = (
     "collapse.json",
     "paths.json",
     "task_paths.json",
+    "logit_paths.json",
     "view.json",
     "treatment.json",
 )

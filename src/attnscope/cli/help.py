@@ -17,7 +17,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.words import clean
 
 _PARAMETER = re.compile(r"`([a-z_]+)=([^`]*)`")
-_RENAMED = {"survey": "from", "methods": "method", "settings": "set"}
+_RENAMED = {"survey": "from", "methods": "method", "settings": "set", "query": "from", "key": "to"}
 UsageError: Any = typer.BadParameter.__base__  # typer has no public name for it
 
 # Two examples per command. In this order they all work in an empty folder and without a network, except those of
@@ -44,7 +44,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     ),
     "paths": (
         'attnscope paths pocket "The dog chased its own tail and the dog"',
-        'attnscope paths pocket "Alice was not a bit" --top 3 --verbose',
+        'attnscope paths pocket "The dog chased its own tail and the dog" --head 1.3',
     ),
     "explain": (
         'attnscope explain pocket "The dog chased its own tail and the dog"',

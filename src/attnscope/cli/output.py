@@ -116,7 +116,7 @@ WRITTEN = (
     *("collapse.json", "collapse.html", "paths.json", "paths.html", "results.json", "page.html"),
     *("treatment.json", "treatment.html", "explanation.json", "explanation.html"),
     *("faithfulness.json", "faithfulness.html", "view.json", "view.html"),
-    *("task_paths.json", "task_paths.partial.jsonl", "task_paths.html"),
+    *("task_paths.json", "task_paths.partial.jsonl", "task_paths.html", "logit_paths.json", "logit_paths.html"),
     *("timeline.json", "timeline.html"),
     *("head.safetensors", "head.html", "capacity.json", "capacity.html", "head_widths.json", "head_widths.html"),
 )

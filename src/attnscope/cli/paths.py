@@ -1,4 +1,7 @@
-"""`attnscope paths`: how much paths of each length, and each head, contribute to what a model predicts."""
+"""`attnscope paths`: how much paths of each length, and each head, contribute to what a model predicts.
+
+With --head it says instead why one head looks where it looks.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,25 @@ def paths(
             help="Token whose prediction is decomposed. Default: the last one, or the first mask.", metavar="P"
         ),
     ] = None,
-    top: Annotated[int, typer.Option(help="How many single paths to list.", min=1)] = 10,
+    head: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead say why this head looks where it looks: a block and a head, such as 1.3.", metavar="B.H"
+        ),
+    ] = None,
+    query: Annotated[
+        int | None,
+        typer.Option("--from", help="With --head: the token that looks. Default: the last.", metavar="I"),
+    ] = None,
+    key: Annotated[
+        int | None,
+        typer.Option(
+            "--to",
+            help="With --head: the token that is looked at. Default: the largest weight that is not a sink.",
+            metavar="J",
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option(help="How many single paths (with --head: sources) to list.", min=1)] = 10,
     draws: Annotated[
         int, typer.Option(help="Random signs for estimating path energies; 0 skips the energies and is faster.", min=0)
     ] = 16,
@@ -90,11 +111,21 @@ def paths(
             "The prompts of a task have their own targets: leave out --target, --against and --position, and write "
             "them into the file."
         )
+    if head is None and (query is not None or key is not None):
+        raise RefusalError("--from and --to belong to one head: name it with --head, such as --head 1.3.")
+    if head is not None and (is_task or any(value is not None for value in question.values())):
+        raise RefusalError(
+            "--head decomposes an attention logit of one text: leave out --target, --against and --position, and give "
+            "a text rather than a task."
+        )
     words = "" if is_task else text_or_file(text)
     check_model(model, loading)
     folder = output.out or model_folder(model, loading.random_init)
     if is_task:
         _task_paths(model, text, folder, output, resume=resume, removal=removal, **shared)
+        return
+    if head is not None:
+        _logit_paths(model, words, folder, output, head=head, query=query, key=key, top=top, **shared)
         return
     with running(output, folder, "the decomposition") as run:
         from attnscope.commands.paths.run import paths as twin
@@ -109,6 +140,16 @@ def _is_task(text: str) -> bool:
     from attnscope.data.prompts import SUFFIXES
 
     return "\n" not in text and text.lower().endswith(SUFFIXES)
+
+
+def _logit_paths(model: str, text: str, folder: Path, output: Output, **options: Any) -> None:
+    """Decompose one attention logit."""
+    with running(output, folder, "the decomposition") as run:
+        from attnscope.commands.logit_paths.run import logit_paths as twin
+
+        decomposition = twin(model, text, progress=run.progress, **options)
+        run.keep(decomposition, "logit_paths.json", "logit_paths.html")
+    run.tell(decomposition)
 
 
 def _task_paths(model: str, prompts: str, folder: Path, output: Output, *, resume: bool, **options: Any) -> None:

@@ -37,6 +37,7 @@ KINDS = MappingProxyType(
         "collapse": "attnscope.commands.collapse.record:Collapse",
         "paths": "attnscope.commands.paths.record:PathReport",
         "task_paths": "attnscope.commands.task_paths.record:TaskPaths",
+        "logit_paths": "attnscope.commands.logit_paths.record:LogitReport",
         "faithfulness": "attnscope.commands.evaluate.record:Faithfulness",
         "explanation": "attnscope.commands.explain.record:Explanation",
         "view": "attnscope.commands.view.record:View",

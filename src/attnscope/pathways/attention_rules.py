@@ -59,6 +59,7 @@ def _product(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     if name == "__rmatmul__":
         left, right = right, left
     if isinstance(left, Graded) and isinstance(right, Graded):
+        _show_logits(left, lambda: _transposed(right, right.value.mT))
         return freeze_answer(func, name, args, kwargs, value)
     if isinstance(left, Frozen):
         return _mixed(right, lambda: plain(left), value)
@@ -68,6 +69,20 @@ def _product(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     if isinstance(left, Graded):
         return times_constant(left, right, value, from_left=False)
     return times_constant(right, left, value, from_left=True)
+
+
+def _show_logits(query: Graded, key: Callable[[], Graded]) -> None:
+    """Pass followed queries and keys to watches on logits: their product is frozen, and its factors are lost."""
+    if is_watched("logits"):
+        through_watches(query, "logits", key)
+
+
+def _logits_plus_bias(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """Freeze baddbmm, which adds a product of queries and keys to a bias (ALiBi)."""
+    _, query, key = (*args, *(kwargs[name] for name in ("input", "batch1", "batch2")[len(args) :]))[:3]
+    if isinstance(query, Graded) and isinstance(key, Graded):
+        _show_logits(query, lambda: _transposed(key, key.value.mT))
+    return freeze_answer(func, name, args, kwargs, value)
 
 
 def _transposed(stream: Graded, value: Tensor) -> Graded:
@@ -174,7 +189,10 @@ def _attention(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     """Handle F.scaled_dot_product_attention: the pattern is frozen, values are followed."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-    values = arguments["value"]
+    values, query, key = (arguments[name] for name in ("value", "query", "key"))
+    moves = isinstance(arguments.get("attn_mask"), Graded | Frozen)  # what is added to the logits reads the stream too
+    if isinstance(query, Graded) and isinstance(key, Graded) and not moves:
+        _show_logits(query, lambda: key)
     if isinstance(values, Frozen):
         return freeze_answer(func, name, args, kwargs, value)
     if not isinstance(values, Graded):  # in cross-attention, values from the other stack are constants
@@ -205,6 +223,7 @@ def of_another_stack(func: Any, name: str, args: Any, kwargs: Any, value: Any) -
 PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm")
 RULES: dict[str, Rule] = {
     **dict.fromkeys(PRODUCTS, _product),
+    "baddbmm": _logits_plus_bias,
     "einsum": _einsum,
     "scaled_dot_product_attention": _attention,
 }

@@ -35,7 +35,7 @@ Count = Literal["attention", "both", "edges", "none"]
 """Which edges are counted. `attention`: no MLP edges. `both`: MLP edges on a separate axis. `edges`: both on one axis.
 `none`: nothing is counted; there is one part for each source."""
 
-Edge = Literal["attention", "mlp"]
+Edge = Literal["attention", "mlp", "logits"]
 _AXES: dict[Count, dict[Edge, int | None]] = {
     "attention": {"attention": 0, "mlp": None},
     "both": {"attention": 0, "mlp": 1},
@@ -54,6 +54,7 @@ def watching(watch: Watch, edge: Edge = "attention") -> Iterator[None]:
 
     Attention: `watch(mixed, pattern)`, where mixed is [batch, head, query, channel], or [batch * head, query, channel]
     in models that merge the two. MLP: `watch(activated, gate)`; the gate is the factor of the linear map before it.
+    Logits, which are no edge: `watch(query, key)`, both followed, before attention; its answer is not used.
     """
     token = _watches.set((*_watches.get(), (edge, watch)))
     try:

@@ -176,13 +176,14 @@ class Edges:
     skip: bool
 
 
-@torch.no_grad()
 def edges(network: Network) -> tuple[Edges, ...]:
-    """Return the edges of every block, found by running it."""
-    return tuple(_edges_of(network, layer) for layer in range(network.layers))
+    """Return the edges of every block."""
+    return tuple(edges_of(network, layer) for layer in range(network.layers))
 
 
-def _edges_of(network: Network, layer: int) -> Edges:
+@torch.no_grad()
+def edges_of(network: Network, layer: int) -> Edges:
+    """Return the edges of one block, found by running it."""
     heads: list[int] = []
     mlps: list[int] = []
 

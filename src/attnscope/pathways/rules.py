@@ -50,10 +50,10 @@ def _written_out(options: dict[str, Any], values: Graded) -> Graded:
         projected = F.linear(x, weight, bias)
         return projected.reshape(*projected.shape[:2], heads, -1).permute(1, 2, 0, 3)  # [batch, head, token, channel]
 
-    q = split(plain(options["query"]), weight_q, biases[0])
-    k = split(plain(options["key"]), weight_k, biases[1])
+    q = split(options["query"], weight_q, biases[0])
+    k = split(options["key"], weight_k, biases[1])
     v = split(values, weight_v, biases[2])
-    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=_mask(options, q))
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=_mask(options, plain(q)))
     tokens = mixed.permute(2, 0, 1, 3).reshape(q.shape[2], q.shape[0], -1)
     answer = F.linear(tokens, options["out_proj_weight"], options["out_proj_bias"])
     assert isinstance(answer, Graded)

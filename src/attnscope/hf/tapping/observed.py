@@ -21,8 +21,8 @@ from attnscope.data.formats import refuse_half_characters
 from attnscope.data.frame import AttentionFrame
 from attnscope.data.windows import Tokenizer, Window, Windows
 from attnscope.heads.pattern import Pattern
-from attnscope.hf.anatomy.anatomy import anatomy
-from attnscope.hf.anatomy.example import run
+from attnscope.hf.anatomy.anatomy import Anatomy, Site, anatomy
+from attnscope.hf.anatomy.example import Batch, run
 from attnscope.hf.intercepting.masks import dense_pattern, one_sequence
 from attnscope.hf.intercepting.restoring import evaluating, looking_at, without_gradients
 from attnscope.hf.loading.in_memory import refuse_broken_weights
@@ -50,15 +50,7 @@ def observed_pattern(
     with looking_at(loaded.model), without_gradients(), evaluating(loaded.model):
         found = anatomy(loaded.model, batch)
         site = found.self_attention_at(block, head, stack)
-        caught: list[AttentionFrame] = []
-
-        def receive(frame: Frame) -> None:
-            if isinstance(frame, AttentionFrame) and (frame.stack, frame.site, frame.layer) == site.key:
-                caught.append(frame)
-
-        with tap(loaded.model, found, receive):
-            run(loaded.model, batch)
-        frame = caught[0]
+        frame = observed_frame(loaded.model, found, site, batch)
         if frame.query_mask.shape[0] != 1:
             raise RefusalError(
                 f"The batch holds {frame.query_mask.shape[0]} sequences, and a pattern needs one: give a batch of a "
@@ -73,7 +65,7 @@ def observed_pattern(
             raise RefusalError(
                 f"The text has {len(real)} tokens, so no query has {k} keys: pass a k of {len(real)} or less."
             )
-        attention = dense_pattern(_one_head(frame.scores, head))[0, 0][real][:, real]
+        attention = dense_pattern(one_head(frame.scores, head))[0, 0][real][:, real]
         shares, keys = attention.topk(k, dim=-1)
     rows = np.repeat(np.arange(len(real)), k)
     weights, columns = shares.double().flatten().cpu().numpy(), keys.flatten().cpu().numpy()
@@ -108,7 +100,20 @@ def _batch(loaded: Loaded, text: str) -> dict[str, Tensor]:
     return {name: tensor.to(device) for name, tensor in only.inputs.items()}
 
 
-def _one_head(scores: Scores, head: int) -> Scores:
+def observed_frame(model: nn.Module, found: Anatomy, site: Site, batch: Batch) -> AttentionFrame:
+    """Run the model and return what the tap sees of one attention."""
+    caught: list[AttentionFrame] = []
+
+    def receive(frame: Frame) -> None:
+        if isinstance(frame, AttentionFrame) and (frame.stack, frame.site, frame.layer) == site.key:
+            caught.append(frame)
+
+    with tap(model, found, receive):
+        run(model, batch)
+    return caught[0]
+
+
+def one_head(scores: Scores, head: int) -> Scores:
     """Return the scores of one head of the first sequence."""
     first, shared, own = one_sequence(scores, 0), head // scores.sharing, slice(head, head + 1)
 
