@@ -51,13 +51,15 @@ def test_kinds_tell_words_from_signs_and_digits() -> None:
     assert kind_of(",") == (False, "signs")
 
 
-def test_replacements_are_of_the_same_kind_and_length_and_never_the_word_itself() -> None:
-    loaded = load("pocket")
-    table = loaded.model.get_submodule("model.embed_tokens")
+def vocabulary() -> Vocabulary:
+    table = load("pocket").model.get_submodule("model.embed_tokens")
     assert isinstance(table, torch.nn.Embedding)
-    words = Vocabulary(table, TOKENIZER)
-    ids = TOKENIZER(DOG)["input_ids"]
-    for token in ids:
+    return Vocabulary(table, TOKENIZER)
+
+
+def test_replacements_are_of_the_same_kind_and_length_and_never_the_word_itself() -> None:
+    words = vocabulary()
+    for token in TOKENIZER(DOG)["input_ids"]:
         if words.special(token):
             continue
         found = words.replacements([token], 4)
@@ -67,6 +69,18 @@ def test_replacements_are_of_the_same_kind_and_length_and_never_the_word_itself(
             assert int(words.kinds[other]) == int(words.kinds[token])
     long = TOKENIZER(" rabbit", add_special_tokens=False)["input_ids"]
     assert all(len(row) == len(long) for row in words.replacements(long, 4))
+
+
+def test_replacements_are_ordered_by_the_fall_that_the_gradient_promises() -> None:
+    words = vocabulary()
+    token = TOKENIZER(DOG)["input_ids"][1]
+    gradient = torch.randn(1, words.table.embedding_dim, generator=torch.Generator().manual_seed(0))
+    found = words.replacements([token], 64, gradient)
+    weight = words.table.weight.detach()
+    falls = [float((weight[row[0]] - weight[token]) @ gradient[0]) for row in found]
+    assert falls == sorted(falls)
+    assert len(found) > 16
+    assert falls[0] < 0 < falls[-1]
 
 
 def scored(*rows: tuple[float, ...]) -> list[Scored]:

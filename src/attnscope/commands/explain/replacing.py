@@ -1,10 +1,19 @@
-"""Choose what to put in the place of a word: other words of the same kind with the most similar vectors.
+"""Choose what to put in the place of a word: words of the same kind with similar vectors.
 
 Deleting a word would shift all later positions, and a neutral token makes a text that nobody would write. Words with
-similar vectors in the model's own embedding table keep the text a text: 'France' becomes 'Spain', 'hot' becomes 'cold'.
+similar vectors in the model's own embedding table keep the text a text: 'France' becomes 'Spain', 'superb' 'terrible'.
 Vectors are compared by their cosine, without their mean. Same kind: with or without a leading space, letters or digits
 or signs, capitalised or not. A word of several tokens is replaced by a word of as many tokens from the embedded book,
 so that no position moves; if the book has none, piece by piece.
+
+The nearest words of all are often synonyms, which change no class. For a model that does not predict its text, those of
+the NEIGHBOURS nearest words come first for which the gradient promises the largest fall of the answer:
+
+    (vector of the replacement - vector of the word) . gradient of the answer at the word    as low as possible
+
+The promise only chooses; the model decides. For language models the nearest words are better: on the half `tune` of
+bench/minimal_pairs they name the cause in 28 of 31 texts, and words chosen by the gradient in 23. For MiniLM with a
+sentiment head it is 2 and 21 of 21.
 """
 
 from __future__ import annotations
@@ -24,6 +33,7 @@ from attnscope.hf.loading.outputs import word
 
 SPACES = ("Ġ", "▁", " ")  # how vocabularies write a leading space
 PIECE = "##"  # how WordPiece marks a token that continues a word
+NEIGHBOURS = 64  # words among which replacements are chosen
 
 Kind = tuple[bool, str]
 
@@ -98,29 +108,48 @@ class Vocabulary:
     def spelt(self, ids: Sequence[int]) -> str:
         return "".join(word(self.tokenizer, token) for token in ids)
 
-    def replacements(self, ids: Sequence[int], most: int) -> list[tuple[int, ...]]:
-        """Return up to `most` replacements of a word, each of as many tokens, nearest first."""
-        if len(ids) > 1 and (found := self._from_book(ids, most)):
-            return found
-        columns = [self._nearest(token, most) for token in ids]
+    def replacements(
+        self, ids: Sequence[int], most: int, gradient: Float[Tensor, "token width"] | None = None
+    ) -> list[tuple[int, ...]]:
+        """Return up to `most` replacements of a word, each of as many tokens, nearest first.
+
+        With a `gradient` (of the answer, at the vectors of the word) the largest promised fall comes first.
+        """
+        if len(ids) > 1 and (pool := self._from_book(ids)):
+            return self._lowest(ids, pool, gradient)[:most]
+        columns = []
+        for place, token in enumerate(ids):
+            pool = [(other,) for other in self._nearest(token)]
+            slope = None if gradient is None else gradient[place : place + 1]
+            columns.append([row[0] for row in self._lowest([token], pool, slope)[:most]])
         return [tuple(row) for row in zip(*columns, strict=False)]
 
-    def _nearest(self, token: int, most: int) -> list[int]:
+    def _lowest(
+        self, ids: Sequence[int], pool: list[tuple[int, ...]], gradient: Float[Tensor, "token width"] | None
+    ) -> list[tuple[int, ...]]:
+        """Return the pool in the order of the promised answer, lowest first; without a gradient as it is."""
+        if not pool or gradient is None:
+            return pool
+        vectors = self.table.weight.detach()
+        moves = vectors[torch.tensor(pool)] - vectors[list(ids)]
+        return [pool[place] for place in (moves * gradient.to(moves)).sum((1, 2)).argsort().tolist()]
+
+    def _nearest(self, token: int) -> list[int]:
         allowed: Bool[Tensor, " token"] = self.kinds == self.kinds[token]
         allowed[token] = False
         likeness = (self.near @ self.near[token]).masked_fill(~allowed, -2.0)
-        ranked = likeness.topk(min(2 * most + 2, int(allowed.sum()))).indices.tolist()
+        ranked = likeness.topk(min(NEIGHBOURS, int(allowed.sum()))).indices.tolist()
         own = _plain(self.texts[token])
-        return [other for other in ranked if not own or _plain(self.texts[other]) != own][:most]
+        return [other for other in ranked if not own or _plain(self.texts[other]) != own]
 
-    def _from_book(self, ids: Sequence[int], most: int) -> list[tuple[int, ...]]:
+    def _from_book(self, ids: Sequence[int]) -> list[tuple[int, ...]]:
         wanted = kind_of(self.texts[ids[0]])
         pool = [row for row in self._book.get(len(ids), []) if kind_of(self.texts[row[0]]) == wanted]
         pool = [row for row in pool if row != tuple(ids)]
         if not pool:
             return []
         means = nn.functional.normalize(self.near[torch.tensor(pool)].mean(1), dim=-1)
-        best = (means @ self.near[list(ids)].mean(0)).topk(min(most, len(pool))).indices.tolist()
+        best = (means @ self.near[list(ids)].mean(0)).topk(min(NEIGHBOURS, len(pool))).indices.tolist()
         return [pool[place] for place in best]
 
     @cached_property

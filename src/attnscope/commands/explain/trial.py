@@ -143,6 +143,7 @@ class _Model:
         self.inputs = 0
         self.vocabularies: dict[str, Vocabulary] = {}
         output = whole.captured.output
+        self.predicts = whole.loaded.kind == "causal" and output.ndim == 3 and output.shape[1] == self._ids(()).shape[1]
         self.before = float(self._answer(output)[0])
         self._likely = self._log_probability(output, self._ids(()))[0]
 
@@ -156,7 +157,8 @@ class _Model:
         own = [ids[token] for token in part.tokens]
         if any(vocabulary.special(token) for token in own):
             return []
-        rows = vocabulary.replacements(own, REPLACEMENTS)
+        gradient = None if self.predicts else self.whole.captured.embedding_gradient[place.stack][list(part.tokens)]
+        rows = vocabulary.replacements(own, REPLACEMENTS, gradient)
         device = vocabulary.table.weight.device
         with torch.no_grad():
             return [
@@ -224,12 +226,11 @@ class _Model:
 
     def _log_probability(self, output: Tensor, ids: Int[Tensor, "batch token"]) -> Float[Tensor, " batch"]:
         """Return the log probability of the text before the answer, for models that predict their text; else zeros."""
-        whole, read = self.whole, len(ids[0])
-        predicts = whole.loaded.kind == "causal" and output.ndim == 3 and output.shape[1] == read
-        stop = read - max(len(whole.read.continued) - 1, 0)
+        whole = self.whole
+        stop = ids.shape[1] - max(len(whole.read.continued) - 1, 0)
         if whole.aim.position is not None:
             stop = min(stop, whole.aim.position + 1)
-        if not predicts or stop < 2:
+        if not self.predicts or stop < 2:
             return torch.zeros(len(ids))
         logits = output[:, : stop - 1]
         own = logits.gather(-1, ids[:, 1:stop, None]).squeeze(-1)
