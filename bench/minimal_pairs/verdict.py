@@ -6,7 +6,7 @@
 
 Only pairs whose answer is ranked first are counted: `explain` explains that answer unless another is requested. The
 rule of the trial was chosen on the half `tune`; the half `held_out` was not looked at for it. Subjects: SmolLM2 on
-pairs written by hand, and MiniLM with a linear sentiment head (all of its pairs are held out).
+pairs written by hand, and MiniLM with a linear sentiment head.
 
     python -m bench.minimal_pairs.verdict smollm2 --half held_out
     python -m bench.minimal_pairs.verdict minilm
@@ -53,6 +53,8 @@ def minilm(half: str, methods: str) -> Iterator[tuple[dict[str, Any], Trial]]:
     texts = {row["id"]: row["text"] for row in map(json.loads, (HERE / "sentiment.jsonl").read_text().splitlines())}
     model, tokenizer = sentiment_model()
     for row in usable:
+        if half not in (row["half"], "both"):
+            continue
         found = attnscope.explain(model, texts[row["id"]], methods=methods, tokenizer=tokenizer)
         assert found.trial is not None
         yield row, found.trial
@@ -93,7 +95,7 @@ def main() -> None:
         print(
             f"{len(found)} {found[-1]['id']}: {found[-1]['words']} {'' if found[-1]['named'] else 'MISSED'}", flush=True
         )
-    name = options.subject if options.subject == "minilm" else f"{options.subject}_{options.half}"
+    name = f"{options.subject}_{options.half}"
     rows = ",\n".join(json.dumps(row) for row in found)
     Path(HERE / f"verdict_{name}.json").write_text(f'{{"methods": "{options.methods}", "pairs": [\n{rows}\n]}}\n')
     _print(found, f"{options.subject}, {options.half}")
