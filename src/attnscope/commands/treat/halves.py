@@ -85,6 +85,26 @@ def _ready(loaded: Loaded, batches: Any, sampling: Sampling) -> Halves:
     return Halves(prepared.name, prepared.sha256, replace(prepared, batches=tuple(train)), measured)
 
 
+def two_parts(text: Batches, most: int) -> tuple[Batches, Batches]:
+    """Split a text into two parts of at most `most` sequences each that share no document.
+
+    Every second document belongs to the second part. A single document is cut in the middle.
+    """
+    numbers = sorted(number for batch in text for number in batch.samples)
+    document = {number: text.documents[number] if text.documents else number for number in numbers}
+    names = list(dict.fromkeys(document.values()))
+    second = set(names[1::2])
+    late = {number for number in numbers if document[number] in second}
+    if len(names) == 1:
+        late = set(numbers[(len(numbers) + 1) // 2 :])
+    parts = ([n for n in numbers if n not in late], [n for n in numbers if n in late])
+    chosen = [set(part[:most]) for part in parts]
+    made = [_by_document(text, part.__contains__)[0] for part in chosen]
+    if not all(made):
+        raise RefusalError("The corpus has one sequence to choose heads on, and two are needed: give more text.")
+    return replace(text, batches=tuple(made[0])), replace(text, batches=tuple(made[1]))
+
+
 def _by_document(prepared: Batches, trained_on: Callable[[int], bool]) -> tuple[list[Batch], list[Batch]]:
     """Split the sequences of every batch into training and held-out ones by their numbers."""
     train: list[Batch] = []

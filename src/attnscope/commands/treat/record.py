@@ -23,7 +23,19 @@ from attnscope.commands.scan.survey.possible import check_means
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.commands.treat.outcomes import Outcome, outcomes_of
 from attnscope.core.decoding import FieldError, decode, encode
-from attnscope.core.ranges import AtLeast, AtMost, Count, Index, Positive, Provenance, Several, Size, SizeOrNan
+from attnscope.core.ranges import (
+    AtLeast,
+    AtMost,
+    Count,
+    Finite,
+    FiniteOrNan,
+    Index,
+    Positive,
+    Provenance,
+    Several,
+    Size,
+    SizeOrNan,
+)
 from attnscope.reports.record import Record
 from attnscope.stats.intervals import Interval, paired_interval
 
@@ -31,6 +43,7 @@ if TYPE_CHECKING:
     import pandas
 
 ARMS = ("before", "control", "treated")
+FREE = 0.01  # nats per token, a hundredth of the perplexity: heads that cost at most this can go
 
 
 @dataclass(frozen=True)
@@ -82,17 +95,56 @@ class Arm:
 class Order:
     """One order of removing heads: `heads` as (block, head), and `losses` at `Pruning.counts`."""
 
-    name: str  # "value", "contribution" or "random"
+    name: str  # "effect", "size", "value", "contribution" or "random"
     title: str
     heads: tuple[tuple[Index, Index], ...]
     losses: tuple[Size, ...]
     low: tuple[Size, ...] = ()  # lowest and highest over several random orders
     high: Annotated[tuple[Size, ...], AtLeast("low")] = ()
+    fits: Count | None = None  # heads that the budget, or the caller's number, allows on the choosing text
+    choosing_loss: SizeOrNan = math.nan  # loss on the choosing text without them
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the loss rises by without `removed` heads, and its 95% interval over texts (NaN for a single text)."""
+
+    removed: Count
+    rise: Finite
+    low: FiniteOrNan = math.nan
+    high: FiniteOrNan = math.nan
+
+
+@dataclass(frozen=True)
+class HeadCost:
+    """What one head costs, on some sequences of the choosing text, in nats per token.
+
+    `alone`: it is taken out of the whole model. `among`: it is taken out too, when all other removed heads are out. A
+    head whose `alone` is small and whose `among` is large was backed up by heads that are out; `partner` is the one
+    with which its cost rises most, and `together` the cost of taking out these two.
+    """
+
+    block: Index
+    head: Index
+    alone: Finite
+    among: Finite
+    among_low: FiniteOrNan = math.nan
+    among_high: FiniteOrNan = math.nan
+    partner: tuple[Index, Index] | None = None
+    together: FiniteOrNan = math.nan
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.block, self.head
 
 
 @dataclass(frozen=True)
 class Pruning:
-    """Held-out loss against the number of removed heads, in several orders."""
+    """Held-out loss against the number of removed heads, in several orders.
+
+    Three texts share no document. On the first the order and a number of heads are chosen. On the second the number is
+    lowered until the budget is kept with a margin. The third is held out: all losses here that do not say otherwise.
+    """
 
     counts: Annotated[tuple[Count, ...], AtMost("total")]
     orders: tuple[Order, ...]
@@ -101,6 +153,13 @@ class Pruning:
     total: Several
     prompts: Count  # number of texts that the values come from
     asked: str  # what the caller requested: "12 heads", "loss within 0.05"
+    budget: SizeOrNan = math.nan  # nats per token that removal may cost; NaN: the caller gave a number of heads
+    curve: tuple[Cost, ...] = ()  # of the chosen order, at `counts`
+    checked: tuple[Cost, ...] = ()  # numbers of heads that were tried on the second text; the last one was taken
+    costs: tuple[HeadCost, ...] = ()  # of every head
+    passes: Count = 0  # sets of heads whose loss was measured, over all texts
+    effect_sequences: Count = 0  # of the choosing text, on which effects of heads were measured
+    effect_tokens: Count = 0
 
 
 @dataclass(frozen=True, repr=False)
@@ -166,6 +225,13 @@ class Treatment(Record):
             return ()
         order = next((one for one in self.pruning.orders if one.name == self.pruning.by), self.pruning.orders[0])
         return order.heads[: self.pruning.removed]
+
+    @property
+    def budget_kept(self) -> bool | None:
+        """Whether the held-out loss rises by at most the budget, at the upper end of its interval; None without one."""
+        if self.pruning is None or math.isnan(self.pruning.budget):
+            return None
+        return self.loss.high <= self.pruning.budget
 
     def table(self) -> pandas.DataFrame:
         """Return one row for each arm and held-out sequence."""
@@ -291,3 +357,5 @@ def _refuse_odd_pruning(pruning: Pruning) -> None:
             raise FieldError(f"pruning.orders[{number}]: a loss at every count is needed")
         if len(order.low) != len(order.high):
             raise FieldError(f"pruning.orders[{number}]: low and high differ in length")
+    if pruning.curve and tuple(cost.removed for cost in pruning.curve) != pruning.counts:
+        raise FieldError("pruning.curve: a cost at every count is needed")
