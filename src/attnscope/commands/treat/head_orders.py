@@ -52,10 +52,10 @@ def by_effect(losses: RemovalLosses, places: Sequence[Place], wanted: int, progr
 
     Heads can back each other up: either can go, but not both. So single effects do not add up. With the set R out, the
     next head is the h whose removal costs least: the loss without R + {h} minus the loss without R. To measure every h
-    after every removal takes n^2 / 2 measurements for n heads. Here only the head that looks cheapest is measured again; if it
-    still is the cheapest it goes, else the next one is measured (lazy greedy, Minoux 1978). This is the full greedy
-    order if costs only grow while heads go. `PASSES` bounds the measurements, and the pass ends after `wanted` heads:
-    the rest follows in the order of the costs that were measured last.
+    after every removal takes n^2 / 2 measurements for n heads. Here only the head that looks cheapest is measured
+    again; if it still is the cheapest it goes, else the next one is measured (lazy greedy, Minoux 1978). This is the
+    full greedy order if costs only grow while heads go. `PASSES` bounds the measurements, and the pass ends after
+    `wanted` heads: the rest follows in the order of the costs that were measured last.
 
     The cost is the upper end of the interval over texts, so that a head that helps in one text and hurts in another
     is not free because both cancel.

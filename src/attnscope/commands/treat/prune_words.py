@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from attnscope.commands.treat.outcome_words import counts_table
 from attnscope.commands.treat.outcomes import Outcome
-from attnscope.commands.treat.record import FREE, Cost, HeadCost, Pruning, Treatment
+from attnscope.commands.treat.pruning_record import Cost, HeadCost, Pruning
+from attnscope.commands.treat.record import Treatment
 from attnscope.core.words import count, numeral
-from attnscope.reports.document import Table
+from attnscope.reports.document import Figure, Section, Table
 from attnscope.reports.words import Verdict
 
 NAMED = 8  # heads that a sentence names; of a longer list the first half
@@ -19,11 +21,14 @@ ORDERS = {
     "contribution": "by contribution",
     "random": "at random",
 }
-METHOD = (
-    "Three texts share no document. On the first, heads are put in order and a number of them is chosen. On the second "
-    "that number is lowered until the budget is kept with a margin. The third is held out: it decides nothing, and the "
-    "costs on this page are measured on it unless a sentence says otherwise. A head that is taken out writes nothing "
-    "(zero, not its mean), and everything after it is computed again."
+CHOSEN = "Heads are put in order on text that is not held out."
+CHECKED = (
+    "Three texts do not overlap. On the first, heads are put in order and a number of them is chosen. On the second "
+    "that number is lowered until the budget is kept with a margin. The third is held out."
+)
+JUDGED = (
+    "The held-out text decides nothing, and the costs on this page are measured on it unless a sentence says otherwise. "
+    "A head that is taken out writes nothing (zero, not its mean), and everything after it is computed again."
 )
 COSTS = (
     "Measured on {} of the choosing text, in nats per token. Alone: the head is taken out of the whole model. Beside "
@@ -34,7 +39,7 @@ COSTS = (
 def verdict(record: Treatment) -> Verdict:
     """Name the heads that can go and what that costs on held-out text, or say that the budget is not met."""
     pruning, rise = _pruning(record), record.loss
-    limit = FREE if math.isnan(pruning.budget) else pruning.budget
+    limit = pruning.limit
     budget = f"The budget of {numeral(limit)} nats per token is not met"
     if not record.removed:
         return Verdict("warning", f"No head can go. {budget}{_cheapest(record)}.")
@@ -45,7 +50,8 @@ def verdict(record: Treatment) -> Verdict:
     many = len(record.removed) > NAMED
     if rise.high <= limit:
         total = f"{len(record.removed)} of {pruning.total} heads can go: {named}" if many else f"{named} can go"
-        end = "; full list in the table" if many else ""
+        end = "" if record.budget_kept is None else f", within the budget of {numeral(limit)}"
+        end += "; full list in the table" if many else ""
         return Verdict("calm", f"{total}{'; ' if many else ': '}{cost}{end}.")
     if record.budget_kept is False:
         return Verdict("warning", f"{budget}: without {named} {cost}.")
@@ -66,12 +72,46 @@ def sentences(record: Treatment) -> tuple[str, ...]:
     return (verdict(record).sentence, *what_goes(record), *what_stays(record), findings_words(record))
 
 
+def sections(record: Treatment, pictures: tuple[Figure, ...]) -> tuple[Section, ...]:
+    """Return the heads first, and of the findings only those that changed.
+
+    Findings count the heads that are left, before and after. The sentence of a finding counts all heads of its arm, so
+    it is not shown here.
+    """
+    cost = tuple(figure for figure in pictures if figure.name == "cost")
+    others = tuple(figure for figure in pictures if figure.name == "pruning")
+    stays = tuple(what_stays(record))
+    moved = changed(record)
+    curve = (curve_table(record),) if _pruning(record).curve else ()
+    return (
+        Section(
+            "What goes, and what it costs",
+            background=(f"{CHECKED if _pruning(record).checked else CHOSEN} {JUDGED}",),
+            items=tuple(what_goes(record)),
+            figures=cost,
+            notes=record.notes,
+            tables=curve,
+            link="What goes",
+        ),
+        *([Section("What stays, and why", items=stays, link="What stays")] if stays else []),
+        Section("Every head", tables=(heads_table(record),), detail=True),
+        Section("Orders compared", figures=others, tables=(orders_table(record),), detail=True),
+        Section(
+            "Findings of the heads that are left",
+            sentences=(findings_words(record),),
+            tables=(counts_table(moved, record),) if moved else (),
+            link="Findings",
+        ),
+    )
+
+
 def what_goes(record: Treatment) -> list[str]:
     pruning = _pruning(record)
     before, after = record.arms["before"], record.arms["treated"]
     lines = [
         f"Held-out loss is {numeral(before.loss, 4)} nats per token before, and {numeral(after.loss, 4)} without "
-        f"{count(pruning.removed, 'head')} of {pruning.total} ({count(len(before.losses), 'sequence')}, {pruning.asked})."
+        f"{count(pruning.removed, 'head')} of {pruning.total} ({count(len(before.losses), 'sequence')}, "
+        f"{pruning.asked})."
     ]
     by = ORDERS.get(pruning.by, pruning.by)
     fits = [(one, one.fits) for one in pruning.orders if one.fits is not None and one.name != "random"]
@@ -87,7 +127,7 @@ def what_goes(record: Treatment) -> list[str]:
         first, last = pruning.checked[0], pruning.checked[-1]
         lines.append(
             f"On the checking text {count(first.removed, 'head')} cost {_rise(first)}, and the number was lowered to "
-            f"{pruning.removed}" + (f" ({_rise(last)})." if pruning.removed else ".")
+            f"{pruning.removed}" + (f", which cost {_rise(last)}." if pruning.removed else ".")
         )
     return lines
 
@@ -126,10 +166,7 @@ def what_stays(record: Treatment) -> list[str]:
 def backed_up(record: Treatment) -> list[HeadCost]:
     """Return the heads that stay, could go alone, and cannot go with the others, the dearest first."""
     pruning = _pruning(record)
-    limit = FREE if math.isnan(pruning.budget) else pruning.budget
-    found = [
-        cost for cost in pruning.costs if cost.place not in record.removed and cost.alone <= limit < cost.among_low
-    ]
+    found = [cost for cost in pruning.costs if cost.place not in record.removed and cost.backed_up(pruning.limit)]
     return sorted(found, key=lambda cost: cost.alone - cost.among)[:3]
 
 
@@ -194,7 +231,7 @@ def names(places: Sequence[tuple[int, int]]) -> str:
 def signed(value: float) -> str:
     """Return a change of loss with its sign and two figures, or 0 below a millionth of a nat."""
     if not abs(value) >= 1e-6:
-        return "0" if value == value else "unknown"
+        return "unknown" if math.isnan(value) else "0"
     digits = f"{abs(value):.4f}" if abs(value) < 0.1 else f"{abs(value):.3f}"
     if float(digits) == 0:
         digits = numeral(abs(value), 2)
@@ -220,9 +257,11 @@ def _among(cost: HeadCost) -> str:
 
 
 def _past(cost: Cost, pruning: Pruning) -> str:
-    if math.isnan(pruning.budget) or not cost.high > pruning.budget:
+    if math.isnan(pruning.budget) or math.isnan(cost.high):
         return ""
-    return f", past the budget of {numeral(pruning.budget)}"
+    if cost.high <= pruning.budget:
+        return ", but the checking text did not allow it"
+    return f", which {'is' if cost.low > pruning.budget else 'may be'} past the budget of {numeral(pruning.budget)}"
 
 
 def _pruning(record: Treatment) -> Pruning:

@@ -30,7 +30,7 @@ from attnscope.commands.treat.head_orders import (
     effect_text,
     together,
 )
-from attnscope.commands.treat.record import FREE, Cost, HeadCost, Order, Pruning
+from attnscope.commands.treat.pruning_record import FREE, Cost, HeadCost, Order, Pruning
 from attnscope.commands.treat.removal_losses import Place, RemovalLosses, losses_without_heads
 from attnscope.commands.treat.trained import Kept
 from attnscope.core.errors import RefusalError, nearest
@@ -89,7 +89,9 @@ def pruned(trial: Trial, heads: int | None, keep_loss: float | None, kept: Kept 
         if by == "best":
             by = min((name for name in orders if name != "random"), key=lambda name: (-fits[name][0], fits[name][1]))
         order = orders[by][0]
-        removed, checked = (heads, ()) if heads else step_back(losses, order, fits[by][0], budget, progress)
+        removed, checked = heads or 0, tuple[Cost, ...]()
+        if not removed:
+            removed, checked = step_back(losses, order, fits[by][0], budget, progress)
         out = order[:removed]
         counts = _counts(len(places), removed)
         drawn, curve = _held_out(losses, orders, by, counts, fits, progress)
@@ -195,16 +197,14 @@ def _held_out(
     progress: Advance,
 ) -> tuple[tuple[Order, ...], tuple[Cost, ...]]:
     """Return the held-out losses of all orders, and the costs of the chosen one with intervals."""
-    made, done, total = [], 0, len(counts) * sum(map(len, orders.values()))
+    made: list[Order] = []
+    done, total = 0, len(counts) * sum(map(len, orders.values()))
     for name, several in orders.items():
-        curves = []
-        for order in several:
-            curves.append([])
-            for removed in counts:
-                progress(f"held-out loss without heads, {TITLES[name]}", done, total)
-                curves[-1].append(losses.mean("held out", order[:removed]))
-                done += 1
-        columns = list(zip(*curves, strict=True))
+        columns = []
+        for removed in counts:
+            progress(f"held-out loss without heads, {TITLES[name]}", done, total)
+            columns.append([losses.mean("held out", order[:removed]) for order in several])
+            done += len(several)
         ends = (tuple(map(min, columns)), tuple(map(max, columns)))
         low, high = ends if len(several) > 1 else ((), ())
         mean = tuple(float(np.mean(column)) for column in columns)
@@ -225,7 +225,7 @@ def _costs(
         cost = _cost(1, among)
         alone = losses.change("effects", [place]).mean
         costs[place] = HeadCost(*place, alone, cost.rise, cost.low, cost.high)
-    stays = [one for one in costs.values() if one.place not in out and one.alone <= limit < one.among_low]
+    stays = [one for one in costs.values() if one.place not in out and one.backed_up(limit)]
     for one in sorted(stays, key=lambda one: one.alone - one.among)[:PARTNERED]:
         pairs = {}
         for other in out[:CANDIDATES]:
@@ -245,7 +245,7 @@ def _cost(removed: int, rise: Interval) -> Cost:
 
 def _counts(total: int, removed: int | None) -> tuple[int, ...]:
     """Return evenly spaced numbers of heads, never all, and 1; with `removed` also that number and the next."""
-    spread = {round(total * share / POINTS) for share in range(POINTS)} | {1}
+    spread = {min(round(total * share / POINTS), total - 1) for share in range(POINTS)} | {1}
     return tuple(sorted(spread if removed is None else spread | {removed, min(removed + 1, total)}))
 
 

@@ -15,27 +15,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnscope.commands.compare.chance import ByText, Reading, without_heads
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
 from attnscope.commands.scan.survey.possible import check_means
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.commands.treat.outcomes import Outcome, outcomes_of
+from attnscope.commands.treat.pruning_record import Pruning, refuse_odd_pruning
 from attnscope.core.decoding import FieldError, decode, encode
-from attnscope.core.ranges import (
-    AtLeast,
-    AtMost,
-    Count,
-    Finite,
-    FiniteOrNan,
-    Index,
-    Positive,
-    Provenance,
-    Several,
-    Size,
-    SizeOrNan,
-)
+from attnscope.core.ranges import Count, Index, Positive, Provenance, Several, Size, SizeOrNan
 from attnscope.reports.record import Record
 from attnscope.stats.intervals import Interval, paired_interval
 
@@ -43,7 +32,6 @@ if TYPE_CHECKING:
     import pandas
 
 ARMS = ("before", "control", "treated")
-FREE = 0.01  # nats per token, a hundredth of the perplexity: heads that cost at most this can go
 
 
 @dataclass(frozen=True)
@@ -89,77 +77,6 @@ class Arm:
     @property
     def loss(self) -> float:
         return sum(self.losses) / len(self.losses)
-
-
-@dataclass(frozen=True)
-class Order:
-    """One order of removing heads: `heads` as (block, head), and `losses` at `Pruning.counts`."""
-
-    name: str  # "effect", "size", "value", "contribution" or "random"
-    title: str
-    heads: tuple[tuple[Index, Index], ...]
-    losses: tuple[Size, ...]
-    low: tuple[Size, ...] = ()  # lowest and highest over several random orders
-    high: Annotated[tuple[Size, ...], AtLeast("low")] = ()
-    fits: Count | None = None  # heads that the budget, or the caller's number, allows on the choosing text
-    choosing_loss: SizeOrNan = math.nan  # loss on the choosing text without them
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What the loss rises by without `removed` heads, and its 95% interval over texts (NaN for a single text)."""
-
-    removed: Count
-    rise: Finite
-    low: FiniteOrNan = math.nan
-    high: FiniteOrNan = math.nan
-
-
-@dataclass(frozen=True)
-class HeadCost:
-    """What one head costs, on some sequences of the choosing text, in nats per token.
-
-    `alone`: it is taken out of the whole model. `among`: it is taken out too, when all other removed heads are out. A
-    head whose `alone` is small and whose `among` is large was backed up by heads that are out; `partner` is the one
-    with which its cost rises most, and `together` the cost of taking out these two.
-    """
-
-    block: Index
-    head: Index
-    alone: Finite
-    among: Finite
-    among_low: FiniteOrNan = math.nan
-    among_high: FiniteOrNan = math.nan
-    partner: tuple[Index, Index] | None = None
-    together: FiniteOrNan = math.nan
-
-    @property
-    def place(self) -> tuple[int, int]:
-        return self.block, self.head
-
-
-@dataclass(frozen=True)
-class Pruning:
-    """Held-out loss against the number of removed heads, in several orders.
-
-    Three texts share no document. On the first the order and a number of heads are chosen. On the second the number is
-    lowered until the budget is kept with a margin. The third is held out: all losses here that do not say otherwise.
-    """
-
-    counts: Annotated[tuple[Count, ...], AtMost("total")]
-    orders: tuple[Order, ...]
-    removed: Annotated[Count, AtMost("total")]  # heads that the treated model lacks
-    by: str  # the order of their removal
-    total: Several
-    prompts: Count  # number of texts that the values come from
-    asked: str  # what the caller requested: "12 heads", "loss within 0.05"
-    budget: SizeOrNan = math.nan  # nats per token that removal may cost; NaN: the caller gave a number of heads
-    curve: tuple[Cost, ...] = ()  # of the chosen order, at `counts`
-    checked: tuple[Cost, ...] = ()  # numbers of heads that were tried on the second text; the last one was taken
-    costs: tuple[HeadCost, ...] = ()  # of every head
-    passes: Count = 0  # sets of heads whose loss was measured, over all texts
-    effect_sequences: Count = 0  # of the choosing text, on which effects of heads were measured
-    effect_tokens: Count = 0
 
 
 @dataclass(frozen=True, repr=False)
@@ -344,18 +261,4 @@ def _refuse_what_does_not_fit_together(record: Treatment) -> None:
         if not all(math.isfinite(loss) for loss in arm.losses):
             raise FieldError("arms: a held-out loss is not a number")
     if record.pruning is not None:
-        _refuse_odd_pruning(record.pruning)
-
-
-def _refuse_odd_pruning(pruning: Pruning) -> None:
-    if not pruning.counts or not pruning.orders:
-        raise FieldError("pruning: counts and orders are needed")
-    for number, order in enumerate(pruning.orders):
-        if any(len(one) not in (0, len(pruning.counts)) for one in (order.low, order.high)) or len(order.losses) != len(
-            pruning.counts
-        ):
-            raise FieldError(f"pruning.orders[{number}]: a loss at every count is needed")
-        if len(order.low) != len(order.high):
-            raise FieldError(f"pruning.orders[{number}]: low and high differ in length")
-    if pruning.curve and tuple(cost.removed for cost in pruning.curve) != pruning.counts:
-        raise FieldError("pruning.curve: a cost at every count is needed")
+        refuse_odd_pruning(record.pruning)

@@ -1,0 +1,47 @@
+"""Prune a real model: what the headline promises holds on text that the run has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnscope.commands.treat.halves import SequenceLoss
+from attnscope.commands.treat.prune_words import verdict
+from attnscope.commands.treat.removal_losses import RemovalLosses
+from attnscope.commands.treat.run import treat
+from attnscope.data.batches import Batches
+from attnscope.hf.anatomy.anatomy import anatomy
+from attnscope.hf.editing.surgery import prunable
+from attnscope.hf.loading.load import load
+
+BUDGET = 0.05
+
+
+@pytest.mark.thorough
+def test_heads_of_a_gpt2_of_microbes_can_go_within_the_budget_on_fresh_sequences(
+    material: Callable[[str], Path],
+) -> None:
+    loaded = load(material("microformer"), allow_pickle=True)
+    torch.manual_seed(100)
+    with torch.no_grad():
+        # The model has no tokenizer: it reads sequences that it draws itself.
+        drawn = loaded.model.generate(
+            torch.full((224, 1), 2), do_sample=True, top_k=0, min_new_tokens=31, max_new_tokens=31, pad_token_id=0
+        )
+    batches = [{"input_ids": rows} for rows in drawn[:160].split(4)]
+    found = treat(loaded, batches, remedy="prune", keep_loss=BUDGET, samples=32, settings={"prompts": 4})
+    assert found.pruning is not None
+    assert found.removed
+    assert found.budget_kept
+    assert " can go: " in verdict(found).sentence
+    fresh = Batches.of([{"input_ids": rows} for rows in drawn[160:].split(16)])
+    sites = prunable(loaded.model, anatomy(loaded.model))
+    rise = RemovalLosses(SequenceLoss(loaded), sites, {"fresh": fresh}).change("fresh", found.removed)
+    assert rise.mean <= BUDGET
+    losses = {
+        order.name: order.losses[found.pruning.counts.index(found.pruning.removed)] for order in found.pruning.orders
+    }
+    assert losses[found.pruning.by] < losses["random"]
