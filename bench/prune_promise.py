@@ -55,10 +55,11 @@ def books(loaded: Loaded) -> Iterator[tuple[str, Any, Batches]]:
 @torch.no_grad()
 def drawn(loaded: Loaded) -> Iterator[tuple[str, Any, Batches]]:
     """Yield sequences that the model itself draws, with one seed for each run."""
+    model: Any = loaded.model
     for seed in range(6):
         torch.manual_seed(seed)
         start = torch.full((160 + FRESH, 1), 2)
-        rows = loaded.model.generate(
+        rows = model.generate(
             start, do_sample=True, top_k=0, min_new_tokens=TOKENS - 1, max_new_tokens=TOKENS - 1, pad_token_id=0
         )
         few = [{"input_ids": some} for some in rows[:160].split(4)]

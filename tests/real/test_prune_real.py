@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,8 @@ def test_heads_of_a_gpt2_of_microbes_can_go_within_the_budget_on_fresh_sequences
     torch.manual_seed(100)
     with torch.no_grad():
         # The model has no tokenizer: it reads sequences that it draws itself.
-        drawn = loaded.model.generate(
+        model: Any = loaded.model
+        drawn = model.generate(
             torch.full((224, 1), 2), do_sample=True, top_k=0, min_new_tokens=31, max_new_tokens=31, pad_token_id=0
         )
     batches = [{"input_ids": rows} for rows in drawn[:160].split(4)]

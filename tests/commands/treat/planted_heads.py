@@ -18,18 +18,19 @@ Place = tuple[int, int]
 def counting(blocks: int, knows: Mapping[Place, tuple[int, ...]]) -> Loaded:
     """Return a model in which head (block, head) writes the token after x, for the tokens x that it knows.
 
-    Every other head has an output projection of zero. Two heads that know the same token write the same vector. The
-    final norm makes one of them as good as both, so either can go, but not both.
+    Every other head has an output projection of zero. Heads read the token in dimensions 0 to 7 of the stream and write
+    in dimensions 8 to 15. Two heads that know the same token write the same vector. The final norm makes one of them
+    almost as good as both, so either can go, but not both.
     """
-    config = hf.GPT2Config(
-        vocab_size=TOKENS, n_layer=blocks, n_head=HEADS, n_embd=WIDTH, n_positions=32, attn_pdrop=0.0, resid_pdrop=0.0
-    )
+    sizes = {"vocab_size": TOKENS, "n_layer": blocks, "n_head": HEADS, "n_embd": WIDTH, "n_positions": 32}
+    config = hf.GPT2Config(**sizes, tie_word_embeddings=False)
     model = hf.GPT2LMHeadModel(config).eval().requires_grad_(False)
     for name, parameter in model.named_parameters():
         if "ln" not in name:
             parameter.zero_()
     model.transformer.wte.weight[:, :TOKENS] = torch.eye(TOKENS)
-    model.transformer.ln_f.weight.fill_(3.0)
+    model.lm_head.weight[:, TOKENS : 2 * TOKENS] = torch.eye(TOKENS)
+    model.transformer.ln_f.weight.fill_(1.5)
     one_hot = torch.eye(TOKENS)
     for block in model.transformer.h:
         for head in range(HEADS):
@@ -39,8 +40,8 @@ def counting(blocks: int, knows: Mapping[Place, tuple[int, ...]]) -> Loaded:
                 block.attn.c_attn.weight[:TOKENS, columns] = scale * one_hot
     for (block, head), tokens in knows.items():
         for token in tokens:
-            # The gain is far above that of the token itself in the stream.
-            model.transformer.h[block].attn.c_proj.weight[head * TOKENS + token, (token + 1) % TOKENS] = 20.0
+            written = TOKENS + (token + 1) % TOKENS
+            model.transformer.h[block].attn.c_proj.weight[head * TOKENS + token, written] = 2.0
     return in_memory(model)
 
 

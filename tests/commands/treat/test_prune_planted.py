@@ -34,15 +34,14 @@ def within_budget(planted: tuple[tuple[int, int], Loaded]) -> Treatment:
     return treat(planted[1], counted(), keep_loss=0.05, **SMALL)
 
 
-def test_heads_that_write_nothing_are_named_first_and_cost_nothing(planted: tuple[tuple[int, int], Loaded]) -> None:
-    other, loaded = planted
-    useless = {(block, head) for block in range(2) for head in range(HEADS)} - {NEEDED, (0, 1), other}
-    found = treat(loaded, counted(), heads=len(useless), **SMALL)
-    assert set(found.removed) == useless
+def test_heads_that_write_nothing_are_named_first_and_cost_nothing() -> None:
+    used = {NEEDED, (0, 1), (0, 2)}
+    useless = [(block, head) for block in range(2) for head in range(HEADS) if (block, head) not in used]
+    found = treat(with_pair((0, 2)), counted(), heads=len(useless), **SMALL)
+    assert list(found.removed) == useless
     assert (found.loss.low, found.loss.mean, found.loss.high) == (0.0, 0.0, 0.0)
     assert found.arms["treated"].losses == found.arms["before"].losses
-    assert verdict(found).sentence.endswith(" can go: held-out loss 0 (0 to 0).")
-    assert verdict(found).sentence.startswith(", ".join(f"{block}.{head}" for block, head in sorted(useless)))
+    assert verdict(found).sentence == "0.3, 1.0, 1.1, 1.2, 1.3 can go: held-out loss 0 (0 to 0)."
 
 
 def test_of_two_heads_that_back_each_other_up_one_goes(
@@ -57,7 +56,7 @@ def test_of_two_heads_that_back_each_other_up_one_goes(
     (one,) = backed_up(found)
     assert (one.place, {one.partner}) == (left, pair & set(found.removed))
     assert one.alone < 0.01
-    assert min(one.together, one.among) > 1.0
+    assert min(one.together, one.among) > 0.5
     assert any("back each other up" in line for line in what_stays(found))
 
 
@@ -68,7 +67,7 @@ def test_an_order_by_single_effects_would_take_both(
     assert within_budget.pruning is not None
     alone = {cost.place: cost.alone for cost in within_budget.pruning.costs}
     assert max(alone[0, 1], alone[planted[0]]) < 0.01
-    assert alone[NEEDED] > 1.0
+    assert alone[NEEDED] > 0.5
     effect = next(order for order in within_budget.pruning.orders if order.name == "effect")
     assert set(effect.heads[-2:]) < {NEEDED, (0, 1), planted[0]}
     assert NEEDED in effect.heads[-2:]

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from attnscope.commands.paths.removals import head_values
 from attnscope.commands.scan.run import scan
+from attnscope.commands.treat.halves import in_turns
 from attnscope.commands.treat.removal_losses import Place, RemovalLosses
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance
@@ -89,16 +90,21 @@ def cautious(effect: Interval) -> float:
 
 
 def by_value(
-    loaded: Loaded, structure: Anatomy, places: Sequence[Place], prompts: Prompts, progress: Advance
+    losses: RemovalLosses, structure: Anatomy, places: Sequence[Place], prompts: Prompts, progress: Advance
 ) -> tuple[list[Place], list[Place]]:
     """Return the heads ordered by Shapley value, summed over prompts, and ordered by its size."""
     worth, size = dict.fromkeys(places, 0.0), dict.fromkeys(places, 0.0)
     for number, ids in enumerate(prompts):
         progress("values of heads", number, len(prompts))
-        values = head_values(loaded, ids, structure)
-        for place in places:
-            worth[place] += float(values[place])
-            size[place] += abs(float(values[place]))
+
+        def measure(ids: Int[Tensor, " token"] = ids) -> list[float]:
+            table = head_values(losses.loss.loaded, ids, structure)
+            return [float(table[place]) for place in places]
+
+        tokens = " ".join(map(str, ids.tolist()))
+        for place, value in zip(places, losses.remembered(f"values {tokens}", measure), strict=True):
+            worth[place] += value
+            size[place] += abs(value)
     ordered = [sorted(places, key=lambda place, by=by: (by[place], place)) for by in (worth, size)]  # type: ignore[misc]
     return ordered[0], ordered[1]
 
@@ -147,14 +153,8 @@ def beginnings(text: Batches, wanted: int, loaded: Loaded, tokens: int = PROMPT_
             real = ids if batch.mask is None else ids[batch.mask[row]]
             if len(real) > 2:
                 found[batch.samples[row]] = real[:tokens].to(device)
-    turns: dict[int, int] = {}
-    by_turn = []
-    for number in sorted(found):
-        document = text.documents[number] if text.documents else number
-        turns[document] = turns.get(document, 0) + 1
-        by_turn.append((turns[document], number))
     if not found:
         raise RefusalError(
             "The training half has no sequence of three tokens or more to value heads on: give more text."
         )
-    return [found[number] for _, number in sorted(by_turn)[:wanted]]
+    return [found[number] for number in in_turns(text) if number in found][:wanted]

@@ -27,8 +27,8 @@ CHECKED = (
     "that number is lowered until the budget is kept with a margin. The third is held out."
 )
 JUDGED = (
-    "The held-out text decides nothing, and the costs on this page are measured on it unless a sentence says otherwise. "
-    "A head that is taken out writes nothing (zero, not its mean), and everything after it is computed again."
+    "The held-out text decides nothing. Costs are measured on it unless a sentence says otherwise. A head that is "
+    "taken out writes nothing (zero, not its mean), and everything after it is computed again."
 )
 COSTS = (
     "Measured on {} of the choosing text, in nats per token. Alone: the head is taken out of the whole model. Beside "

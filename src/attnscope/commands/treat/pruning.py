@@ -75,7 +75,7 @@ def pruned(trial: Trial, heads: int | None, keep_loss: float | None, kept: Kept 
     plan = {"model": loaded.sha256, "sampling": asdict(trial.sampling)}
     folder, resume = (None, False) if kept is None else (kept.folder, kept.resume)
     with losses_without_heads(trial.loss, sites, texts, folder, resume, plan) as losses:
-        value, size = by_value(loaded, structure, places, prompts, progress)
+        value, size = by_value(losses, structure, places, prompts, progress)
         effects = by_effect(losses, places, len(places) if heads is None else heads, progress)
         orders = {
             "effect": [effects.order],
@@ -227,7 +227,7 @@ def _costs(
         costs[place] = HeadCost(*place, alone, cost.rise, cost.low, cost.high)
     stays = [one for one in costs.values() if one.place not in out and one.backed_up(limit)]
     for one in sorted(stays, key=lambda one: one.alone - one.among)[:PARTNERED]:
-        pairs = {}
+        pairs: dict[Place, float] = {}
         for other in out[:CANDIDATES]:
             progress(f"which head backs up {one.block}.{one.head}", len(pairs), min(len(out), CANDIDATES))
             pairs[other] = losses.change("effects", [one.place, other]).mean

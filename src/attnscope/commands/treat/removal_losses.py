@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,13 +51,21 @@ class RemovalLosses:
         """Return the loss of every sequence of a text without these heads, in nats per token."""
         out = sorted(set(heads))
         key = f"{text} {' '.join(f'{block}.{head}' for block, head in out)}".strip()
-        if key not in self.known:
-            with without_heads(self.loss.loaded.model, self.sites, out):
-                self.known[key] = list(sequence_losses(self.loss, self.texts[text]))
+
+        def measure() -> list[float]:
             self.passes += 1
+            with without_heads(self.loss.loaded.model, self.sites, out):
+                return list(sequence_losses(self.loss, self.texts[text]))
+
+        return tuple(self.remembered(key, measure))
+
+    def remembered(self, key: str, measure: Callable[[], list[float]]) -> list[float]:
+        """Return the numbers of this key, measured only if they are not known."""
+        if key not in self.known:
+            self.known[key] = measure()
             if time.monotonic() - self.saved_at > SAVED_EVERY:
                 self.save()
-        return tuple(self.known[key])
+        return self.known[key]
 
     def mean(self, text: str, heads: Iterable[Place]) -> float:
         each = self(text, heads)
