@@ -108,10 +108,10 @@ def sections(record: Treatment, pictures: tuple[Figure, ...]) -> tuple[Section, 
 def what_goes(record: Treatment) -> list[str]:
     pruning = _pruning(record)
     before, after = record.arms["before"], record.arms["treated"]
+    without = f" before, and {numeral(after.loss, 4)} without {count(pruning.removed, 'head')} of {pruning.total}"
     lines = [
-        f"Held-out loss is {numeral(before.loss, 4)} nats per token before, and {numeral(after.loss, 4)} without "
-        f"{count(pruning.removed, 'head')} of {pruning.total} ({count(len(before.losses), 'sequence')}, "
-        f"{pruning.asked})."
+        f"Held-out loss is {numeral(before.loss, 4)} nats per token{without if pruning.removed else ''} "
+        f"({count(len(before.losses), 'sequence')}, {pruning.asked})."
     ]
     by = ORDERS.get(pruning.by, pruning.by)
     fits = [(one, one.fits) for one in pruning.orders if one.fits is not None and one.name != "random"]
@@ -135,7 +135,7 @@ def what_goes(record: Treatment) -> list[str]:
 def what_stays(record: Treatment) -> list[str]:
     pruning = _pruning(record)
     stays = pruning.total - pruning.removed
-    lines = []
+    lines = [] if pruning.removed else [f"All {count(pruning.total, 'head')} stay."]
     after = next((cost for cost in pruning.curve if cost.removed == pruning.removed + 1), None)
     if after is not None and pruning.removed:
         following = names(_order(pruning)[pruning.removed : pruning.removed + 1])
