@@ -52,18 +52,25 @@ def books(loaded: Loaded) -> Iterator[tuple[str, Any, Batches]]:
         yield name, pieces[:DOCUMENTS], Batches.of([{"input_ids": some} for some in rows.split(16)])
 
 
-@torch.no_grad()
 def drawn(loaded: Loaded) -> Iterator[tuple[str, Any, Batches]]:
     """Yield sequences that the model itself draws, with one seed for each run."""
-    model: Any = loaded.model
     for seed in range(6):
-        torch.manual_seed(seed)
-        start = torch.full((160 + FRESH, 1), 2)
-        rows = model.generate(
-            start, do_sample=True, top_k=0, min_new_tokens=TOKENS - 1, max_new_tokens=TOKENS - 1, pad_token_id=0
-        )
+        rows = sequences(loaded.model, 160 + FRESH, TOKENS, seed)
         few = [{"input_ids": some} for some in rows[:160].split(4)]
         yield f"seed {seed}", few, Batches.of([{"input_ids": some} for some in rows[160:].split(16)])
+
+
+@torch.no_grad()
+def sequences(model: Any, rows: int, tokens: int, seed: int) -> torch.Tensor:
+    """Draw token after token by the model's own probabilities, also after the token that ends a text."""
+    draw = torch.Generator().manual_seed(seed)
+    ids = torch.full((rows, 1), 2)
+    cache = None
+    while ids.shape[1] < tokens:
+        output = model(ids[:, -1:], past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        ids = torch.cat([ids, torch.multinomial(output.logits[:, -1].softmax(-1), 1, generator=draw)], dim=1)
+    return ids
 
 
 def main(model: str) -> None:

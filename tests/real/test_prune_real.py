@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from attnscope.commands.treat.halves import SequenceLoss
 from attnscope.commands.treat.prune_words import verdict
@@ -17,6 +15,7 @@ from attnscope.data.batches import Batches
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.editing.surgery import prunable
 from attnscope.hf.loading.load import load
+from bench.prune_promise import sequences
 
 BUDGET = 0.05
 
@@ -26,13 +25,7 @@ def test_heads_of_a_gpt2_of_microbes_can_go_within_the_budget_on_fresh_sequences
     material: Callable[[str], Path],
 ) -> None:
     loaded = load(material("microformer"), allow_pickle=True)
-    torch.manual_seed(100)
-    with torch.no_grad():
-        # The model has no tokenizer: it reads sequences that it draws itself.
-        model: Any = loaded.model
-        drawn = model.generate(
-            torch.full((224, 1), 2), do_sample=True, top_k=0, min_new_tokens=31, max_new_tokens=31, pad_token_id=0
-        )
+    drawn = sequences(loaded.model, 224, 32, seed=100)  # it has no tokenizer, and reads what it draws itself
     batches = [{"input_ids": rows} for rows in drawn[:160].split(4)]
     found = treat(loaded, batches, remedy="prune", keep_loss=BUDGET, samples=32, settings={"prompts": 4})
     assert found.pruning is not None
