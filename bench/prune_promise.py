@@ -49,15 +49,15 @@ def books(loaded: Loaded) -> Iterator[tuple[str, Any, Batches]]:
         random.Random(name).shuffle(pieces)
         ids = [loaded.tokenizer(piece)["input_ids"][:TOKENS] for piece in pieces[DOCUMENTS : DOCUMENTS + FRESH]]
         rows = torch.tensor([row for row in ids if len(row) == TOKENS])
-        yield name, pieces[:DOCUMENTS], Batches.of([{"input_ids": some} for some in rows.split(16)])
+        yield name, pieces[:DOCUMENTS], Batches.of([{"input_ids": some} for some in torch.split(rows, 16)])
 
 
 def drawn(loaded: Loaded) -> Iterator[tuple[str, Any, Batches]]:
     """Yield sequences that the model itself draws, with one seed for each run."""
     for seed in range(6):
         rows = sequences(loaded.model, 160 + FRESH, TOKENS, seed)
-        few = [{"input_ids": some} for some in rows[:160].split(4)]
-        yield f"seed {seed}", few, Batches.of([{"input_ids": some} for some in rows[160:].split(16)])
+        few = [{"input_ids": some} for some in torch.split(rows[:160], 4)]
+        yield f"seed {seed}", few, Batches.of([{"input_ids": some} for some in torch.split(rows[160:], 16)])
 
 
 @torch.no_grad()
