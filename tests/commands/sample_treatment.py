@@ -8,7 +8,8 @@ import numpy as np
 
 from attnscope.commands.compare.chance import ByText
 from attnscope.commands.scan.diagnose import Thresholds
-from attnscope.commands.treat.record import Arm, Chosen, Order, Pruning, Training, Treatment
+from attnscope.commands.treat.pruning_record import Order, Pruning
+from attnscope.commands.treat.record import Arm, Chosen, Training, Treatment
 from tests.commands.scan.survey.sample import CARDS, sample_survey
 
 LOSSES = (3.1, 2.9, 3.4, 3.0)

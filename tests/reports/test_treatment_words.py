@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from attnscope.commands.treat.outcomes import Judgement, Outcome
+from attnscope.commands.treat.pruning_record import Order
 from attnscope.commands.treat.record import Treatment
 from attnscope.commands.treat.words import cost_words, verdict
 from attnscope.core.finding import Finding
@@ -91,4 +92,33 @@ def test_the_time_of_few_steps_is_left_out_and_of_many_has_its_spread() -> None:
 def test_pruning_says_what_it_cost() -> None:
     found = sample_pruning()
     assert len(found.arms["treated"].losses) == len(LOSSES)
-    assert verdict(found).sentence.startswith("Without 2 heads of 4 held-out loss")
+    assert verdict(found).sentence == "0.0, 1.1 can go: held-out loss −0.135 (−0.156 to −0.114)."
+
+
+def test_a_budget_is_kept_or_the_first_sentence_says_that_it_is_not() -> None:
+    found = sample_pruning()
+    assert found.pruning is not None
+    before = found.arms["before"].losses
+    dearer = replace(
+        found.arms["treated"], losses=tuple(loss + 0.04 + 0.01 * (-1) ** n for n, loss in enumerate(before))
+    )
+    for budget, level, words in (
+        (0.1, "calm", "0.0, 1.1 can go: held-out loss +0.04 (+0.0216 to +0.0584), within the budget of 0.1."),
+        (0.05, "warning", "The budget of 0.05 nats per token is not met: without 0.0, 1.1 held-out loss +0.04 (+0.02"),
+    ):
+        pruning = replace(found.pruning, budget=budget)
+        made = replace(found, arms={**found.arms, "treated": dearer}, pruning=pruning)
+        said = verdict(made)
+        assert said.level == level
+        assert said.sentence.startswith(words)
+        assert made.budget_kept is (level == "calm")
+
+
+def test_a_long_list_of_heads_is_shortened() -> None:
+    found = sample_pruning()
+    assert found.pruning is not None
+    heads = tuple((block, head) for block in range(5) for head in range(4))
+    orders = (Order("size", "size of Shapley value", heads, (3.0, 3.1, 3.5)),)
+    said = verdict(replace(found, pruning=replace(found.pruning, orders=orders, removed=12, total=20))).sentence
+    assert said.startswith("12 of 20 heads can go: 0.0, 0.1, 0.2, 0.3 and 8 more; held-out loss −0.135 (")
+    assert said.endswith("; full list in the table.")

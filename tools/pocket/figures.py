@@ -83,14 +83,16 @@ def logit() -> str:
 
 
 def treat() -> str:
-    """Remove heads in four orders."""
-    found = attnscope.treat("pocket", remedy="prune", heads=6, samples=12, max_tokens=96)
-    save(found.chart(), DOCS / "treat_prune_pocket.png")
+    """Remove heads in five orders, within a budget."""
+    found = attnscope.treat("pocket", remedy="prune", keep_loss=0.05)
+    save(found.chart("pruning"), DOCS / "treat_prune_pocket.png")
+    save(found.chart("cost"), DOCS / "treat_prune_cost.png")
     assert found.pruning is not None
     orders = found.pruning.orders
     losses = zip(*(order.losses for order in orders), strict=True)
     rows = [(str(n), *(f"{loss:.3f}" for loss in row)) for n, row in zip(found.pruning.counts, losses, strict=True)]
-    return "\n\n".join([_table(("heads out", *(order.title for order in orders)), rows), found.sentences()[0]])
+    table = _table(("heads out", *(order.title for order in orders)), rows)
+    return "\n\n".join([_list(found.sentences()), table])
 
 
 def induction() -> str:

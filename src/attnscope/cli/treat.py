@@ -28,6 +28,7 @@ from attnscope.core.words import clean
 from attnscope.hf.loading.options import Loading, Sampling, SeededCorpusOptions
 
 PARTIAL = "treatment.partial"
+REMOVALS = "removals.json"  # in PARTIAL: losses without heads, measured by prune
 WEIGHTS = "model"
 LOCK = "treatment.lock"
 
@@ -79,7 +80,7 @@ def treat(
     heads: Annotated[int | None, typer.Option(help="prune: how many heads to remove.", min=1)] = None,
     keep_loss: Annotated[
         float | None,
-        typer.Option(help="prune: remove heads while the loss rises by at most this, in nats per token.", min=0),
+        typer.Option(help="prune: the loss may rise by at most this, in nats per token. Default: 0.01.", min=0),
     ] = None,
     setting: Annotated[
         list[str] | None,
@@ -88,7 +89,7 @@ def treat(
     sampling: Sampling = Sampling(samples=32, batch_size=4),
     loading: Loading = Loading(),
     threshold: Threshold = None,
-    resume: Annotated[bool, resume_option("interrupted training in --out")] = False,
+    resume: Annotated[bool, resume_option("interrupted training or pruning in --out")] = False,
     output: Output = Output(),
 ) -> None:
     """Try a remedy on MODEL: diagnose it, change it, train it beside a control, and measure both on held-out text."""
@@ -105,13 +106,13 @@ def treat(
     refuse_in_use(folder, LOCK)
     begun = _begun(folder)
     if resume and not begun:
-        say(f"there is no interrupted training in {folder}: starting a new one.")
+        say(f"there is no interrupted work in {folder}: starting anew.")
     if begun and not resume:
-        say(f"the interrupted training in {folder} will be replaced; --resume would continue it.")
+        say(f"the interrupted work in {folder} will be replaced; --resume would continue it.")
 
     def kept() -> str:
-        done = "finished training is kept: run the same command with --resume"
-        return f"interrupted; {done if _begun(folder) else 'nothing was trained yet'}"
+        done = "what was done is kept: run the same command with --resume"
+        return f"interrupted; {done if _begun(folder) else 'nothing was done yet'}"
 
     with running(output, folder, counted="steps", kept=kept, lock=LOCK) as run:
         from attnscope.commands.treat.run import treat as twin
@@ -138,13 +139,15 @@ def treat(
         )
         run.keep(found, "treatment.json", "treatment.html")
         shutil.rmtree(folder / PARTIAL, ignore_errors=True)
-    run.files["Model"] = None if output.out is None else folder / WEIGHTS
+    run.files["Model"] = folder / WEIGHTS if (folder / WEIGHTS).exists() else None
     run.tell(found)
 
 
 def _begun(folder: Path) -> bool:
-    """Return whether interrupted training is kept in the folder."""
-    return (folder / PARTIAL).is_dir() and any((folder / PARTIAL).glob("*.safetensors"))
+    """Return whether interrupted training or pruning is kept in the folder."""
+    return (folder / PARTIAL).is_dir() and any(
+        path.suffix == ".safetensors" or path.name == REMOVALS for path in (folder / PARTIAL).iterdir()
+    )
 
 
 def block_numbers(text: str | None) -> tuple[int, ...] | None:

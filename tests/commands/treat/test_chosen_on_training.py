@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnscope.commands.treat import pruning
+from attnscope.commands.treat import head_orders, pruning, removal_losses
 from attnscope.commands.treat import run as treating
 from attnscope.commands.treat import trained as without_training
 from attnscope.commands.treat.halves import Halves, halves
@@ -69,31 +69,38 @@ def test_temperature_and_its_blocks_are_chosen_on_training_text(
     assert not any(rows(one) & rows(text[0].held_out) for one in asked)
 
 
-def test_orders_read_the_same_tokens_and_keep_loss_uses_training_text(
+def test_heads_are_chosen_checked_and_judged_on_three_texts(
     loaded: Loaded, text: list[Halves], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values = listening(monkeypatch, pruning, "head_values")
-    shares = listening(monkeypatch, pruning, "scan")
-    losses = listening(monkeypatch, pruning, "sequence_losses")
-    treatment = treat(loaded, TEXTS, remedy="prune", keep_loss=0.4, settings={"by": "random", "prompts": 3}, **SMALL)
-    assert treatment.pruning is not None
+    values = listening(monkeypatch, head_orders, "head_values")
+    shares = listening(monkeypatch, head_orders, "scan")
+    parts = listening(monkeypatch, pruning, "two_parts")
+    losses = listening(monkeypatch, removal_losses, "sequence_losses")
+    treatment = treat(loaded, TEXTS, remedy="prune", keep_loss=3.0, settings={"by": "random", "prompts": 3}, **SMALL)
+    choosing, checking = parts[0][1]
+    documents = [
+        {part.documents[number] for batch in part for number in batch.samples} for part in (choosing, checking)
+    ]
+    assert not documents[0] & documents[1]
+    assert rows(choosing) | rows(checking) <= rows(text[0].training)
+    assert not rows(text[0].training) & rows(text[0].held_out)
     valued = {tuple(arguments[1].tolist()) for arguments, _ in values}
     assert rows(shares[0][0][1]) == valued
+    assert all(any(row[: len(ids)] == ids for row in rows(choosing)) for ids in valued)
     assert len(valued) == 3
-    # The last curve was asked on training text, and decides; those before are held-out, and do not.
-    counts = treatment.pruning.counts
-    deciding = losses[-len(counts) :]
-    assert all(rows(arguments[1]) <= rows(text[0].training) for arguments, _ in deciding)
-    assert all(rows(arguments[1]) == rows(text[0].held_out) for arguments, _ in losses[: -len(counts)])
-    curve = [sum(result) / len(result) for _, result in deciding]
-    within = [removed for index, removed in enumerate(counts) if max(curve[: index + 1]) <= curve[0] + 0.4]
-    assert treatment.pruning.removed == max(within) > 0
-    # By chance there are several orders; the model is without the heads of the first, whose loss it has.
-    first = next(order for order in treatment.pruning.orders if order.name == "random")
-    held = losses[len(counts) * 3 : len(counts) * 4]  # after value, size and contribution
-    assert treatment.removed == first.heads[: treatment.pruning.removed]
-    expected = held[counts.index(treatment.pruning.removed)][1]
-    assert treatment.arms["treated"].losses == pytest.approx(expected, abs=1e-6)  # the same sums, once more
+    # The number of heads is final before the first held-out loss is measured.
+    held_out = [rows(arguments[1]) == rows(text[0].held_out) for arguments, _ in losses]
+    first = held_out.index(True)
+    assert all(rows(arguments[1]) <= rows(choosing) | rows(checking) for arguments, _ in losses[:first])
+    assert treatment.pruning is not None
+    assert treatment.pruning.removed == treatment.pruning.checked[-1].removed > 0
+    last = treatment.pruning.checked[-1]
+    assert last.rise + 2 * (last.high - last.rise) <= 3.0
+    # At random there are several orders; the model is without the heads of the first, whose loss it has.
+    order = next(order for order in treatment.pruning.orders if order.name == "random")
+    assert treatment.removed == order.heads[: treatment.pruning.removed]
+    place = treatment.pruning.counts.index(treatment.pruning.removed)
+    assert treatment.loss.mean == pytest.approx(treatment.pruning.curve[place].rise, abs=1e-6)
 
 
 @torch.no_grad()

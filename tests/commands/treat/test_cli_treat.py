@@ -79,14 +79,14 @@ def test_unfinished_training_is_mentioned_and_survives_a_typo(given: list[str], 
     partial = tmp_path / "out" / "treatment.partial"
     typed = ["treat", *given, "--remedy", "gated_output", "--blocks", "9", *QUICK, "--out", str(tmp_path / "out")]
     nothing = CliRunner().invoke(app, [*typed, "--resume"])
-    assert "there is no interrupted training in" in nothing.stderr
+    assert "there is no interrupted work in" in nothing.stderr
     partial.mkdir(parents=True)
     (partial / "control.safetensors").write_bytes(b"kept")
     replaced = CliRunner().invoke(app, typed)
     assert "will be replaced; --resume would continue it" in replaced.stderr
     assert (partial / "control.safetensors").read_bytes() == b"kept"
     going_on = CliRunner().invoke(app, [*typed, "--resume"])
-    assert "training in" not in going_on.stderr
+    assert "interrupted work in" not in going_on.stderr
 
 
 def test_help_explains_samples_and_card_explains_settings() -> None:

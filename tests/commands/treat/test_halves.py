@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attnscope.commands.treat.halves import halves
+from attnscope.commands.treat.halves import halves, two_parts
 from attnscope.core.errors import RefusalError
 from attnscope.data.batches import Batches
 from attnscope.hf.loading.options import Sampling
@@ -52,3 +52,26 @@ def test_one_document_is_split_into_stretches_with_a_note() -> None:
     whole = halves(patient(), [TEXT.replace("e ", f"e {n} ") for n in range(12)], SAMPLING, training=8)
     assert not any("document" in note for note in whole.notes)
     assert len(set(whole.held_out.documents)) == 4
+
+
+@pytest.mark.parametrize(
+    ("documents", "expected"),
+    [
+        ((0, 0, 0, 1, 1, 2, 3, 3), ({0, 1, 5}, {3, 4, 6})),  # each document once before any document twice
+        ((4, 4, 4, 4, 4), ({0, 1, 2}, {3, 4})),  # one document is cut in the middle
+        ((), ({0, 2, 4}, {1, 3, 5})),  # unknown documents: every sequence is its own
+    ],
+)
+def test_two_parts_share_no_document(documents: tuple[int, ...], expected: tuple[set[int], set[int]]) -> None:
+    count = len(documents) or 8
+    ready = Batches.of([{"input_ids": torch.arange(3 * count).reshape(count, 3)}])
+    parts = two_parts(replace(ready, documents=documents), most=3)
+    numbers = tuple({number for batch in part for number in batch.samples} for part in parts)
+    assert numbers == expected
+    kept = [row[0] // 3 for batch in parts[0] for row in batch.inputs["input_ids"].tolist()]
+    assert set(kept) == expected[0]
+
+
+def test_one_sequence_cannot_be_split_into_two_parts() -> None:
+    with pytest.raises(RefusalError, match="two are needed"):
+        two_parts(Batches.of([{"input_ids": torch.ones(1, 3, dtype=torch.long)}]), most=3)

@@ -25,7 +25,8 @@ from attnscope.commands.scan.diagnose import Thresholds
 from attnscope.commands.scan.run import scan
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.commands.treat.halves import Halves, SequenceLoss
-from attnscope.commands.treat.record import Arm, Chosen, Pruning, Training
+from attnscope.commands.treat.pruning_record import Pruning
+from attnscope.commands.treat.record import Arm, Chosen, Training
 from attnscope.commands.treat.train import Recipe, train
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, Stepwise

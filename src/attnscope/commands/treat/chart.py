@@ -14,11 +14,15 @@ from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.experiment import Figure, Point
 
 SMOOTHED = 20  # steps in one point of a training curve, at most a tenth of all
+NEAR = 4  # the chart of costs ends where the cost is this many times the budget
 
 
 def figures(record: Treatment) -> tuple[Figure, ...]:
     """Return the charts of a treatment, the main one first."""
-    made = [_pruning(record), _heads(record), _training(record), _losses(record)]
+    if record.pruning is not None:
+        made = [_cost(record), _pruning(record)]
+    else:
+        made = [_heads(record), _training(record), _losses(record)]
     return tuple(figure for figure in made if figure is not None)
 
 
@@ -99,9 +103,30 @@ def _losses(record: Treatment) -> Figure | None:
     )
 
 
-def _pruning(record: Treatment) -> Figure | None:
-    if record.pruning is None:
+def _cost(record: Treatment) -> Figure | None:
+    """Chart the rise of the held-out loss in the chosen order, as far as it is of interest, beside the budget."""
+    pruning = record.pruning
+    if pruning is None or not pruning.curve:
         return None
+    taken = max((cost.rise for cost in pruning.curve if cost.removed <= pruning.removed), default=0.0)
+    ceiling = NEAR * max(pruning.limit, taken)
+    end = next((n + 1 for n, cost in enumerate(pruning.curve) if cost.rise > ceiling), len(pruning.curve))
+    shown = pruning.curve[: max(2, end)]
+    rows = [Point(cost.removed, cost.rise, "held-out loss", low=cost.low, high=cost.high) for cost in shown]
+    if not math.isnan(pruning.budget):
+        rows += [Point(cost.removed, pruning.budget, "budget") for cost in (shown[0], shown[-1])]
+    return Figure(
+        name="cost",
+        title="What it costs to remove heads",
+        caption=f"Rise of the held-out loss in the chosen order, with its 95% interval. {pruning.removed} go.",
+        x="removed heads",
+        y="nats per token",
+        rows=tuple(rows),
+    )
+
+
+def _pruning(record: Treatment) -> Figure | None:
+    assert record.pruning is not None
     rows = [
         Point(
             removed,
@@ -119,7 +144,7 @@ def _pruning(record: Treatment) -> Figure | None:
     return Figure(
         name="pruning",
         title="Loss against removed heads",
-        caption="Held-out loss when heads are removed, the least valuable first. The band is from the best to the "
+        caption="Held-out loss when heads are removed in several orders. The band is from the best to the "
         "worst of several random orders.",
         x="removed heads",
         y="nats per token",
@@ -128,7 +153,7 @@ def _pruning(record: Treatment) -> Figure | None:
 
 
 def chart(record: Treatment, name: str | None = None, *, width: int = 1000) -> Any:
-    """Draw the chart called `name` ("heads", "training", "loss" or "pruning"), by default the main one."""
+    """Draw the chart called `name` ("heads", "training", "loss", "cost" or "pruning"), by default the main one."""
     known = {figure.name: figure for figure in figures(record)}
     if not known:
         raise RefusalError("This treatment has no chart: read its sentences.")

@@ -85,6 +85,35 @@ def _ready(loaded: Loaded, batches: Any, sampling: Sampling) -> Halves:
     return Halves(prepared.name, prepared.sha256, replace(prepared, batches=tuple(train)), measured)
 
 
+def two_parts(text: Batches, most: int) -> tuple[Batches, Batches]:
+    """Split a text into two parts of at most `most` sequences each that share no document.
+
+    Every second document belongs to the second part. A single document is cut in the middle.
+    """
+    numbers = in_turns(text)
+    names = sorted({text.documents[number] for number in numbers}) if text.documents else sorted(numbers)
+    second = set(names[1::2])
+    late = {number for number in numbers if (text.documents[number] if text.documents else number) in second}
+    if len(names) == 1:
+        late = set(numbers[(len(numbers) + 1) // 2 :])
+    parts = ([n for n in numbers if n not in late], [n for n in numbers if n in late])
+    made = [_by_document(text, set(part[:most]).__contains__)[0] for part in parts]
+    if not all(made):
+        raise RefusalError("The corpus has one sequence to choose heads on, and two are needed: give more text.")
+    return replace(text, batches=tuple(made[0])), replace(text, batches=tuple(made[1]))
+
+
+def in_turns(text: Batches) -> list[int]:
+    """Return the numbers of all sequences: the first sequence of every document, then the second of every one, ..."""
+    turns: dict[int, int] = {}
+    by_turn = []
+    for number in sorted(number for batch in text for number in batch.samples):
+        document = text.documents[number] if text.documents else number
+        turns[document] = turns.get(document, 0) + 1
+        by_turn.append((turns[document], number))
+    return [number for _, number in sorted(by_turn)]
+
+
 def _by_document(prepared: Batches, trained_on: Callable[[int], bool]) -> tuple[list[Batch], list[Batch]]:
     """Split the sequences of every batch into training and held-out ones by their numbers."""
     train: list[Batch] = []

@@ -1,97 +1,252 @@
-"""Remove heads, the least valuable first, and compare the loss in four orders of removal.
+"""Find heads that can go: choose them on one text, check the number on a second, and judge it on a third.
 
-    value          the exact Shapley value of a head (`head_values`), summed over prompts from the training half: what
-                   it adds to the log-probability of the next tokens
-    size           the absolute value in each prompt, summed, so that positive and negative prompts do not cancel
-    contribution   the share of what its block writes (the measure head_contribution), on the same prompts
-    random         several random orders, for comparison
+    choosing    several orders of removal (`head_orders.py`). The best one is the order that allows most heads within
+                the budget or, for a given number of heads, costs least
+    checking    the number of heads is lowered along that order until the budget is kept with a margin (`step_back`)
+    held out    everything that is reported
 
-By value, a head that lowers the probability of the next token is removed first, although it may raise it on other text.
-Values and shares come from the same tokens of the training half, so all orders use the same information. Losses are
-measured on held-out text, for a few numbers of removed heads. The number of heads that `keep_loss` allows is chosen on
-the training half, never on the text that is reported.
+The three texts share no document. The held-out text decides nothing, so the cost that is reported is not flattered by
+the choice. Without `heads` and `keep_loss` the budget is `FREE`.
 """
 
 from __future__ import annotations
 
-import random
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
-from torch import Tensor
 
-from attnscope.commands.paths.removals import head_values
-from attnscope.commands.scan.run import scan
-from attnscope.commands.treat.arms import Trial, TrialResult, sequence_losses
-from attnscope.commands.treat.halves import GivenLoss
-from attnscope.commands.treat.record import Order, Pruning
+from attnscope.commands.treat.arms import Trial, TrialResult
+from attnscope.commands.treat.halves import GivenLoss, two_parts
+from attnscope.commands.treat.head_orders import (
+    RANDOM_ORDERS,
+    at_random,
+    beginnings,
+    by_contribution,
+    by_effect,
+    by_value,
+    effect_text,
+    together,
+)
+from attnscope.commands.treat.pruning_record import FREE, Cost, HeadCost, Order, Pruning
+from attnscope.commands.treat.removal_losses import Place, RemovalLosses, losses_without_heads
+from attnscope.commands.treat.trained import Kept
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.progress import Advance
 from attnscope.core.words import count
-from attnscope.data.batches import Batches
-from attnscope.hf.anatomy.anatomy import Anatomy, Site, anatomy
+from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.editing.surgery import prunable, without_heads
 from attnscope.hf.exchanging.call import recipe_of
 from attnscope.hf.installed import save_plain, save_treated
 from attnscope.hf.loading.load import Loaded, precision_and_place
+from attnscope.stats.intervals import Interval
 
 PROMPTS = 8
-PROMPT_TOKENS = 32
 POINTS = 10  # numbers of heads at which the loss is measured
-RANDOM_ORDERS = 3
 SETTINGS = ("by", "prompts")
-ORDERS = ("size", "value", "contribution", "random")  # the first is the default
-SHARE = 0.1  # share of heads that is removed by default
+TITLES = {
+    "effect": "effect of removal",
+    "size": "size of Shapley value",
+    "value": "Shapley value",
+    "contribution": "share of what the block writes",
+    "random": "at random",
+}
+ORDERS = ("best", *TITLES)  # the first is the default
+PARTNERED, CANDIDATES = 3, 16  # heads whose partner is searched for, and removed heads that are tried for each
 
-Place = tuple[int, int]
 
-
-def pruned(trial: Trial, heads: int | None, keep_loss: float | None) -> TrialResult:
-    """Measure the losses of all orders, and the model without `heads` heads (or as many as `keep_loss` allows)."""
-    loaded = trial.loss.loaded
-    order_name = str(trial.chosen.settings.get("by", ORDERS[0]))
-    few = replace(trial.text.training, batches=trial.text.training.batches[: len(trial.text.held_out)])
+def pruned(trial: Trial, heads: int | None, keep_loss: float | None, kept: Kept | None = None) -> TrialResult:
+    """Choose heads, take them out, and measure the model without them."""
+    loaded, progress = trial.loss.loaded, trial.progress
     refuse_what_has_no_next_token(loaded, trial.loss.given)
     first = trial.text.held_out.batches[0].to(precision_and_place(loaded.model)[1])
     structure = anatomy(loaded.model, first.inputs)
     sites = prunable(loaded.model, structure)
     places = [(block, head) for block, site in sorted(sites.items()) for head in range(site.heads)]
-    prompts = _prompts(trial)
-    by_value, by_size = _by_value(trial, structure, places, prompts)
-    orders = {
-        "value": ("Shapley value", [by_value]),
-        "size": ("size of Shapley value", [by_size]),
-        "contribution": ("share of what the block writes", [_by_contribution(trial, places, prompts)]),
-        "random": ("at random", _at_random(places, trial.sampling.seed)),
-    }
-    counts = _counts(len(places), heads)
-    drawn = []
-    for name, (title, several) in orders.items():
-        losses = [_losses(trial, sites, order, counts, title, trial.text.held_out) for order in several]
-        mean = tuple(float(np.mean(column)) for column in zip(*losses, strict=True))
-        ends = (tuple(map(min, zip(*losses, strict=True))), tuple(map(max, zip(*losses, strict=True))))
-        low, high = ends if len(several) > 1 else ((), ())
-        drawn.append(Order(name, title, tuple(several[0]), mean, low, high))
-    by = next(order for order in drawn if order.name == order_name)
-    removed = heads or 0
-    if keep_loss is not None:
-        removed = _allowed(counts, _losses(trial, sites, by.heads, counts, "on training text", few), keep_loss)
-    request = (
-        count(heads, "head") if heads else f"loss within {keep_loss:g}" if keep_loss is not None else "a tenth of them"
-    )
-    if heads is None and keep_loss is None:
-        removed = max(1, round(SHARE * len(places)))
-    chosen = replace(trial.chosen, layers=tuple(sorted({block for block, _ in by.heads[:removed]})))
-    with without_heads(loaded.model, sites, by.heads[:removed]):
-        treated = trial.measured("the pruned model", f" without {removed} heads")
-        if trial.save is not None:
+    choosing, checking = two_parts(trial.text.training, trial.text.held_out.samples)
+    prompts = beginnings(choosing, int(trial.chosen.settings.get("prompts", PROMPTS)), loaded)
+    counts = _counts(len(places), None)
+    affordable = len(counts) * (len(TITLES) - 1 + RANDOM_ORDERS) * trial.text.held_out.tokens  # as the curves read
+    measured = effect_text(choosing, len(places), affordable, len(prompts), loaded)
+    texts = {"effects": measured, "choosing": choosing, "checking": checking, "held out": trial.text.held_out}
+    budget = math.nan if heads is not None else FREE if keep_loss is None else keep_loss
+    plan = {"model": loaded.sha256, "sampling": asdict(trial.sampling)}
+    folder, resume = (None, False) if kept is None else (kept.folder, kept.resume)
+    with losses_without_heads(trial.loss, sites, texts, folder, resume, plan) as losses:
+        value, size = by_value(losses, structure, places, prompts, progress)
+        effects = by_effect(losses, places, len(places) if heads is None else heads, progress)
+        orders = {
+            "effect": [effects.order],
+            "size": [size],
+            "value": [value],
+            "contribution": [by_contribution(loaded, places, together(prompts))],
+            "random": at_random(places, trial.sampling.seed),
+        }
+        fits = _fits(losses, orders, counts, heads, budget, progress)
+        by = str(trial.chosen.settings.get("by", ORDERS[0]))
+        if by == "best":
+            by = min((name for name in orders if name != "random"), key=lambda name: (-fits[name][0], fits[name][1]))
+        order = orders[by][0]
+        removed, checked = heads or 0, tuple[Cost, ...]()
+        if not removed:
+            removed, checked = step_back(losses, order, fits[by][0], budget, progress)
+        out = order[:removed]
+        counts = _counts(len(places), removed)
+        drawn, curve = _held_out(losses, orders, by, counts, fits, progress)
+        costs = _costs(losses, places, out, FREE if math.isnan(budget) else budget, progress)
+        passes = losses.passes
+    chosen = replace(trial.chosen, layers=tuple(sorted({block for block, _ in out})))
+    with without_heads(loaded.model, sites, out):
+        treated = trial.measured("the pruned model", f" without {count(removed, 'head')}")
+        if trial.save is not None and out:
             # A model that was treated before must keep its installed variant in the folder.
             saved = save_plain if recipe_of(loaded.model) is None else save_treated
             saved(loaded.model, trial.save, tokenizer=loaded.tokenizer)
-    pruning = Pruning(counts, tuple(drawn), removed, by.name, len(places), len(prompts), request)
+    asked = count(heads, "head") if heads else f"loss within {budget:g}"
+    pruning = Pruning(
+        counts=counts,
+        orders=drawn,
+        removed=removed,
+        by=by,
+        total=len(places),
+        prompts=len(prompts),
+        asked=asked,
+        budget=budget,
+        curve=curve,
+        checked=checked,
+        costs=costs,
+        passes=passes,
+        effect_sequences=measured.samples,
+        effect_tokens=measured.tokens,
+    )
     return TrialResult(chosen, treated, pruning=pruning)
+
+
+def step_back(
+    losses: RemovalLosses, order: Sequence[Place], start: int, budget: float, progress: Advance
+) -> tuple[int, tuple[Cost, ...]]:
+    """Return the largest number of heads, from `start` down, that keeps the budget on the checking text with a margin.
+
+    The held-out text will judge by the upper end of its interval: m' + h' <= budget, with mean m' and half-width h'.
+    Here m and h are known. m' differs from m by chance, about h at most (h is two standard errors, and m' - m has a
+    standard error of sqrt 2 of them), and h' is close to h. So m + 2 h <= budget is asked for. At least one head is
+    tried, so that a refusal has a number. Each step leaves out a tenth of the heads, and at least one.
+    """
+    tried = []
+    removed = max(1, start)
+    while removed:
+        progress(f"checking {count(removed, 'head')}", 0, 0)
+        rise = losses.change("checking", order[:removed])
+        tried.append(_cost(removed, rise))
+        if rise.mean + 2 * (rise.high - rise.mean) <= budget:
+            break
+        removed -= max(1, removed // 10)
+    return removed, tuple(tried)
+
+
+def _fits(
+    losses: RemovalLosses,
+    orders: Mapping[str, Sequence[Sequence[Place]]],
+    counts: Sequence[int],
+    heads: int | None,
+    budget: float,
+    progress: Advance,
+) -> dict[str, tuple[int, float]]:
+    """Return how many heads of each order the budget allows on the choosing text, and the loss without them."""
+    found = {}
+    for number, (name, several) in enumerate(orders.items()):
+        progress("choosing the order", number, len(orders))
+        order = several[0]
+        removed = heads or _largest_within(losses, order, counts, budget)
+        found[name] = (removed, losses.mean("choosing", order[:removed]))
+    return found
+
+
+def _largest_within(losses: RemovalLosses, order: Sequence[Place], counts: Sequence[int], budget: float) -> int:
+    """Return the largest number of heads that costs at most the budget on the choosing text.
+
+    The numbers of the curve are tried until two in a row cost more, then those between the last one that fits and the
+    next by halving.
+    """
+
+    def within(removed: int) -> bool:
+        return losses.change("choosing", order[:removed]).mean <= budget
+
+    fitting, over, failed = 0, len(order), 0
+    for removed in counts[1:]:
+        if within(removed):
+            fitting, over, failed = removed, len(order), 0
+        else:
+            over, failed = min(over, removed), failed + 1
+            if failed == 2:
+                break
+    while over - fitting > 1:
+        middle = (fitting + over) // 2
+        fitting, over = (middle, over) if within(middle) else (fitting, middle)
+    return fitting
+
+
+def _held_out(
+    losses: RemovalLosses,
+    orders: Mapping[str, Sequence[Sequence[Place]]],
+    by: str,
+    counts: Sequence[int],
+    fits: Mapping[str, tuple[int, float]],
+    progress: Advance,
+) -> tuple[tuple[Order, ...], tuple[Cost, ...]]:
+    """Return the held-out losses of all orders, and the costs of the chosen one with intervals."""
+    made: list[Order] = []
+    done, total = 0, len(counts) * sum(map(len, orders.values()))
+    for name, several in orders.items():
+        columns = []
+        for removed in counts:
+            progress(f"held-out loss without heads, {TITLES[name]}", done, total)
+            columns.append([losses.mean("held out", order[:removed]) for order in several])
+            done += len(several)
+        ends = (tuple(map(min, columns)), tuple(map(max, columns)))
+        low, high = ends if len(several) > 1 else ((), ())
+        mean = tuple(float(np.mean(column)) for column in columns)
+        made.append(Order(name, TITLES[name], tuple(several[0]), mean, low, high, *fits[name]))
+    chosen = orders[by][0]
+    return tuple(made), tuple(_cost(n, losses.change("held out", chosen[:n])) for n in counts)
+
+
+def _costs(
+    losses: RemovalLosses, places: Sequence[Place], out: Sequence[Place], limit: float, progress: Advance
+) -> tuple[HeadCost, ...]:
+    """Return what every head costs alone and among the removed ones, and who backed up those that must stay."""
+    costs: dict[Place, HeadCost] = {}
+    for number, place in enumerate(places):
+        progress("what each head costs beside those that went", number, len(places))
+        others = [one for one in out if one != place]
+        among = losses.change("effects", [*others, place], since=others)
+        cost = _cost(1, among)
+        alone = losses.change("effects", [place]).mean
+        costs[place] = HeadCost(*place, alone, cost.rise, cost.low, cost.high)
+    stays = [one for one in costs.values() if one.place not in out and one.backed_up(limit)]
+    for one in sorted(stays, key=lambda one: one.alone - one.among)[:PARTNERED]:
+        pairs: dict[Place, float] = {}
+        for other in out[:CANDIDATES]:
+            progress(f"which head backs up {one.block}.{one.head}", len(pairs), min(len(out), CANDIDATES))
+            pairs[other] = losses.change("effects", [one.place, other]).mean
+        partner = max(pairs, key=lambda other: pairs[other] - costs[other].alone)
+        # More than half of what the head costs now must come from this partner: else several back it up.
+        if pairs[partner] - costs[partner].alone - one.alone > (one.among - one.alone) / 2:
+            costs[one.place] = replace(one, partner=partner, together=pairs[partner])
+    return tuple(costs.values())
+
+
+def _cost(removed: int, rise: Interval) -> Cost:
+    known = math.isfinite(rise.low)
+    return Cost(removed, rise.mean, rise.low if known else math.nan, rise.high if known else math.nan)
+
+
+def _counts(total: int, removed: int | None) -> tuple[int, ...]:
+    """Return evenly spaced numbers of heads, never all, and 1; with `removed` also that number and the next."""
+    spread = {min(round(total * share / POINTS), total - 1) for share in range(POINTS)} | {1}
+    return tuple(sorted(spread if removed is None else spread | {removed, min(removed + 1, total)}))
 
 
 def refuse_what_has_no_next_token(loaded: Loaded, given: GivenLoss | None) -> None:
@@ -114,85 +269,3 @@ def refuse_odd_settings(settings: Mapping[str, Any]) -> None:
         raise RefusalError(
             f"Heads cannot be valued on {wanted} prompts: give the setting `prompts` a whole number above 0."
         )
-
-
-def _by_value(
-    trial: Trial, structure: Anatomy, places: Sequence[Place], prompts: Sequence[Tensor]
-) -> tuple[list[Place], list[Place]]:
-    """Return the heads ordered by Shapley value, summed over prompts, and ordered by its size."""
-    worth, size = dict.fromkeys(places, 0.0), dict.fromkeys(places, 0.0)
-    for number, ids in enumerate(prompts):
-        trial.progress("values of heads", number, len(prompts))
-        values = head_values(trial.loss.loaded, ids, structure)
-        for place in places:
-            worth[place] += float(values[place])
-            size[place] += abs(float(values[place]))
-    ordered = [sorted(places, key=lambda place, by=by: (by[place], place)) for by in (worth, size)]  # type: ignore[misc]
-    return ordered[0], ordered[1]
-
-
-def _prompts(trial: Trial) -> list[Int[Tensor, " token"]]:
-    """Return the beginnings of training sequences, as many as the setting `prompts` says."""
-    wanted = int(trial.chosen.settings.get("prompts", PROMPTS))
-    device = precision_and_place(trial.loss.loaded.model)[1]
-    prompts: list[Tensor] = []
-    for batch in trial.text.training:
-        for number, row in enumerate(batch.inputs["input_ids"]):
-            real = row if batch.mask is None else row[batch.mask[number]]
-            if len(real) > 2 and len(prompts) < wanted:
-                prompts.append(real[:PROMPT_TOKENS].to(device))
-    if not prompts:
-        raise RefusalError(
-            "The training half has no sequence of three tokens or more to value heads on: give more text."
-        )
-    return prompts
-
-
-def _by_contribution(trial: Trial, places: Sequence[Place], prompts: Sequence[Tensor]) -> list[Place]:
-    """Return the heads ordered by their mean share of what the block writes, on the same prompts."""
-    ready = Batches.of([{"input_ids": ids[None]} for ids in prompts])
-    survey = scan(trial.loss.loaded, ready, measures=["head_contribution"], keep_text=False)
-    shares = survey.values("head_contribution", stack=survey.stacks[-1])
-    return sorted(places, key=lambda place: (float(shares[place]), place))
-
-
-def _at_random(places: Sequence[Place], seed: int) -> list[list[Place]]:
-    orders = []
-    for number in range(RANDOM_ORDERS):
-        order = list(places)
-        random.Random(f"{seed} {number}").shuffle(order)
-        orders.append(order)
-    return orders
-
-
-def _counts(total: int, heads: int | None) -> tuple[int, ...]:
-    """Return evenly spaced numbers of heads to remove, plus the requested number and the default; never all heads."""
-    spread = {round(total * share / POINTS) for share in range(POINTS)}
-    return tuple(sorted(spread | ({heads} if heads else set()) | {max(1, round(SHARE * total))}))
-
-
-def _losses(
-    trial: Trial, sites: dict[int, Site], order: Sequence[Place], counts: Sequence[int], title: str, text: Batches
-) -> tuple[float, ...]:
-    losses = []
-    for number, removed in enumerate(counts):
-        trial.progress(f"loss without heads, {title}", number, len(counts))
-        with without_heads(trial.loss.loaded.model, sites, order[:removed]):
-            each = sequence_losses(trial.loss, text)
-        losses.append(sum(each) / len(each))
-    return tuple(losses)
-
-
-def _allowed(counts: Sequence[int], losses: Sequence[float], keep_loss: float) -> int:
-    """Return the largest number of heads whose removal costs at most `keep_loss`, as all smaller numbers do."""
-    allowed = 0
-    for removed, loss in zip(counts, losses, strict=True):
-        if loss > losses[0] + keep_loss:
-            break
-        allowed = removed
-    if not allowed:
-        raise RefusalError(
-            f"Removing the {count(counts[1], 'head')} of least value already costs {losses[1] - losses[0]:.3g} nats "
-            "per token: allow more with `keep_loss=`, or give a number of heads with `heads=`."
-        )
-    return allowed

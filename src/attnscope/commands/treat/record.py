@@ -15,15 +15,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnscope.commands.compare.chance import ByText, Reading, without_heads
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
 from attnscope.commands.scan.survey.possible import check_means
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.commands.treat.outcomes import Outcome, outcomes_of
+from attnscope.commands.treat.pruning_record import Pruning, refuse_odd_pruning
 from attnscope.core.decoding import FieldError, decode, encode
-from attnscope.core.ranges import AtLeast, AtMost, Count, Index, Positive, Provenance, Several, Size, SizeOrNan
+from attnscope.core.ranges import Count, Index, Positive, Provenance, Several, Size, SizeOrNan
 from attnscope.reports.record import Record
 from attnscope.stats.intervals import Interval, paired_interval
 
@@ -76,31 +77,6 @@ class Arm:
     @property
     def loss(self) -> float:
         return sum(self.losses) / len(self.losses)
-
-
-@dataclass(frozen=True)
-class Order:
-    """One order of removing heads: `heads` as (block, head), and `losses` at `Pruning.counts`."""
-
-    name: str  # "value", "contribution" or "random"
-    title: str
-    heads: tuple[tuple[Index, Index], ...]
-    losses: tuple[Size, ...]
-    low: tuple[Size, ...] = ()  # lowest and highest over several random orders
-    high: Annotated[tuple[Size, ...], AtLeast("low")] = ()
-
-
-@dataclass(frozen=True)
-class Pruning:
-    """Held-out loss against the number of removed heads, in several orders."""
-
-    counts: Annotated[tuple[Count, ...], AtMost("total")]
-    orders: tuple[Order, ...]
-    removed: Annotated[Count, AtMost("total")]  # heads that the treated model lacks
-    by: str  # the order of their removal
-    total: Several
-    prompts: Count  # number of texts that the values come from
-    asked: str  # what the caller requested: "12 heads", "loss within 0.05"
 
 
 @dataclass(frozen=True, repr=False)
@@ -166,6 +142,13 @@ class Treatment(Record):
             return ()
         order = next((one for one in self.pruning.orders if one.name == self.pruning.by), self.pruning.orders[0])
         return order.heads[: self.pruning.removed]
+
+    @property
+    def budget_kept(self) -> bool | None:
+        """Whether the held-out loss rises by at most the budget, at the upper end of its interval; None without one."""
+        if self.pruning is None or math.isnan(self.pruning.budget):
+            return None
+        return self.loss.high <= self.pruning.budget
 
     def table(self) -> pandas.DataFrame:
         """Return one row for each arm and held-out sequence."""
@@ -278,16 +261,4 @@ def _refuse_what_does_not_fit_together(record: Treatment) -> None:
         if not all(math.isfinite(loss) for loss in arm.losses):
             raise FieldError("arms: a held-out loss is not a number")
     if record.pruning is not None:
-        _refuse_odd_pruning(record.pruning)
-
-
-def _refuse_odd_pruning(pruning: Pruning) -> None:
-    if not pruning.counts or not pruning.orders:
-        raise FieldError("pruning: counts and orders are needed")
-    for number, order in enumerate(pruning.orders):
-        if any(len(one) not in (0, len(pruning.counts)) for one in (order.low, order.high)) or len(order.losses) != len(
-            pruning.counts
-        ):
-            raise FieldError(f"pruning.orders[{number}]: a loss at every count is needed")
-        if len(order.low) != len(order.high):
-            raise FieldError(f"pruning.orders[{number}]: low and high differ in length")
+        refuse_odd_pruning(record.pruning)

@@ -168,7 +168,7 @@ def _refuse_what_nobody_reads(options: Asked) -> None:
     for option in ("steps", "rate", "train"):
         if getattr(options, option) is not None:
             raise RefusalError(f"{why[0].upper()}{why[1:]}, so {_option(option)} has no effect: leave it out.")
-    if options.resume:
+    if options.resume and name != PRUNE:
         raise RefusalError(f"{why[0].upper()}{why[1:]}, so there is nothing to resume: leave `resume=` out.")
 
 

@@ -96,7 +96,7 @@ def treat(
     blocks : sequence of int, optional
         The blocks that get the remedy. Default: all.
     heads, keep_loss : int, float, optional
-        How many heads "prune" removes, or how many nats per token it may cost.
+        How many heads "prune" removes, or how many nats per token it may cost (default: 0.01).
     settings : mapping, optional
         Settings of the variant, or of "prune".
     loading, sampling : Loading, Sampling
@@ -114,7 +114,7 @@ def treat(
     save : str or Path, optional
         A new folder for the treated model.
     checkpoint : str or Path, optional
-        A folder for unfinished training.
+        A folder for unfinished training, or for the losses that "prune" has measured.
     resume : bool
         Continue from `checkpoint`.
     progress : callable
@@ -161,7 +161,8 @@ def treat(
     trains = training and (remedy == AUTO or needs_training(remedy))
     with looking_at(loaded.model), quiet():
         refuse_what_does_not_fit(asked, loaded, loss)
-        text = halves(loaded, corpus, sampling, training=recipe.steps * sampling.batch_size if trains else SEQUENCES)
+        wanted = recipe.steps * sampling.batch_size if trains else max(SEQUENCES, 2 * (sampling.samples or 0))
+        text = halves(loaded, corpus, sampling, training=wanted)
         sequence_loss = SequenceLoss(loaded, loading.seed, loss)
         before = measured_arm(sequence_loss, text.held_out, "the model as it is", progress)
         chosen = chosen_for(remedy, diagnose(before.survey, limits), training)
@@ -169,14 +170,14 @@ def treat(
         trial = Trial(
             sequence_loss, text, sampling, chosen, before, limits, progress, None if save is None else named_path(save)
         )
+        kept = None if checkpoint is None else Kept(named_path(checkpoint, "checkpoint"), resume)
         if chosen.name == PRUNE:
-            result = pruned(trial, heads, keep_loss)
+            result = pruned(trial, heads, keep_loss, kept)
         elif chosen.name == BOS:
             result = bos_first(trial)
         elif not training or not needs_training(chosen.name):
             result = without_training(trial)
         else:
-            kept = None if checkpoint is None else Kept(named_path(checkpoint, "checkpoint"), resume)
             result = trained(trial, recipe, train == "all", kept)
     looks = {"before": result.before or before} | ({} if result.control is None else {"control": result.control})
     looks |= {"treated": result.treated}

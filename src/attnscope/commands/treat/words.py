@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from attnscope.commands.compare.paired_findings import concerned
+from attnscope.commands.treat import prune_words
 from attnscope.commands.treat.chart import figures
+from attnscope.commands.treat.outcome_words import ARM_WORDS, amount_words, counts_table, how_many, subject_of, title_of
 from attnscope.commands.treat.outcomes import Judgement, Outcome
 from attnscope.commands.treat.record import Arm, Treatment
-from attnscope.core.finding import Finding
 from attnscope.core.words import blocks, count, number, numeral
 from attnscope.reports.document import Card, Document, Figure, Section, Table, drawn_by, rows
 from attnscope.reports.words import Level, Verdict
@@ -16,8 +16,6 @@ from attnscope.stats.intervals import Interval
 
 MUCH = 0.1  # nats: perplexity grows by a tenth
 SMALL_JUMP = 1e-3  # nats: a smaller change before training is rounding
-ARM_WORDS = {"before": "before", "control": "in the control", "treated": "treated"}
-ORDERS = {"value": "by value", "size": "by size of value", "contribution": "by contribution", "random": "at random"}
 LEVELS: dict[Judgement, Level] = {"helped": "calm", "harmed": "warning"}  # others are notes
 CONTROL = (
     "The control is the same model, trained without the remedy on the same batches in the same order, with the same "
@@ -33,37 +31,40 @@ LOSS = (
 
 def document(record: Treatment) -> Document:
     corpus = record.provenance.get("corpus", {}).get("name", "ready batches")
-    cards = [_card(outcome, record) for outcome in record.outcomes]
-    moved = tuple(card for card in cards if card.label != "no effect")
-    same = tuple(card for card in cards if card.label == "no effect")
-    nothing = () if cards else ("No arm has a finding.",)
+    pruned = record.pruning is not None
     pictures = tuple(
         Figure(drawn.name, drawn.title, drawn_by("attnscope.commands.treat.chart:draw", drawn), caption=drawn.caption)
         for drawn in figures(record)
     )
-    counts = [
-        (title_of(outcome), *(how_many(getattr(outcome, arm)) for arm in record.arms), outcome.judgement)
-        for outcome in record.outcomes
-    ]
-    table = Table(("", *record.arms, "verdict"), tuple(counts), align="lrrrl"[: len(record.arms) + 1] + "l", brief=8)
+    named = "Heads are named block.head and counted from 0." if pruned else settings_words(record)
     return Document(
         verdict(record),
-        f"{record.remedy.title} in {record.model}",
-        about=(f"{record.model} ({record.class_name}) on {corpus}", *filter(None, [settings_words(record)])),
-        sections=(
-            Section(
-                "What was done",
-                background=(CONTROL if record.training is not None else UNTRAINED,),
-                items=(why_words(record), *cost_words(record)),
-                notes=record.notes,
-            ),
-            Section("Findings in every arm", sentences=nothing, tables=(table,), link="Findings"),
-            *([Section("What changed", cards=moved, detail=True)] if moved else []),
-            *([Section("No effect", cards=same, detail=True)] if same else []),
-            *([Section("Charts", figures=pictures)] if pictures else []),
-            Section("Held-out loss", tables=_losses(record), detail=True, link="Loss"),
-        ),
+        f"Heads that can go in {record.model}" if pruned else f"{record.remedy.title} in {record.model}",
+        about=(f"{record.model} ({record.class_name}) on {corpus}", *filter(None, [named])),
+        sections=prune_words.sections(record, pictures) if pruned else _of_remedy(record, pictures),
         provenance=rows(record.provenance),
+    )
+
+
+def _of_remedy(record: Treatment, pictures: tuple[Figure, ...]) -> tuple[Section, ...]:
+    cards = [_card(outcome, record) for outcome in record.outcomes]
+    moved = tuple(card for card in cards if card.label != "no effect")
+    same = tuple(card for card in cards if card.label == "no effect")
+    nothing = () if cards else ("No arm has a finding.",)
+    return (
+        Section(
+            "What was done",
+            background=(CONTROL if record.training is not None else UNTRAINED,),
+            items=(why_words(record), *cost_words(record)),
+            notes=record.notes,
+        ),
+        Section(
+            "Findings in every arm", sentences=nothing, tables=(counts_table(record.outcomes, record),), link="Findings"
+        ),
+        *([Section("What changed", cards=moved, detail=True)] if moved else []),
+        *([Section("No effect", cards=same, detail=True)] if same else []),
+        *([Section("Charts", figures=pictures)] if pictures else []),
+        Section("Held-out loss", tables=_losses(record), detail=True, link="Loss"),
     )
 
 
@@ -96,8 +97,7 @@ def verdict(record: Treatment) -> Verdict:
     cost = record.loss
     harmed = cost.low > 0
     if record.pruning is not None:
-        out = f"{count(record.pruning.removed, 'head')} of {record.pruning.total}"
-        return Verdict("note" if harmed else "calm", f"Without {out} {loss_words(record)}.")
+        return prune_words.verdict(record)
     judgement = overall(record)
     sentence = f"{record.remedy.name} {_became(record, judgement)}{_and_loss(record, judgement)}."
     level: Level = "note"
@@ -133,6 +133,8 @@ def _relevant(record: Treatment) -> list[Outcome]:
 
 def sentences(record: Treatment) -> tuple[str, ...]:
     """Return the verdict, the reason for the remedy, and its effect on every finding, the loss and the time."""
+    if record.pruning is not None:
+        return prune_words.sentences(record)
     outcomes = [f"{title_of(one)}: {one.judgement}. {amount_words(one, record)}" for one in record.outcomes]
     return (verdict(record).sentence, why_words(record), *outcomes, *cost_words(record))
 
@@ -165,50 +167,12 @@ def _amounts(outcome: Outcome, record: Treatment) -> str:
     """Return `heads that sink: 146 in the control, 90 treated`."""
     base = outcome.control if record.baseline == "control" else outcome.before
     was, now = how_many(base), how_many(outcome.treated)
-    what = _subject(outcome)
+    what = subject_of(outcome)
     where = "in the control" if record.baseline == "control" else "before"
     if was != now:
         return f"{what}: {was} {where}, {now} treated"
     old, new = (number(math.nan if side is None else side.value) for side in (base, outcome.treated))
     return f"{what}: {was} {where} and {now} treated, {old} and {new} where it is strongest"
-
-
-def how_many(finding: Finding | None) -> str:
-    """Return the number of heads or places of a finding, "there" if it counts neither, or "none" without one."""
-    return "none" if finding is None else str(concerned(finding) or "there")
-
-
-KINDS = {
-    "sink": "heads that sink",
-    "sink_elsewhere": "heads that sink elsewhere",
-    "uniform_heads": "heads that are almost uniform",
-    "duplicate_heads": "heads with a twin",
-    "entropy_collapse": "heads that are nearly one-hot",
-    "massive_activation": "places with a massive activation",
-    "past_float16": "places past float16",
-    "collapse": "places where tokens become alike",
-    "smoothing": "places where tokens point the same way",
-    "identity_heads": "heads that look at their own token",
-    "previous_token_heads": "heads that look at the token before",
-    "missing_bos": "texts without BOS",
-    "nonfinite": "places that are not numbers",
-}
-
-
-def title_of(outcome: Outcome) -> str:
-    subject = _subject(outcome)
-    return subject[0].upper() + subject[1:]
-
-
-def _subject(outcome: Outcome) -> str:
-    """Return what is counted, such as `heads that sink`; for an alarm, its measure."""
-    measure = str(outcome.any.details.get("measure", outcome.kind))
-    return KINDS.get(outcome.kind, f"alarm of {measure.replace('_', ' ')}")
-
-
-def amount_words(outcome: Outcome, record: Treatment) -> str:
-    """Return `146 before, 144 in the control, 90 treated.`"""
-    return f"{', '.join(f'{how_many(getattr(outcome, arm))} {ARM_WORDS[arm]}' for arm in record.arms)}."
 
 
 def loss_words(record: Treatment) -> str:
@@ -247,8 +211,6 @@ def cost_words(record: Treatment) -> list[str]:
                 f"A step of training took {_seconds(record.arms['treated'])} treated and "
                 f"{_seconds(record.arms['control'])} in the control."
             )
-    if record.pruning is not None:
-        lines += pruning_words(record)
     return lines
 
 
@@ -256,20 +218,6 @@ def _seconds(arm: Arm) -> str:
     """Return `0.52 s (half of them 0.5 to 0.55)`, the median and the quartiles."""
     low, high = arm.quartiles
     return f"{numeral(arm.seconds, 2)} s (half of them {numeral(low, 2)} to {numeral(high, 2)})"
-
-
-def pruning_words(record: Treatment) -> list[str]:
-    pruning = record.pruning
-    assert pruning is not None
-    place = min(range(len(pruning.counts)), key=lambda k: abs(pruning.counts[k] - pruning.removed))
-    orders = ((numeral(order.losses[place], 4), ORDERS.get(order.name, order.name)) for order in pruning.orders)
-    return [
-        f"{count(pruning.removed, 'head')} of {pruning.total} removed, ordered {ORDERS.get(pruning.by, pruning.by)} "
-        f"({pruning.asked}; values over {count(pruning.prompts, 'prompt')}).",
-        f"Loss without {count(pruning.counts[place], 'head')}: {', '.join(f'{loss} {how}' for loss, how in orders)}.",
-        "Counts of findings, before and after, only include the heads that are left; sentences of findings include "
-        "all heads.",
-    ]
 
 
 def settings_words(record: Treatment) -> str:
