@@ -26,6 +26,7 @@ from attnscope.matrix.relevance import TokenScores
     signed=False,
     group="slow",
     adds_up="1",
+    sums_to="one",
     stacks="one",
 )
 def value_zeroing(zeroed: Callable[[str], Float[Tensor, "layer token token"]], start: TokenScores) -> TokenScores:

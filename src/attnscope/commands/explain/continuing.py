@@ -66,7 +66,7 @@ def of_both(
     )
     others = {method.name: method for method in second.methods}
     methods = tuple(
-        Scored(m.name, m.title, m.group, m.signed, (*m.scores, *others[m.name].scores))
+        Scored(m.name, m.title, m.group, m.signed, (*m.scores, *others[m.name].scores), None, _both(m, others[m.name]))
         for m in first.methods
         if m.name in others
     )
@@ -80,6 +80,11 @@ def of_both(
         target=asked.words,
         notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
     )
+
+
+def _both(one: Scored, other: Scored) -> float | None:
+    """Return what the scores of both sides should add up to."""
+    return None if one.sums_to is None or other.sums_to is None else one.sums_to + other.sums_to
 
 
 def refuse_unusable(question: Question) -> None:
