@@ -26,6 +26,7 @@ MOST = 320  # points
 NEAR = 0.03  # tolerance of all errors together, as a share of answer(e) - answer(b)
 NOISE = 1e-4  # errors below this share of all changes along the line are rounding
 
+Points = dict[str, Float[Tensor, "place token width"]]
 Ask = Callable[..., Float[Tensor, " batch"]]
 
 
@@ -74,7 +75,7 @@ def integrated_gradients(embedding: TokenVectors, baseline: TokenVectors, ask: A
     return {stack: torch.stack([piece.scores[stack] for piece in pieces]).sum(0) for stack in embedding}
 
 
-def _on_line(embedding: TokenVectors, baseline: TokenVectors, places: list[float]) -> TokenVectors:
+def _on_line(embedding: TokenVectors, baseline: TokenVectors, places: list[float]) -> Points:
     found = {}
     for stack, own in embedding.items():
         t = torch.tensor(places, dtype=own.dtype, device=own.device)[:, None, None]

@@ -26,6 +26,7 @@ Intervals hold for these models on other text of the same kind. The variation be
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -79,7 +80,9 @@ def simultaneous_means(sums: GroupSums, sizes: GroupSizes, seed: int = 0) -> tup
     if len(sums) < fewest(sums.shape[1]):
         return mean, np.full_like(error, np.inf)
     t = _drawn_t(sums, sizes, seed)
-    c = max(student(len(sums) - 1, INNER), *(float(_end(side.max(1, initial=0.0))) for side in (t, -t)))
+    c = max(
+        student(len(sums) - 1, INNER), *(float(_end(side.max(1, keepdims=True, initial=0.0))[0]) for side in (t, -t))
+    )
     return mean, _times(np.full_like(error, c), error)
 
 
@@ -136,7 +139,7 @@ def _drawn_t(sums: GroupSums, sizes: GroupSizes, seed: int) -> Float[np.ndarray,
     return found
 
 
-def _end(t: Float[np.ndarray, " draw *number"]) -> Float[np.ndarray, "*number"]:
+def _end(t: Float[np.ndarray, "draw number"]) -> PerNumber:
     """Return the upper end of the inner draws."""
     found: np.ndarray = np.quantile(t, (1 + INNER) / 2, axis=0, method="higher")
     return found
@@ -182,13 +185,22 @@ class Interval:
 
 
 def paired_interval(before: Sequence[float], after: Sequence[float], texts: Sequence[Hashable] = ()) -> Interval:
-    """Return the mean of `after - before` with its interval. `texts` names the text of each sequence (default: all
-    differ).
+    """Return the mean of `after - before` with Student's interval, which assumes nearly normal differences.
+
+    `texts` names the text of each sequence (default: all differ).
     """
     differences = [b - a for a, b in zip(before, after, strict=True)]
-    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts or range(len(differences))))}
-    groups = [numbers[text] for text in texts] if texts else None
-    return Interval(*bootstrap_mean(differences, groups=groups), len(differences), len(numbers))
+    n = len(differences)
+    mean = math.fsum(differences) / n
+    rest: dict[Hashable, list[float]] = {}
+    for text, difference in zip(texts or range(n), differences, strict=True):
+        rest.setdefault(text, []).append(difference - mean)
+    drawn = len(rest)
+    if drawn < 2:
+        return Interval(mean, -math.inf, math.inf, n, drawn)
+    spread = math.fsum(math.fsum(some) ** 2 for some in rest.values())
+    half = student(drawn - 1) * math.sqrt(drawn / (drawn - 1) * spread) / n
+    return Interval(mean, mean - half, mean + half, n, drawn)
 
 
 def student(freedom: int, level: float = LEVEL) -> float:

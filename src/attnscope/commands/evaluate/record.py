@@ -34,6 +34,7 @@ ESTIMATES = (
     *("gap", "positive", "negative", "comprehensiveness", "sufficiency"),
     *("soft_gap", "soft_comprehensiveness", "soft_sufficiency"),
 )
+NOTICEABLE = 0.01  # of the answer: smaller differences are decided by one text in thirty, which a sample may lack
 By = Literal["gap", "soft_gap", "log_gap"]
 
 
@@ -77,7 +78,8 @@ class Difference:
 
     @property
     def real(self) -> bool:
-        return self.low > 0 or self.high < 0
+        """Return whether the interval excludes zero, and the difference is large enough to matter."""
+        return (self.low > 0 or self.high < 0) and abs(self.mean) >= NOTICEABLE
 
 
 @dataclass(frozen=True)

@@ -93,12 +93,14 @@ def removable(one: Run) -> dict[str, Bool[Tensor, " token"]]:
         ids = one.read.batch.get(place.argument) if place.looks_up else None
         if isinstance(ids, Tensor) and ids.shape[-1] == len(vectors):
             found[place.stack] &= ~torch.isin(ids[0].cpu(), special).to(vectors.device)
+            # Without a tokenizer, the configuration still says how sequences begin.
+            if int(ids[0, 0]) in (one.loaded.bos, one.loaded.decoder_start) and len(vectors) > 1:
+                found[place.stack][0] = False
     return found
 
 
 def _special(loaded: Loaded) -> list[int]:
-    known = [*getattr(loaded.tokenizer, "all_special_ids", ()), loaded.bos, loaded.pad, loaded.decoder_start]
-    return sorted({token for token in known if isinstance(token, int)})
+    return sorted(token for token in getattr(loaded.tokenizer, "all_special_ids", ()) if isinstance(token, int))
 
 
 def texts_of(loaded: Loaded, corpus: Corpus | Text | Ready | None, sampling: Sampling) -> Batches:

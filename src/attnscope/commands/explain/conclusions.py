@@ -21,7 +21,7 @@ Place = tuple[str, int]  # the name of an input, and the index of a token in it
 def verdict(found: Explanation) -> Verdict:
     """Name the token that most methods put first, and say how many do."""
     voters = voters_of(found)
-    if not found.voting:
+    if not voters and any(method.passes is False for method in found.methods):
         return Verdict("warning", "No token is named: the scores of no method add up to what they should.")
     if not voters:
         return Verdict("note", "No token stands out: every method gives all tokens the same score.")
