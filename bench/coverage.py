@@ -70,11 +70,10 @@ def coverage(pool: Pool, n: int, samples: int = 4000, seed: int = 0, alike: int 
     held = 0
     for begin in range(0, samples, 500):  # real pools draw their rows together, so draw them several times
         several = min(500, samples - begin)
-        table = np.concatenate([pool(rng, (n, 1)) for _ in range(several)], 1) if alike == 1 else None
-        if table is None:
-            whole = pool(rng, (n, several))
-            table = sum(whole + pool(rng, (n, several)) for _ in range(alike))
-        _, low, high = single_means(np.asarray(table), np.full(n, float(alike)))
+        table = np.concatenate([pool(rng, (n, 1)) for _ in range(several)], 1)
+        if alike > 1:
+            table = alike * table + np.stack([pool(rng, (n, several)) for _ in range(alike)]).sum(0)
+        _, low, high = single_means(table, np.full(n, float(alike)))
         held += int(((low <= 0) & (high >= 0)).sum())
     return held / samples
 

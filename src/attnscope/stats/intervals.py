@@ -153,7 +153,8 @@ def _drawn(count: int, seed: int) -> Float[np.ndarray, "draw group"]:
 
 def _times(reach: PerNumber, error: PerNumber) -> PerNumber:
     """Return the product, and 0 where the error is 0 even if the reach is infinite."""
-    return np.multiply(reach, error, out=np.zeros_like(error), where=error > 0)
+    found: np.ndarray = np.multiply(reach, error, out=np.zeros_like(error), where=error > 0)
+    return found
 
 
 def grouped(

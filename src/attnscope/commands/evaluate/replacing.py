@@ -14,9 +14,9 @@ without them reads another kind of text.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from attnscope.commands.explain.running import Run, baseline_words
 from attnscope.data.batches import Batches
 from attnscope.data.corpus import Corpus
+from attnscope.data.read import Gallery, read
 from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.load import Loaded, Ready, Text, batches_for, text_of
 from attnscope.hf.loading.options import Sampling
@@ -108,15 +109,13 @@ def texts_of(loaded: Loaded, corpus: Corpus | Text | Ready | None, sampling: Sam
 
     If there are more documents than `samples`, that many are drawn.
     """
-    if corpus is not None and not isinstance(corpus, Corpus | Batches | Mapping):
-        corpus = text_of(corpus, sampling)
-        if not isinstance(corpus, Corpus | Batches | Mapping | str) and hasattr(corpus, "__iter__"):
-            items = list(corpus)
-            strings = items and not any(isinstance(item, Mapping) for item in items)
-            corpus = Corpus.of("texts given in Python", items) if strings else items
-    if not isinstance(corpus, Corpus) or len(corpus.documents) < 2 or corpus.targets is not None:
-        return batches_for(loaded, corpus, sampling)
-    return beginnings(loaded, corpus, sampling)[0]
+    given = corpus if isinstance(corpus, Corpus | Batches | Mapping) else text_of(corpus, sampling)
+    if isinstance(given, Iterable) and not isinstance(given, Corpus | Gallery | Batches | Mapping | str):
+        items: list[Any] = list(given)
+        given = items if items and isinstance(items[0], Mapping) else read(items)
+    if not isinstance(given, Corpus) or len(given.documents) < 2 or given.targets is not None:
+        return batches_for(loaded, given, sampling)
+    return beginnings(loaded, given, sampling)[0]
 
 
 def beginnings(loaded: Loaded, corpus: Corpus, sampling: Sampling) -> tuple[Batches, tuple[int, ...]]:

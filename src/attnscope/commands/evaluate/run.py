@@ -18,6 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -271,12 +272,12 @@ def _judge(
 
     embedding, free = one.captured.embedding, removable(one)
     try:
-        tried = [
-            perturbed(ask, embedding, vectors, each, one.seed, free)
-            for vectors in replacing_vectors(one, replacement)
-            for each in scores
-        ]
-        found[name].append(averaged(tried))
+        drawn = replacing_vectors(one, replacement)
+        several = max(len(scores), len(drawn))  # random orders take turns with the draws
+        pairs = islice(zip(cycle(scores), cycle(drawn), strict=False), several)
+        found[name].append(
+            averaged([perturbed(ask, embedding, vectors, each, one.seed, free) for each, vectors in pairs])
+        )
     except NoAnswerError:
         found[name].append(None)
 
@@ -289,6 +290,7 @@ def _judged(
     def estimate(name: str) -> Estimate:
         return Estimate.of(tuple(float(getattr(one, name)) for one in found), together, (0.0, 1.0))
 
+    estimates: dict[str, Any] = {name: estimate(name) for name in ESTIMATES if "gap" not in name}
     gaps = tuple(one.negative - one.positive for one in found)
     soft_gaps = tuple(one.soft_comprehensiveness - one.soft_sufficiency for one in found)
     log_gaps = tuple(one.log_gap for one in found) if probability else ()
@@ -299,7 +301,7 @@ def _judged(
         group=card.group,
         gap=Estimate.of(gaps, together, (-1.0, 1.0)),
         soft_gap=Estimate.of(soft_gaps, together, (-1.0, 1.0)),
-        **{name: estimate(name) for name in ESTIMATES if "gap" not in name},
+        **estimates,
         seconds=seconds,
         gaps=gaps,
         soft_gaps=soft_gaps,

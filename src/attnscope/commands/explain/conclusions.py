@@ -187,9 +187,9 @@ def _sums(found: Explanation) -> list[str]:
         elif method.sums_to is not None:
             wanted = f"{total} instead of {signed(method.sums_to)}"
             sentences.append(f"{wanted}, which is off by more than {percent(SUM_BOUND)}: the method has no say.")
-        elif method.adds_up is not None and method.adds_up.startswith("the answer, less what constants"):
-            # The scores of other methods add up to something else, such as the norm of states.
-            sentences.append(f"{total} of {numeral(found.value)} ({method.adds_up}).")
+        elif method.adds_up is not None:  # what constants or a learned sink take is not known as a number
+            of = f" of {numeral(found.value)}" if method.adds_up.startswith("the answer, less what constants") else ""
+            sentences.append(f"{total}{of} ({method.adds_up}).")
     return [*([f"Scores add up to what they should: {listed(right)}."] if right else []), *sentences]
 
 
