@@ -212,11 +212,12 @@ class Faithfulness(Record):
         if len({one.name for one in found.methods}) < len(found.methods):
             raise FieldError("methods: a method is listed twice")
         for number, method in enumerate(found.methods):
-            for name, single in (("gap", method.gaps), ("soft_gap", method.soft_gaps)):
-                if not adds_up((value / found.texts for value in single), getattr(method, name).mean):
-                    raise FieldError(f"methods[{number}].{name}.mean: the mean of {name}s is needed")
             if len(method.log_gaps) != (found.texts if method.log_gap else 0):
                 raise FieldError(f"methods[{number}].log_gaps: a number for every text is needed")
+            for name in ("gap", "soft_gap", *(["log_gap"] if method.log_gap else [])):
+                single: tuple[float, ...] = getattr(method, f"{name}s")
+                if not adds_up((value / found.texts for value in single), getattr(method, name).mean):
+                    raise FieldError(f"methods[{number}].{name}.mean: the mean of {name}s is needed")
         if found.accuracy is not None and not 0 <= found.accuracy.low <= found.accuracy.high <= 1:
             raise FieldError("accuracy: shares from 0 to 1 are needed")
         return found
