@@ -119,8 +119,8 @@ def _sentences(found: Faithfulness) -> tuple[str, ...]:
         )
     if found.independent < ENOUGH:
         sentences.append(
-            f"{_how_many(found).capitalize()} are too few to be sure of a single interval, which then holds the true "
-            f"mean in fewer than 93 of 100 samples: give {ENOUGH}."
+            f"{_how_many(found).capitalize()} are too few to be sure of a single interval, which can then miss the "
+            f"true mean in more than 7 of 100 samples: give {ENOUGH}."
         )
     return tuple(filter(None, sentences))
 
