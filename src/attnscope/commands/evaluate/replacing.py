@@ -28,12 +28,14 @@ from attnscope.data.corpus import Corpus
 from attnscope.data.read import Gallery, read
 from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.load import Loaded, Ready, Text, batches_for, text_of
+from attnscope.hf.loading.one_text import Reading
 from attnscope.hf.loading.options import Sampling
+from attnscope.hf.loading.outputs import fills_masks, mask_token_of, word
 
 Replacement = Literal["auto", "neutral"]
 REPLACEMENTS: tuple[Replacement, ...] = ("auto", "neutral")
 DRAWS = 2  # replacements drawn for every token
-APART = 3 * 6_364_136_223  # added to a seed: other random numbers than those of soft erasure and of masking
+MASKING, APART = 2 * 6_364_136_223, 3 * 6_364_136_223  # added to a seed, as AWAY of soft erasure: other numbers each
 DRAWN = "other tokens that the model itself finds likely in their place"
 
 Vectors = dict[str, Float[Tensor, "token width"]]
@@ -102,6 +104,24 @@ def removable(one: Run) -> dict[str, Bool[Tensor, " token"]]:
 
 def _special(loaded: Loaded) -> list[int]:
     return sorted(token for token in getattr(loaded.tokenizer, "all_special_ids", ()) if isinstance(token, int))
+
+
+def masking_one(loaded: Loaded, read: Reading, seed: int) -> tuple[Reading, tuple[str, ...]]:
+    """Mask one token if a masked language model reads a text without a mask."""
+    mask = mask_token_of(loaded.tokenizer)
+    if mask is None or read.ids is None or not fills_masks(loaded) or bool((read.ids == mask).any()):
+        return read, ()
+    special = set(getattr(loaded.tokenizer, "all_special_ids", ()))
+    places = [place for place, token in enumerate(read.ids.tolist()) if token not in special]
+    if not places:
+        return read, ()
+    # A seed that neither random explanations nor soft erasure use.
+    drawn = torch.randint(len(places), (), generator=torch.Generator().manual_seed(seed + MASKING))
+    ids = read.ids.clone()
+    ids[places[int(drawn)]] = mask
+    words = tuple(word(loaded.tokenizer, int(token)) for token in ids)
+    note = "In every text one random token is masked, and the model's answer in its place is followed."
+    return replace(read, batch={**read.batch, "input_ids": ids[None]}, ids=ids, words=words), (note,)
 
 
 def texts_of(loaded: Loaded, corpus: Corpus | Text | Ready | None, sampling: Sampling) -> Batches:

@@ -25,11 +25,12 @@ from typing import Any, Unpack
 import torch
 from torch import nn
 
-from attnscope.commands.evaluate.perturbing import AWAY, NoAnswerError, Perturbed, averaged, labelled_batches, perturbed
+from attnscope.commands.evaluate.perturbing import NoAnswerError, Perturbed, averaged, labelled_batches, perturbed
 from attnscope.commands.evaluate.record import ESTIMATES, Estimate, Faithfulness, Judged, drawn_together
 from attnscope.commands.evaluate.replacing import (
     REPLACEMENTS,
     draws_tokens,
+    masking_one,
     removable,
     replacement_words,
     replacing_vectors,
@@ -52,9 +53,8 @@ from attnscope.hf.intercepting.restoring import looking_at, with_gradients
 from attnscope.hf.loading.in_memory import refuse_broken_weights
 from attnscope.hf.loading.load import Loaded, Ready, Text, load, precision_and_place
 from attnscope.hf.loading.one_input import reading_of
-from attnscope.hf.loading.one_text import Reading
 from attnscope.hf.loading.options import EvaluateOptions, Loading, Sampling, with_options
-from attnscope.hf.loading.outputs import entries, fills_masks, mask_token_of, word
+from attnscope.hf.loading.outputs import entries
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.tapping.capture import asked_with
 from attnscope.hf.tapping.entrances import Entrance
@@ -203,7 +203,7 @@ def _run(
     truth: Class | None,
 ) -> Run:
     """Run the model on one text. `known` is the anatomy that was found with the first text."""
-    read, notes = _masking_one(loaded, reading_of(loaded, inputs), seed)
+    read, notes = masking_one(loaded, reading_of(loaded, inputs), seed)
 
     def aimed_at(output: torch.Tensor) -> Aim:
         if truth is not None and entries(loaded, output).output != "classes":
@@ -212,24 +212,6 @@ def _run(
         return replace(goal, notes=(*goal.notes, *notes))
 
     return run_on(loaded, read, aimed_at, seed, known)
-
-
-def _masking_one(loaded: Loaded, read: Reading, seed: int) -> tuple[Reading, tuple[str, ...]]:
-    """Mask one token if a masked language model reads a text without a mask."""
-    mask = mask_token_of(loaded.tokenizer)
-    if mask is None or read.ids is None or not fills_masks(loaded) or bool((read.ids == mask).any()):
-        return read, ()
-    special = set(getattr(loaded.tokenizer, "all_special_ids", ()))
-    places = [place for place, token in enumerate(read.ids.tolist()) if token not in special]
-    if not places:
-        return read, ()
-    # A seed that neither random explanations nor soft erasure use.
-    drawn = torch.randint(len(places), (), generator=torch.Generator().manual_seed(seed + 2 * AWAY))
-    ids = read.ids.clone()
-    ids[places[int(drawn)]] = mask
-    words = tuple(word(loaded.tokenizer, int(token)) for token in ids)
-    note = "In every text one random token is masked, and the model's answer in its place is followed."
-    return replace(read, batch={**read.batch, "input_ids": ids[None]}, ids=ids, words=words), (note,)
 
 
 def _says(one: Run) -> bool:
