@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isinf
+
 from attnscope.commands.paths.vocabulary import head_name, signed
 from attnscope.commands.task_paths.record import Agreement, TaskHead, TaskPaths
 from attnscope.core.words import count, numeral
@@ -190,7 +192,7 @@ def effect(removed: float) -> str:
 
 
 def interval(head: TaskHead) -> str:
-    if head.error == float("inf"):
+    if isinf(head.low) or isinf(head.high):
         return "unknown"
     return f"{signed(head.low)} to {signed(head.high)}"
 
