@@ -24,7 +24,7 @@ OTHERWISE = {
     "variants": {"remedies"},  # another table
     "treat": {"setting"},  # NAME=VALUE, where the twin takes a mapping
     "capacity": {"n", "k", "model", "corpus", "texts", "max_tokens"},  # another twin: attnscope.head_widths
-    "explain": {"evaluate", "labels", "samples", "max_tokens"},  # another twin: attnscope.evaluate
+    "explain": {"evaluate", "labels", "replacement", "samples", "max_tokens"},  # another twin: attnscope.evaluate
     "paths": {"removal", "resume", "head", "query", "key"},  # other twins: attnscope.task_paths and logit_paths
     "view": {"beside"},  # the twin takes a pair
     "doctor": {"clear_cache"},  # not a look but an act

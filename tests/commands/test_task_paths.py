@@ -29,6 +29,16 @@ def test_loaded_record_equals_saved_record(tmp_path: Path) -> None:
     assert "block 1 head 0" in task.sentences()[0].split(";")[1]
 
 
+def test_too_few_prompts_are_told() -> None:
+    few = sample_task_paths(15)
+    assert not any(one.sure for one in few.heads)
+    assert few.sentences()[0] == "15 prompts are too few to be sure of the sign of any head: give 16 or more."
+    some = sample_task_paths(16)
+    assert some.heads[0].sure
+    assert "16 prompts are too few to be sure of the interval of a single head: give 24." in some.sentences()
+    assert "too few" not in " ".join(sample_task_paths().sentences())
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

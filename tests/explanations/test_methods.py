@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnscope.explanations import occlusion as module
 from attnscope.explanations.gradient_input import gradient_input
-from attnscope.explanations.integrated_gradients import POINTS, integrated_gradients
+from attnscope.explanations.integrated_gradients import MOST, NEAR, PIECES, POINTS, integrated_gradients
 from attnscope.explanations.occlusion import occlusion
 from attnscope.explanations.random import random
 from attnscope.explanations.raw_attention import raw_attention
@@ -54,8 +54,8 @@ def test_integrated_gradients_of_a_polynomial() -> None:
 
 
 def test_integrated_gradients_of_an_exponential_are_complete() -> None:
-    """With 32 points, the error of Gauss's rule on an entire function is far below rounding."""
-    assert POINTS[0] >= 32
+    """With 8 points in each of 4 pieces, the error of Gauss's rule on an entire function is below rounding."""
+    assert (PIECES, POINTS) == (4, 8)
     vectors = {"model": torch.tensor([[0.5, -1.0], [1.0, 0.25]], dtype=torch.float64)}
     start = {"model": torch.full((2, 2), 0.1, dtype=torch.float64)}
 
@@ -65,6 +65,37 @@ def test_integrated_gradients_of_an_exponential_are_complete() -> None:
     found = integrated_gradients(embedding=vectors, baseline=start, ask=ask)["model"]
     ends = [float(ask({"model": side["model"][None]})) for side in (vectors, start)]
     assert float(found.sum()) == pytest.approx(ends[0] - ends[1], abs=1e-12)
+
+
+def test_integrated_gradients_spend_points_where_the_answer_is_steep() -> None:
+    """All of tanh(1000 t) changes before t = 0.003, which 32 points miss: the sum was off by a third. Both tokens get
+    their share of the input, 2/3 and 1/3."""
+    asked = []
+
+    def ask(given: dict[str, Tensor]) -> Tensor:
+        asked.append(len(given["model"]))
+        return (1000 * given["model"].sum((1, 2)) / 3).tanh()
+
+    vectors = {"model": torch.tensor([[2.0], [1.0]], dtype=torch.float64)}
+    nothing = {"model": torch.zeros(2, 1, dtype=torch.float64)}
+    found = integrated_gradients(embedding=vectors, baseline=nothing, ask=ask)["model"]
+    assert found.tolist() == pytest.approx([2 / 3, 1 / 3], rel=NEAR)
+    assert sum(asked) < MOST / 2
+
+
+def test_integrated_gradients_of_a_step_stop_and_do_not_add_up() -> None:
+    """No gradient sees a step: after MOST points the scores are 0 and the answer is 1."""
+    asked = []
+
+    def ask(given: dict[str, Tensor]) -> Tensor:
+        asked.append(len(given["model"]))
+        numbers = given["model"].sum((1, 2))
+        return (numbers > 0.3).double() + 0 * numbers
+
+    vectors = {"model": torch.ones(1, 1, dtype=torch.float64)}
+    found = integrated_gradients(embedding=vectors, baseline={"model": torch.zeros(1, 1).double()}, ask=ask)["model"]
+    assert found.tolist() == [0]
+    assert MOST - 2 * POINTS <= sum(count for count in asked if count == POINTS) <= MOST
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 16])

@@ -34,7 +34,7 @@ def sample_explanation(tokens: int = 10, stacks: int = 1, methods: int = 5) -> E
     for name, (title, group, signed, wave, adds_up) in list(waves.items())[:methods]:
         own = tuple(tuple(float(wave(place)) for place in range(tokens)) for _ in rows)
         own = ((), *own[1:]) if name == "rollout" and stacks > 1 else own
-        scored.append(Scored(name, title, group, signed, own, adds_up, name not in ("rollout", "random")))
+        scored.append(Scored(name, title, group, signed, own, adds_up, reads_answer=name not in ("rollout", "random")))
     split = tuple(tuple((7.25 - 1) * 0.5 ** (place + k + 2) for k in range(4)) for place in range(tokens))
     asked = Asked("logit", " Paris", where="after the last token")
     return Explanation(

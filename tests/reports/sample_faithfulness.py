@@ -9,7 +9,7 @@ from attnscope.commands.evaluate.record import Estimate, Faithfulness, Judged
 MEANS = {"occlusion": 0.62, "relevance": 0.6, "rollout": 0.0, "random": 0.0}
 
 
-def sample_faithfulness(texts: int = 12) -> Faithfulness:
+def sample_faithfulness(texts: int = 24) -> Faithfulness:
     made = []
     for number, (name, mean) in enumerate(MEANS.items()):
         gaps = tuple(mean + 0.1 * math.sin(3 * text + number) for text in range(texts))
@@ -20,12 +20,12 @@ def sample_faithfulness(texts: int = 12) -> Faithfulness:
                 name=name,
                 title=name.capitalize(),
                 group=group,
-                gap=Estimate.of(gaps),
+                gap=Estimate.of(gaps, within=(-1.0, 1.0)),
                 positive=around,
                 negative=around,
                 comprehensiveness=around,
                 sufficiency=around,
-                soft_gap=Estimate.of(gaps),
+                soft_gap=Estimate.of(gaps, within=(-1.0, 1.0)),
                 soft_comprehensiveness=around,
                 soft_sufficiency=around,
                 seconds=0.1,
@@ -33,6 +33,8 @@ def sample_faithfulness(texts: int = 12) -> Faithfulness:
                 soft_gaps=gaps,
                 falling=(1.0, 0.5 - mean / 2, 0.0),
                 staying=(1.0, 0.5 + mean / 2, 0.0),
+                log_gap=Estimate.of(tuple(3 * gap for gap in gaps)),
+                log_gaps=tuple(3 * gap for gap in gaps),
             )
         )
     return Faithfulness(
@@ -42,7 +44,7 @@ def sample_faithfulness(texts: int = 12) -> Faithfulness:
         texts=texts,
         tokens=100,
         answer="the probability of what the model says",
-        baseline="the mask",
+        baseline="other tokens that the model itself finds likely in their place",
         dtype="float32",
         methods=tuple(made),
         documents=tuple(range(texts)),

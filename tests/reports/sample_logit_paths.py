@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from attnscope.commands.logit_paths.record import Grid, LogitReport, Removed, SourceRow, Term
 
+Kind = Literal["embedding", "biases", "head", "mlp"]
 QUERY, KEY, OTHERS = (2.0, 0.5, 1.0), (0.25, 0.5, 3.0), (0.25, 0.0, -0.5)
 
 
 def sample_logit_paths() -> LogitReport:
     logits = [[q * k for k in KEY] for q in QUERY]
     leads = [[q * (k - other) for k, other in zip(KEY, OTHERS, strict=True)] for q in QUERY]
-    places = (("embedding", None, None), ("biases", None, None), ("head", 0, 1))
+    places: tuple[tuple[Kind, int | None, int | None], ...] = (
+        ("embedding", None, None),
+        ("biases", None, None),
+        ("head", 0, 1),
+    )
     sources = tuple(
         SourceRow(kind, block, head, *(f(table, n) for table in (logits, leads) for f in (_row, _column)))
         for n, (kind, block, head) in enumerate(places)

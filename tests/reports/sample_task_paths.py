@@ -1,4 +1,4 @@
-"""Heads over twelve prompts, made by hand: one that carries the task, one against it, others around zero."""
+"""Heads over twenty-four prompts, made by hand: one that carries the task, one against it, others around zero."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attnscope.commands.task_paths.record import PromptRow, Removal, TaskPaths
 MEANS = ((2.0, 0.0, 0.1), (-1.0, 0.05, 0.0))
 
 
-def sample_task_paths(prompts: int = 12, removal: bool = True) -> TaskPaths:
+def sample_task_paths(prompts: int = 24, removal: bool = True) -> TaskPaths:
     rows = []
     for number in range(prompts):
         values = tuple(

@@ -47,7 +47,7 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
         "../capacity_planning",
         "../other_hands",
     ),
-    "docs/explanations": ("statistics", "paths", "patterns", "relevance", "operator"),
+    "docs/explanations": ("statistics", "intervals", "paths", "patterns", "relevance", "operator"),
     "docs/contributing/index": (
         "../../CONTRIBUTING",
         "rooms",

@@ -113,6 +113,14 @@ def explain(
             metavar="FIELD",
         ),
     ] = None,
+    replacement: Annotated[
+        str | None,
+        typer.Option(
+            help="With --evaluate: what replaces a removed token. auto: a token that the language model itself finds "
+            "likely there, or the mask; neutral: the neutral vector of explain.",
+            metavar="auto|neutral",
+        ),
+    ] = None,
     samples: Annotated[int | None, samples_option("16", "With --evaluate")] = None,
     max_tokens: Annotated[int | None, max_tokens_option("48", "With --evaluate")] = None,
     loading: Loading = Loading(),
@@ -128,7 +136,7 @@ def explain(
     refuse_unknown_methods(listed(methods))
     answer: dict[str, Any] = {"target": target, "against": against, "position": position}
     answer |= {"generate": generate, "head": head}
-    cut: dict[str, Any] = {"labels": labels, "samples": samples, "max_tokens": max_tokens}
+    cut: dict[str, Any] = {"labels": labels, "replacement": replacement, "samples": samples, "max_tokens": max_tokens}
     cut = {name: value for name, value in cut.items() if value is not None}
     second = None if beside is None else text_or_medium(beside)
     first: str | Path = text

@@ -39,6 +39,9 @@ from attnscope.core.card import leaf_decorator
 Group = Literal["default", "slow", "floor"]
 """`default`: computed unless others are named; `slow`: one run of the model per token; `floor`: a trivial baseline."""
 
+SumsTo = Literal["difference", "one", "through paths"]
+"""`difference`: the answer minus that for a neutral input; `one`: 1; `through paths`: the answer minus constants."""
+
 LONGEST_CONTINUATION = 256  # at most this many tokens of a continuation are explained: each needs its own pass
 READABLE = (
     *("calls", "start", "embedding", "embedding_gradient", "baseline", "ask", "gradient_under", "zeroed"),
@@ -58,6 +61,8 @@ class ExplanationCard:
     cost: str  # in words: "one backward pass"
     signed: bool  # whether scores can be negative, for tokens that lower the number
     adds_up: str | None = None  # the sum of all scores, in words; None if it has no meaning
+    sums_to: SumsTo | None = None  # the same as a number that a run can compute, so that the sum is checked
+    replaces: bool = False  # whether it replaces tokens by neutral ones, as a judge can do too
     group: Group = "default"
     stacks: Literal["all", "one"] = "all"  # "one": only for models with a single stack of tokens
     reads_answer: bool = True  # False if scores do not depend on which answer is explained

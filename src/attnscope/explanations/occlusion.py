@@ -23,6 +23,7 @@ AT_ONCE = 16  # number of runs of the model in one batch
     formula="answer - answer without the token",
     cost="one forward pass for every token",
     signed=True,
+    replaces=True,
     group="slow",
 )
 def occlusion(

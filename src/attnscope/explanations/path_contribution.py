@@ -23,6 +23,7 @@ from attnscope.matrix.relevance import TokenScores, TokenVectors
     cost="one pass back through the frozen network; all maps of one block at a time",
     signed=True,
     adds_up="the answer, less what constants (biases, shifts of norms) add",
+    sums_to="through paths",
     stacks="one",
 )
 def path_contribution(contributions: Callable[[], TokenVectors]) -> TokenScores:

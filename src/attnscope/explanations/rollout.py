@@ -21,6 +21,7 @@ from attnscope.matrix.relevance import AttentionCall, TokenScores
     signed=False,
     stacks="one",
     adds_up="1, with the token itself",
+    sums_to="one",
     reads_answer=False,
 )
 def rollout(calls: Sequence[AttentionCall], start: TokenScores) -> TokenScores:

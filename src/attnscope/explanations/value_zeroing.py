@@ -26,6 +26,7 @@ from attnscope.matrix.relevance import TokenScores
     signed=False,
     group="slow",
     adds_up="1",
+    sums_to="one",
     stacks="one",
     reads_answer=False,
 )

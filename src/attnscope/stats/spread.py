@@ -1,14 +1,9 @@
 """Means over prompts with their error bars, many at once, and correlations of such means.
 
-`low` and `high` bound each mean alone, by the bootstrap over prompts (`intervals`): of a hundred numbers that are zero,
-five are outside by chance. `band` bounds all of them together: with m_j a mean and s_j its standard error,
-
-    band = m_j -+ c s_j,      c the 95% point, over draws of signs for the prompts, of the largest |t_j| of all
-
-so that in 95 of 100 repetitions no number whose true mean is zero is called different from zero (`simultaneous_means`;
-max-t of Westfall and Young 1993). Drawing prompts with replacement does not achieve this, because it treats the error
-as known: with 16 prompts and 144 numbers that were all zero, some number was outside in 43 of 100 repetitions. A number
-that never varies has no error and no width. With five prompts or fewer the band is infinite.
+`low` and `high` bound each mean alone, by the bootstrap-t over prompts (`intervals`): of a hundred numbers that are
+zero, five are outside by chance. `band` bounds all of them together: in 95 of 100 repetitions no number whose true mean
+is zero is called different from zero (`simultaneous_means`). A number that never varies has no error and no width. With
+too few prompts (`fewest`) the band is infinite.
 
 Correlations are over numbers (heads), while prompts are the random sample. Resampling prompts would add their noise a
 second time, and noise makes every correlation smaller: the draws then lie below the correlation itself. So the interval
@@ -31,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from attnscope.stats.intervals import DRAWS, LEVEL, simultaneous_means
+from attnscope.stats.intervals import LEVEL, simultaneous_means, single_means
 
 HALVES = 200  # number of random ways to halve the prompts
 FEWEST_TO_HALVE = 4
@@ -59,8 +54,7 @@ def spread(values: Table, seed: int = 0) -> Spread:
         nothing = np.full_like(mean, np.inf)
         return Spread(mean, nothing, -nothing, nothing, nothing)
     error = values.std(0, ddof=1) / np.sqrt(rows)
-    means = _drawn(rows, seed) @ values
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    _, low, high = single_means(values, np.ones(rows), seed)
     _, band = simultaneous_means(values, np.ones(rows), seed)
     return Spread(mean, error, low, high, band)
 
@@ -130,12 +124,3 @@ def ranks(values: Table) -> Table:
 
     found: Table = rankdata(values, axis=1)
     return found
-
-
-def _drawn(rows: int, seed: int) -> Float[np.ndarray, "draw row"]:
-    """Return the weight of each row in each draw."""
-    rng = np.random.default_rng(seed)
-    chosen = rng.integers(0, rows, size=(DRAWS, rows))
-    weights = np.zeros((DRAWS, rows))
-    np.add.at(weights, (np.arange(DRAWS)[:, None], chosen), 1.0 / rows)
-    return weights

@@ -2,6 +2,7 @@
 
 import json
 import math
+from copy import deepcopy
 from dataclasses import replace
 from io import StringIO
 from itertools import permutations
@@ -15,7 +16,8 @@ from torch import Tensor
 
 import attnscope
 from attnscope.commands.evaluate.perturbing import AWAY, BINS, SHARES, STEPS, perturbed, ranks_of, retention, soft_masks
-from attnscope.commands.evaluate.record import Estimate
+from attnscope.commands.evaluate.record import Estimate, Faithfulness
+from attnscope.commands.evaluate.replacing import DRAWN, drawn_tokens
 from attnscope.commands.evaluate.run import FAR, FLOORS
 from attnscope.commands.evaluate.words import difference_rows, method_rows, verdict
 from attnscope.explanations.random import random
@@ -130,7 +132,7 @@ def test_soft_measures_by_hand() -> None:
 
 
 def test_methods_that_find_the_deciding_token_are_faithful() -> None:
-    ids, _, _ = texts(6, 5)
+    ids, _, _ = texts(24, 5)
     found = attnscope.evaluate(trained(), [{"input_ids": row[None]} for row in ids], methods="relevance,raw_attention")
     assert [one.name for one in found.methods][-1] == "random"
     for name in ("relevance", "occlusion"):
@@ -138,28 +140,30 @@ def test_methods_that_find_the_deciding_token_are_faithful() -> None:
         assert apart.sure
         assert apart.mean > 0.2
     assert found.method("relevance").soft_gap.mean > found.method("random").soft_gap.mean + 0.2
-    assert found.texts == 6
+    assert found.texts == 24
     assert found.accuracy is None
-    assert found.tokens == 72
+    assert found.tokens == 288
     assert {one.name for one in found.methods} == {"relevance", "raw_attention", "occlusion", "random"}
 
 
 def test_sentences_name_differences_that_may_be_chance() -> None:
     found = sample_faithfulness()
-    assert verdict(found).sentence.startswith("Occlusion is the most faithful here (gap 0.6")
+    assert verdict(found).sentence.startswith("Undecided: Occlusion has the widest gap (0.6")
     assert verdict(found).sentence.endswith("; its lead over Relevance may be chance.")
+    alone = replace(found, methods=(found.methods[0], *found.methods[2:]))
+    assert verdict(alone).sentence.startswith("Occlusion is the most faithful here (gap 0.6")
     assert "Not significantly better than random numbers here: Rollout." in found.sentences()
     assert any(one.startswith("4 of 6 differences between methods are real") for one in found.sentences())
     assert [line[1] for line in method_rows(found)] == ["1-2", "1-2", "3-4", "3-4"]
     assert {line[:2] for line in difference_rows(found)} == {
         (better, worse) for better in ("Occlusion", "Relevance") for worse in ("Rollout", "Random")
     }
-    assert "12 texts" in " ".join(found.sentences())
-    few = sample_faithfulness(texts=4)
-    assert "4 texts are few" in " ".join(few.sentences())
-    assert "With 4 texts, every difference may be chance" in " ".join(few.sentences())
+    assert "24 texts" in " ".join(found.sentences())
+    few = sample_faithfulness(texts=8)
+    assert "8 texts are too few to be sure of a single interval" in " ".join(few.sentences())
+    assert verdict(few).sentence == "Undecided: 8 texts are too few to be sure of any difference: give 16 or more."
     assert difference_rows(few) == []
-    cut = replace(found, documents=(0,) * 12, accuracy=Estimate(0.75, 0.5, 1.0))
+    cut = replace(found, documents=(0,) * 24, accuracy=Estimate(0.75, 0.5, 1.0))
     assert "All texts come from one document, so these results hold for other parts of it" in " ".join(cut.sentences())
     assert "The model names the true class of 75% (50% to 100%) of these texts." in cut.sentences()
     lost = replace(found, methods=found.methods[2:])
@@ -173,29 +177,118 @@ def test_verdict_needs_a_method_better_than_random_numbers() -> None:
     lucky = replace(rollout, gap=Estimate(0.05, 0.01, 0.09))
     assert lucky.gap.sure
     lost = verdict(replace(found, methods=(lucky, floor)))
-    assert (lost.level, lost.sentence.startswith("No method is better than chance")) == ("warning", True)
+    assert (lost.level, "no method is surely better than random numbers" in lost.sentence) == ("warning", True)
     assert verdict(replace(found, methods=(found.methods[0], floor))).level == "note"
 
 
-@pytest.mark.parametrize("several", [2, 5, 6])
-def test_five_documents_are_too_few_for_any_difference(several: int) -> None:
-    """Texts of one document are alike, so many texts from five documents count as five."""
-    found = replace(sample_faithfulness(), documents=tuple(text % several for text in range(12)))
-    assert any(difference.real for difference in found.comparisons()) is (several == 6)
-    assert found.difference("occlusion", "random").sure is (several == 6)
-    warning = f"With 12 texts of {several} documents, every difference may be chance"
-    assert verdict(found).sentence.startswith(warning) is (several < 6)
-    assert sum(warning in sentence for sentence in found.sentences()) == (several < 6)
+@pytest.mark.parametrize("several", [2, 15, 16])
+def test_few_documents_are_too_few_for_any_difference(several: int) -> None:
+    """Texts of one document are alike, so many texts from fifteen documents count as fifteen."""
+    found = replace(sample_faithfulness(48), documents=tuple(text % several for text in range(48)))
+    assert any(difference.real for difference in found.comparisons()) is (several == 16)
+    warning = f"Undecided: 48 texts of {several} documents are too few to be sure of any difference"
+    assert verdict(found).sentence.startswith(warning) is (several < 16)
+    assert not found.difference("occlusion", "random").sure
+    assert sample_faithfulness(24).difference("occlusion", "random").sure
+
+
+def test_a_method_judged_by_its_own_operation_is_never_the_best() -> None:
+    found = sample_faithfulness()
+    own = replace(found, methods=(replace(found.methods[0], own_test=True), *found.methods[1:]))
+    assert own.best.name == "relevance"
+    assert verdict(own).sentence.startswith("Relevance is the most faithful here (gap 0.6")
+    assert any("judged by its own operation" in sentence for sentence in own.sentences())
+    assert method_rows(own)[0][0] == "Occlusion (own test)"
+    assert Faithfulness.from_json(json.loads(json.dumps(own.to_json()))) == own
+
+
+def test_every_text_given_is_judged_once() -> None:
+    given = [
+        f"The {noun} saw the {other} " * 8 for noun in ("dog", "cat", "man") for other in ("sea", "sun", "sky", "ox")
+    ]
+    found = attnscope.evaluate("pocket", given, methods="rollout", max_tokens=12)
+    assert found.documents == tuple(range(12))
+    fewer = attnscope.evaluate("pocket", given, methods="rollout", max_tokens=12, samples=5)
+    assert len(set(fewer.documents)) == fewer.texts == 5
+
+
+def test_replacements_are_other_likely_tokens() -> None:
+    """The model is certain of token 3 after every token: where 3 stands, another token is drawn. 5 is special."""
+    logits = torch.full((4, 6), -3.0)
+    logits[:, 3], logits[:, 5] = 9.0, 8.0
+    ids = torch.tensor([1, 3, 2, 4])
+    drawn = drawn_tokens(logits, ids, [5], 0)
+    assert drawn.shape == (2, 4)
+    assert bool((drawn[:, [0, 2, 3]] == 3).all())  # p = 1 - 3e-5 without token 5
+    assert not bool((drawn == ids).any() | (drawn == 5).any())
+    assert torch.equal(drawn, drawn_tokens(logits, ids, [5], 0))
+
+
+def test_special_tokens_are_not_removed() -> None:
+    """The answer is in token 0, which may not be removed: no order changes it."""
+    vectors, nothing = torch.zeros(6, 1), torch.zeros(6, 1)
+    vectors[0] = 1
+    free = {"model": torch.tensor([False, *[True] * 5])}
+    asked = []
+
+    def ask(given: dict[str, Tensor]) -> Tensor:
+        asked.append(given["model"])
+        return given["model"][:, 0, 0]
+
+    found = perturbed(ask, {"model": vectors}, {"model": nothing}, {"model": torch.arange(6.0)}, free=free)
+    assert found.positive == found.negative == 1
+    assert found.log_gap == 0
+    assert bool((torch.cat(asked)[:, 0] == 1).all())
+
+
+def test_log_gap_by_hand() -> None:
+    """Each of ten tokens that is removed in the right order halves the answer once, at the first step."""
+    vectors, nothing = torch.zeros(10, 1), torch.zeros(10, 1)
+    vectors[3] = 1
+
+    def ask(given: dict[str, Tensor]) -> Tensor:
+        return torch.exp(given["model"][:, 3, 0] - 2)
+
+    found = perturbed(ask, {"model": vectors}, {"model": nothing}, {"model": torch.eye(10)[3]})
+    # The log is 1 higher with the token: for 9.5 of 10 steps in the wrong order, for 0.5 in the right one.
+    assert found.log_gap == pytest.approx(0.9, abs=1e-6)
+
+
+def test_the_judge_replaces_by_likely_tokens_unless_told_otherwise() -> None:
+    given = ["The dog saw the cat in the", "A man went to the house of"]
+    drawn = attnscope.evaluate("pocket", given, methods="rollout")
+    assert drawn.baseline == DRAWN
+    assert not any(method.own_test for method in drawn.methods)
+    assert all(method.log_gap is not None for method in drawn.methods)
+    neutral = attnscope.evaluate("pocket", given, methods="rollout", replacement="neutral")
+    assert "mean of all vectors" in neutral.baseline
+    assert [method.name for method in neutral.methods if method.own_test] == ["occlusion"]
+    with pytest.raises(attnscope.RefusalError, match="replacement"):
+        attnscope.evaluate("pocket", given, replacement="noise")
+
+
+def test_a_copy_in_another_precision_is_told() -> None:
+    ids, _, _ = texts(2, 5)
+    batches = [{"input_ids": row[None]} for row in ids]
+    double = deepcopy(trained()).double()
+    found = attnscope.evaluate(double, batches, methods="rollout")
+    assert found.dtype == "float32"
+    told = "The model in memory was copied from float64 to float32: pass `dtype='auto'` to keep its precision."
+    assert told in found.notes
+    assert told in attnscope.explain(double, batches[0], methods="rollout").notes
+    kept = attnscope.explain(double, batches[0], methods="rollout", dtype="auto")
+    assert kept.dtype == "float64"
+    assert told not in kept.notes
 
 
 def test_equal_methods_seldom_differ_on_few_documents() -> None:
-    """Two equal methods on three documents of four texts each, with correlation 0.8 within a document. Drawn text by
+    """Two equal methods on three documents of eight texts each, with correlation 0.8 within a document. Drawn text by
     text, more than half of such experiments would find a real difference."""
     rng = np.random.default_rng(0)
-    documents = tuple(text // 4 for text in range(12))
+    documents = tuple(text // 8 for text in range(24))
     base = sample_faithfulness()
     for _ in range(5):
-        drawn = [0.8**0.5 * rng.normal(size=3)[list(documents)] + 0.2**0.5 * rng.normal(size=12) for _ in base.methods]
+        drawn = [0.8**0.5 * rng.normal(size=3)[list(documents)] + 0.2**0.5 * rng.normal(size=24) for _ in base.methods]
         methods = tuple(replace(one, gaps=tuple(row.tolist())) for one, row in zip(base.methods, drawn, strict=True))
         found = replace(base, methods=methods, documents=documents)
         assert not any(each.real for each in found.comparisons())

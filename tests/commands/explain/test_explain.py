@@ -92,6 +92,14 @@ def test_integrated_gradients_are_complete(llama: Any) -> None:
     with torch.no_grad():
         empty = float(model(inputs_embeds=nothing).logits[0, -1, entry])
     assert found.method("integrated_gradients").total == pytest.approx(found.value - empty, rel=NEAR)
+    assert found.method("integrated_gradients").sums_to == pytest.approx(found.value - empty)
+
+
+@pytest.mark.parametrize("methods", ["integrated_gradients", "path_contribution", "rollout", "value_zeroing"])
+def test_sums_that_a_run_can_compute_are_checked(methods: str) -> None:
+    (own,) = attnscope.explain("pocket", "The dog chased its own tail and the", methods=methods).methods
+    assert own.sums_to is not None
+    assert own.passes
 
 
 def test_masked_model_is_explained_at_the_mask() -> None:

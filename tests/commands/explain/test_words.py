@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from io import StringIO
 
@@ -12,6 +13,7 @@ from attnscope.commands.explain.chart import share_rows
 from attnscope.commands.explain.conclusions import verdict
 from attnscope.commands.explain.record import Explanation
 from attnscope.commands.explain.words import MOST_TOKENS, as_written, document, tab, token_shades
+from attnscope.commands.paths.vocabulary import signed
 from attnscope.reports.page import document_page
 from attnscope.reports.terminal import print_record
 from tests.reports.sample_explanation import sample_explanation, sample_scene
@@ -102,6 +104,26 @@ def test_sentences_name_the_target_the_negative_word_and_the_missing_sum() -> No
     assert "' Rome' asks: the answer is read after it." in sentences
     assert "of 7.25 (the answer, less what constants take)" in sentences
     assert "rank correlation" in sentences
+
+
+def test_a_method_that_fails_its_own_check_has_no_say() -> None:
+    """A sum may be off by 5% of what it should be."""
+    found = sample_explanation()
+    own = found.method("relevance")
+    right = replace(own, sums_to=own.total * 1.04)
+    wrong = replace(own, name="wrong", title="Wrong", sums_to=-own.total)
+    assert (own.passes, right.passes, wrong.passes) == (None, True, False)
+    assert replace(own, scores=((0.0, 0.0),), sums_to=0.0).passes
+    both = replace(found, methods=(right, wrong), trial=None)
+    assert both.voting == (right,)
+    sentences = " ".join(both.sentences())
+    assert (
+        f"Scores add up to what they should: relevance {signed(right.total)} of {signed(right.total * 1.04)}."
+        in sentences
+    )
+    assert "By wrong, tokens add up to" in sentences
+    assert "off by more than 5%: the method has no say" in sentences
+    assert Explanation.from_json(json.loads(json.dumps(both.to_json()))) == both
 
 
 def test_colours_diverge_only_if_a_score_is_negative() -> None:

@@ -13,6 +13,7 @@ import attnscope
 from attnscope.commands.paths.run import paths
 from attnscope.commands.task_paths.record import TaskPaths
 from attnscope.commands.task_paths.run import task_paths
+from attnscope.commands.task_paths.words import interval
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.editing.surgery import one_head_removed, prunable, without_heads
@@ -190,12 +191,13 @@ def test_other_refusals() -> None:
 
 
 def test_sentences_mention_few_prompts_and_agreement(task: TaskPaths) -> None:
-    assert any("are few" in one for one in task.sentences())
+    assert any("too few to be sure" in one for one in task.sentences())
     assert any("Spearman" in one for one in task.sentences())
     assert "differ most" in task.sentences()[-2]
     single = replace(task, prompts=task.prompts[:1])
     assert "no error bar" in single.sentences()[0]
     assert "inf" not in str(single._repr_html_())
+    assert all(interval(head) == "unknown" for head in replace(task, prompts=task.prompts[:2]).heads if head.error)
     bare = replace(task, removal=None, prompts=tuple(replace(one, removal=None) for one in task.prompts))
     assert bare.agreement == ()
     assert not any("Spearman" in one for one in bare.sentences())

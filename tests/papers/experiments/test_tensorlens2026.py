@@ -84,13 +84,13 @@ def test_maps_that_differ_by_chance_are_not_called_more_faithful() -> None:
     draw = np.random.default_rng(0)
     wrong = 0
     for _ in range(100):
-        gaps = {name: draw.normal(size=12).tolist() for name in METHODS}
+        gaps = {name: draw.normal(size=16).tolist() for name in METHODS}
         measured = {
             name: [value] for name, value in numbers_of({"subject": "model", "checked": {}, "gaps": gaps}).items()
         }
         wrong += any(claim.judged(measured).verdict in ("reproduced", "contradicted") for claim in claims)
     # At most 5 expected; binomial with a standard deviation of 2.2: above 12 lies less than 1 in 1000.
     assert wrong <= 12
-    better = {name: (np.linspace(0, 0.1, 12) + (name in MAPS)).tolist() for name in METHODS}
+    better = {name: (np.linspace(0, 0.1, 16) + (name in MAPS)).tolist() for name in METHODS}
     numbers = numbers_of({"subject": "model", "checked": {}, "gaps": better})
     assert numbers["model_norm_over_rollout_low"] == pytest.approx(1.0)

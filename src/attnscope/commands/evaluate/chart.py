@@ -26,8 +26,8 @@ def chart(found: Faithfulness, *, width: int | None = None) -> Any:
                 "method": method.title,
                 "test": words,
                 "gap": estimate.mean,
-                "low": estimate.low,
-                "high": estimate.high,
+                "low": max(estimate.low, -1.0),
+                "high": min(estimate.high, 1.0),
                 "label": f"{method.title}, {words}: {near(estimate)}",
             }
             for method in found.methods

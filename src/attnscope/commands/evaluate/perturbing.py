@@ -6,11 +6,13 @@
                  with only these, averaged over BINS
     soft         the last two with tokens kept in part, and equally much in total for every method (below)
 
-A removed token is replaced by one without information (`baseline`). The model never saw such inputs (arXiv:1806.10758):
-areas say which of two methods is better on one model, not how well a model is explained.
+A removed token is replaced by another vector (`replacing`), and special tokens stay. With a vector that stands for no
+token the model never saw such inputs (arXiv:1806.10758): areas say which of two methods is better on one model, not how
+well a model is explained.
 
 An answer that grows counts as 1 (as in arXiv:2010.04736): the probability of an unsure answer can grow tenfold by
-chance, and a few such texts would dominate the mean.
+chance, and a few such texts would dominate the mean. `log_gap` has no such limit: it is the mean over steps of the log
+of the answer with the least important tokens removed first, minus that with the most important first.
 
 Soft erasure. Hard removal treats the first and the last of the removed tokens alike, and makes texts that no model has
 seen. Soft erasure (arXiv:2305.10496) drops single entries of a token's vector instead, each kept with a probability
@@ -35,20 +37,19 @@ drawn once for a text and used for every method.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attnscope.commands.evaluate.replacing import beginnings
 from attnscope.core.errors import RefusalError
 from attnscope.data.batches import Batches
 from attnscope.data.corpus import Corpus
 from attnscope.data.prompts import Class, labelled
-from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.load import Loaded, Ready, Text
 from attnscope.hf.loading.options import Sampling
 
@@ -107,6 +108,7 @@ class Perturbed:
     sufficiency: float
     soft_comprehensiveness: float
     soft_sufficiency: float
+    log_gap: float  # in nats
     falling: tuple[float, ...]  # the answer after each step, if the most important tokens are removed first
     staying: tuple[float, ...]  # the answer after each step, if the least important tokens are removed first
 
@@ -128,15 +130,24 @@ def averaged(found: Sequence[Perturbed]) -> Perturbed:
 
 @torch.no_grad()
 def perturbed(
-    ask: Ask, embedding: Vectors, baseline: Vectors, scores: dict[str, Float[Tensor, " token"]], seed: int = 0
+    ask: Ask,
+    embedding: Vectors,
+    baseline: Vectors,
+    scores: dict[str, Float[Tensor, " token"]],
+    seed: int = 0,
+    free: Mapping[str, Bool[Tensor, " token"]] | None = None,
 ) -> Perturbed:
     """Return areas under both curves, and the loss without and with the most important tokens.
 
     `ask` returns the answer, a number >= 0 such as a probability. Tokens with equal scores are removed in the order in
-    which they were read.
+    which they were read. Only `free` tokens are removed (default: all).
     """
     stacks = [stack for stack in embedding if stack in scores]
-    numbers = torch.cat([scores[stack] for stack in stacks])
+    every = torch.cat([scores[stack] for stack in stacks])
+    may_go = torch.ones_like(every, dtype=torch.bool) if free is None else torch.cat([free[stack] for stack in stacks])
+    numbers = every[may_go]
+    if not len(numbers):
+        raise NoAnswerError("The text has special tokens only: choose another text.")
     order = numbers.argsort(descending=True, stable=True)
     count = len(order)
     areas = [round(step * count / STEPS) for step in range(STEPS + 1)]
@@ -145,11 +156,13 @@ def perturbed(
     hard = [rank >= gone for gone in areas] + [rank < count - gone for gone in areas]
     hard += [rank >= gone for gone in bins] + [rank < left for left in bins]
     soft = soft_masks(numbers, max(embedding[stack].shape[-1] for stack in stacks), seed)
-    kept = [*(mask[:, None] for mask in hard), *soft[1].to(order.device), *soft[0].to(order.device)]
+    among_free = [*(mask[:, None] for mask in hard), *soft[1].to(order.device), *soft[0].to(order.device)]
+    kept = [mask.new_ones(len(every), mask.shape[1]).index_put((may_go,), mask) for mask in among_free]
     found = torch.cat(list(_answers(ask, embedding, baseline, stacks, kept)))
     whole = float(found[0])
     if not whole > 0:
         raise NoAnswerError("The answer is 0 before a token is removed: choose another text.")
+    logs = found[: 2 * len(areas)].double().clamp_min(torch.finfo(torch.float32).tiny).log().tolist()
     shares = iter((found / whole).clamp_max(1.0).tolist())
     positive, negative = ([next(shares) for _ in areas] for _ in range(2))
     without, alone = ([next(shares) for _ in bins] for _ in range(2))
@@ -161,6 +174,7 @@ def perturbed(
         sufficiency=_lost(alone),
         soft_comprehensiveness=_lost(soft_without),
         soft_sufficiency=_lost(soft_alone),
+        log_gap=_area(logs[len(areas) :]) - _area(logs[: len(areas)]),
         falling=tuple(positive),
         staying=tuple(negative),
     )
@@ -194,20 +208,10 @@ def labelled_batches(
 ) -> tuple[Batches, tuple[Class, ...]]:
     """Return batches of one sequence, and the class of each.
 
-    Documents are drawn with the seed of `sampling`. A class belongs to a whole document, so only the first window of
-    each document is used.
+    A class belongs to a whole document, so only the first window of each document is used.
     """
     if source is None or isinstance(source, Corpus | Batches | Mapping):
         raise RefusalError("Labels need a corpus: give a .jsonl file with a field of classes, or a list of texts.")
     corpus, classes = labelled(source, labels, sampling.field)
-    numbers = list(range(len(corpus.documents)))
-    if sampling.samples is not None and sampling.samples < len(numbers):
-        numbers = sorted(random.Random(sampling.seed).sample(numbers, sampling.samples))
-    chosen = Corpus.of(corpus.name, [corpus.documents[n] for n in numbers])
-    fed = feed(loaded, chosen, replace(sampling, samples=None, batch_size=1))
-    first: dict[int, int] = {}
-    for sample, document in enumerate(fed.documents):
-        first.setdefault(document, sample)
-    kept = [batch for batch in fed if first[fed.documents[batch.samples[0]]] == batch.samples[0]]
-    true_classes = tuple(classes[numbers[fed.documents[batch.samples[0]]]] for batch in kept)
-    return replace(fed, batches=tuple(kept)), true_classes
+    ready, numbers = beginnings(loaded, corpus, sampling)
+    return ready, tuple(classes[number] for number in numbers)

@@ -9,7 +9,7 @@
 `positive` and `negative` are areas under the answer while tokens are removed, as a share of the original answer:
 `positive` with the most important first (small is good), `negative` with the least important first (large is good).
 `gap` is negative minus positive. `soft_gap` keeps tokens in part: the loss without the important tokens minus the loss
-with only these. A random order has a mean of 0 for both.
+with only these. `log_gap` is the gap of log probabilities. A random order has a mean of 0 for all three.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from attnscope.core.decoding import FieldError
 from attnscope.core.errors import RefusalError, nearest
-from attnscope.core.ranges import AsMany, AtLeast, Count, Finite, Provenance, Several, Size, adds_up
+from attnscope.core.ranges import INFINITE, AsMany, AtLeast, Count, Finite, Provenance, Several, Size, adds_up
 from attnscope.reports.record import Record
-from attnscope.stats.intervals import bootstrap_mean, simultaneous_differences
+from attnscope.stats.intervals import bootstrap_mean, fewest, simultaneous_differences
 
 if TYPE_CHECKING:
     import pandas
@@ -34,8 +34,8 @@ ESTIMATES = (
     *("gap", "positive", "negative", "comprehensiveness", "sufficiency"),
     *("soft_gap", "soft_comprehensiveness", "soft_sufficiency"),
 )
-ENOUGH_DOCUMENTS = 6  # with fewer, all of them favour one method by chance in more than 5% of draws (a sign test)
-By = Literal["gap", "soft_gap"]
+NOTICEABLE = 0.01  # of the answer: smaller differences are decided by one text in thirty, which a sample may lack
+By = Literal["gap", "soft_gap", "log_gap"]
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,22 @@ class Estimate:
     """A mean over texts and its 95% interval."""
 
     mean: Annotated[Finite, AtLeast("low")]
-    low: Finite
-    high: Annotated[Finite, AtLeast("mean")]
+    low: Annotated[Finite, INFINITE]
+    high: Annotated[Finite, INFINITE, AtLeast("mean")]
 
     @classmethod
-    def of(cls, values: tuple[float, ...], documents: tuple[int, ...] | None = None) -> Estimate:
-        """Bootstrap the mean. `documents` is the document of every text; texts of one document are drawn together."""
-        return cls(*bootstrap_mean(values, groups=documents))
+    def of(
+        cls,
+        values: tuple[float, ...],
+        documents: tuple[int, ...] | None = None,
+        within: tuple[float, float] = (-inf, inf),
+    ) -> Estimate:
+        """Bootstrap the mean. `documents` is the document of every text; texts of one document are drawn together.
+
+        No number is outside `within`, so its mean is not either.
+        """
+        mean, low, high = bootstrap_mean(values, groups=documents)
+        return cls(mean, min(max(low, within[0]), mean), max(min(high, within[1]), mean))
 
     @property
     def sure(self) -> bool:
@@ -69,7 +78,8 @@ class Difference:
 
     @property
     def real(self) -> bool:
-        return self.low > 0 or self.high < 0
+        """Return whether the interval excludes zero, and the difference is large enough to matter."""
+        return (self.low > 0 or self.high < 0) and abs(self.mean) >= NOTICEABLE
 
 
 @dataclass(frozen=True)
@@ -96,10 +106,13 @@ class Judged:
     soft_gaps: Annotated[tuple[Finite, ...], AsMany("gaps")]
     falling: tuple[Finite, ...]
     staying: Annotated[tuple[Finite, ...], AsMany("falling")]
+    log_gap: Estimate | None = None  # of log probabilities, in nats; None if the answer is not a probability
+    log_gaps: tuple[Finite, ...] = ()
+    own_test: bool = False  # whether the judge replaces tokens as this method does, which favours it
 
     def single(self, by: By) -> tuple[float, ...]:
-        """Return the gap, or the soft gap, of every text."""
-        return self.gaps if by == "gap" else self.soft_gaps
+        """Return the gap, the soft gap or the log gap of every text."""
+        return {"gap": self.gaps, "soft_gap": self.soft_gaps, "log_gap": self.log_gaps}[by]
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,12 +149,15 @@ class Faithfulness(Record):
         return drawn_together(self.documents)
 
     @property
-    def too_few_documents(self) -> bool:
-        """Return whether there are two to five documents, which is too few because texts of one document are alike.
+    def independent(self) -> int:
+        """Return the number of documents, or of texts if all come from one (intervals then describe that document)."""
+        return self.texts if self.drawn_together is None else len(set(self.documents))
 
-        With a single document, intervals describe other parts of that document.
-        """
-        return self.drawn_together is not None and len(set(self.documents)) < ENOUGH_DOCUMENTS
+    @property
+    def best(self) -> Judged:
+        """Return the method with the widest gap that is neither random nor judged by its own operation."""
+        fair = [method for method in self.methods if method.group != "floor" and not method.own_test]
+        return next(iter(fair or [method for method in self.methods if method.group != "floor"] or self.methods))
 
     def difference(self, one: str, other: str, by: By = "gap") -> Estimate:
         """Return the gap of `one` minus the gap of `other`, paired by text.
@@ -150,21 +166,19 @@ class Faithfulness(Record):
         """
         pairs = zip(self.method(one).single(by), self.method(other).single(by), strict=True)
         found = Estimate.of(tuple(a - b for a, b in pairs), self.drawn_together)
-        return Estimate(found.mean, -inf, inf) if self.too_few_documents else found
+        return Estimate(found.mean, -inf, inf) if self.independent < fewest() else found
 
     def comparisons(self, by: By = "gap") -> tuple[Difference, ...]:
         """Compare every pair of methods, the better one first. The 95% intervals are simultaneous."""
-        return self._gap_comparisons if by == "gap" else self._soft_comparisons
+        if by not in self._compared:
+            self._compared[by] = self._compare(by)
+        return self._compared[by]
 
     @cached_property
-    def _gap_comparisons(self) -> tuple[Difference, ...]:
-        return self._compared("gap")
+    def _compared(self) -> dict[By, tuple[Difference, ...]]:
+        return {}
 
-    @cached_property
-    def _soft_comparisons(self) -> tuple[Difference, ...]:
-        return self._compared("soft_gap")
-
-    def _compared(self, by: By) -> tuple[Difference, ...]:
+    def _compare(self, by: By) -> tuple[Difference, ...]:
         apart, reach = simultaneous_differences([one.single(by) for one in self.methods], groups=self.drawn_together)
         found = []
         for pair in combinations(range(len(self.methods)), 2):
@@ -198,7 +212,10 @@ class Faithfulness(Record):
         if len({one.name for one in found.methods}) < len(found.methods):
             raise FieldError("methods: a method is listed twice")
         for number, method in enumerate(found.methods):
-            for name, single in (("gap", method.gaps), ("soft_gap", method.soft_gaps)):
+            if len(method.log_gaps) != (found.texts if method.log_gap else 0):
+                raise FieldError(f"methods[{number}].log_gaps: a number for every text is needed")
+            for name in ("gap", "soft_gap", *(["log_gap"] if method.log_gap else [])):
+                single: tuple[float, ...] = getattr(method, f"{name}s")
                 if not adds_up((value / found.texts for value in single), getattr(method, name).mean):
                     raise FieldError(f"methods[{number}].{name}.mean: the mean of {name}s is needed")
         if found.accuracy is not None and not 0 <= found.accuracy.low <= found.accuracy.high <= 1:
@@ -217,7 +234,8 @@ class Faithfulness(Record):
             for name in ESTIMATES:
                 estimate: Estimate = getattr(method, name)
                 row |= {name: estimate.mean, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-            rows.append({**row, "seconds": method.seconds})
+            row |= {"log_gap": None if method.log_gap is None else method.log_gap.mean}
+            rows.append({**row, "own_test": method.own_test, "seconds": method.seconds})
         return pandas.DataFrame(rows)
 
     def __repr__(self) -> str:

@@ -9,6 +9,8 @@ probability of the true class is followed, and the accuracy of the model is repo
 
 A masked language model needs a mask: at an ordinary token it only repeats that token. So in a text without a mask, one
 token that is not special is masked at random, and the model's answer there is followed.
+
+Each text that is given is judged once. A corpus that is one long document is cut into windows.
 """
 
 from __future__ import annotations
@@ -16,18 +18,28 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Unpack
 
 import torch
 from torch import nn
 
-from attnscope.commands.evaluate.perturbing import AWAY, NoAnswerError, Perturbed, averaged, labelled_batches, perturbed
+from attnscope.commands.evaluate.perturbing import NoAnswerError, Perturbed, averaged, labelled_batches, perturbed
 from attnscope.commands.evaluate.record import ESTIMATES, Estimate, Faithfulness, Judged, drawn_together
+from attnscope.commands.evaluate.replacing import (
+    REPLACEMENTS,
+    draws_tokens,
+    masking_one,
+    removable,
+    replacement_words,
+    replacing_vectors,
+    texts_of,
+)
 from attnscope.commands.explain.aiming import Aim, Question, aim
 from attnscope.commands.explain.run import run_on
-from attnscope.commands.explain.running import Run, baseline_words
-from attnscope.core.errors import RefusalError
+from attnscope.commands.explain.running import Run
+from attnscope.core.errors import RefusalError, one_of
 from attnscope.core.explanation import Method
 from attnscope.core.progress import Advance, silent
 from attnscope.core.registry import chosen_methods, method_names
@@ -39,14 +51,14 @@ from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.intercepting.restoring import looking_at, with_gradients
 from attnscope.hf.loading.in_memory import refuse_broken_weights
-from attnscope.hf.loading.load import Loaded, Ready, Text, batches_for, load, precision_and_place
+from attnscope.hf.loading.load import Loaded, Ready, Text, load, precision_and_place
 from attnscope.hf.loading.one_input import reading_of
-from attnscope.hf.loading.one_text import Reading
 from attnscope.hf.loading.options import EvaluateOptions, Loading, Sampling, with_options
-from attnscope.hf.loading.outputs import entries, fills_masks, mask_token_of, word
+from attnscope.hf.loading.outputs import entries
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.tapping.capture import asked_with
 from attnscope.hf.tapping.entrances import Entrance
+from attnscope.stats.intervals import share_interval
 
 ALWAYS = ("occlusion", "random")  # a strong reference and the floor
 FAR = 1_000_003  # distance between the seeds of random orders; the seeds of other texts are much closer
@@ -61,6 +73,7 @@ def evaluate(
     *,
     methods: str | Iterable[str] = "default",
     labels: str | Sequence[Class] | None = None,
+    replacement: str = "auto",
     loading: Loading = Loading(),
     sampling: Sampling = Sampling(samples=16, max_tokens=48),
     tokenizer: Tokenizer | None = None,
@@ -82,6 +95,9 @@ def evaluate(
     labels : str or sequence, optional
         The true classes, or the field of a .jsonl corpus that holds them. Then the probability of the true class is
         followed, on the beginning of every document.
+    replacement : str
+        What replaces a removed token. "auto": another token drawn from a language model's own distribution at that
+        place, or the mask of a masked model; "neutral": the neutral vector of `explain`.
     loading, sampling : Loading, Sampling
         How the model is loaded and which texts are read.
     dtype, device, random_init, seed, allow_pickle, trust_remote_code : see `Loading`
@@ -107,6 +123,7 @@ def evaluate(
     --------
     >>> found = attnscope.evaluate("pocket", samples=2, max_tokens=16)
     """
+    one_of(replacement, REPLACEMENTS, "replacement")
     seed, sampling = loading.seed, replace(sampling, batch_size=1, short=True)
     words = method_names(methods)
     chosen = chosen_methods([*words, *ALWAYS])
@@ -115,13 +132,13 @@ def evaluate(
     refuse_broken_weights(loaded)
     true_classes: tuple[Class | None, ...]
     if labels is None:
-        ready = batches_for(loaded, corpus, sampling)
+        ready = texts_of(loaded, corpus, sampling)
         true_classes = (None,) * len(ready)
     else:
         ready, true_classes = labelled_batches(loaded, corpus, labels, sampling)
     found: dict[str, list[Perturbed | None]] = {method.card.name: [] for method in chosen}
     seconds = dict.fromkeys(found, 0.0)
-    notes: dict[str, None] = {}
+    notes: dict[str, None] = dict.fromkeys(loaded.notes)
     known, tokens, right = None, [], []
     with looking_at(loaded.model), quiet():
         for number, (batch, truth) in enumerate(zip(ready, true_classes, strict=True)):
@@ -130,9 +147,9 @@ def evaluate(
             known = run_of_text.found, run_of_text.places
             notes |= dict.fromkeys(run_of_text.aim.notes)
             tokens.append(sum(len(vectors) for vectors in run_of_text.captured.embedding.values()))
-            right.append(float(_says(run_of_text)))
+            right.append(_says(run_of_text))
             for method in chosen:
-                _judge(run_of_text, method, found, seconds, notes)
+                _judge(run_of_text, method, replacement, found, seconds, notes)
         progress("texts", len(ready), len(ready))
     kept = [method for method in chosen if len(found[method.card.name]) == len(ready)]
     if not kept:
@@ -145,12 +162,17 @@ def evaluate(
         notes[f"{left_out} left out: the answer is 0 there before a token is removed."] = None
     documents = _documents(ready)
     documents = tuple(documents[n] for n in counted)
+    own = not draws_tokens(run_of_text, replacement)
     judged = [
-        _judged(
-            method,
-            [made for n in counted if (made := found[method.card.name][n]) is not None],
-            seconds[method.card.name] / len(ready),
-            documents,
+        replace(
+            _judged(
+                method,
+                [made for n in counted if (made := found[method.card.name][n]) is not None],
+                seconds[method.card.name] / len(ready),
+                documents,
+                run_of_text.aim.goal.kind == "logit",
+            ),
+            own_test=own and method.card.replaces,
         )
         for method in kept
     ]
@@ -161,11 +183,13 @@ def evaluate(
         texts=len(counted),
         tokens=sum(tokens[n] for n in counted),
         answer=_followed(run_of_text, labels is not None),
-        baseline=baseline_words(loaded),
+        baseline=replacement_words(run_of_text, replacement),
         dtype=str(precision_and_place(loaded.model)[0]).removeprefix("torch."),
         methods=tuple(sorted(judged, key=lambda each: -each.gap.mean)),
         documents=documents,
-        accuracy=None if labels is None else Estimate.of(tuple(right[n] for n in counted), drawn_together(documents)),
+        accuracy=None
+        if labels is None
+        else Estimate(*share_interval(int(sum(right[n] for n in counted)), len(counted))),
         notes=tuple(notes),
         provenance=loaded.stamped(corpus={"name": ready.name, "sha256": ready.sha256}, seed=seed),
     )
@@ -179,7 +203,7 @@ def _run(
     truth: Class | None,
 ) -> Run:
     """Run the model on one text. `known` is the anatomy that was found with the first text."""
-    read, notes = _masking_one(loaded, reading_of(loaded, inputs), seed)
+    read, notes = masking_one(loaded, reading_of(loaded, inputs), seed)
 
     def aimed_at(output: torch.Tensor) -> Aim:
         if truth is not None and entries(loaded, output).output != "classes":
@@ -188,24 +212,6 @@ def _run(
         return replace(goal, notes=(*goal.notes, *notes))
 
     return run_on(loaded, read, aimed_at, seed, known)
-
-
-def _masking_one(loaded: Loaded, read: Reading, seed: int) -> tuple[Reading, tuple[str, ...]]:
-    """Mask one token if a masked language model reads a text without a mask."""
-    mask = mask_token_of(loaded.tokenizer)
-    if mask is None or read.ids is None or not fills_masks(loaded) or bool((read.ids == mask).any()):
-        return read, ()
-    special = set(getattr(loaded.tokenizer, "all_special_ids", ()))
-    places = [place for place, token in enumerate(read.ids.tolist()) if token not in special]
-    if not places:
-        return read, ()
-    # A seed that neither random explanations nor soft erasure use.
-    drawn = torch.randint(len(places), (), generator=torch.Generator().manual_seed(seed + 2 * AWAY))
-    ids = read.ids.clone()
-    ids[places[int(drawn)]] = mask
-    words = tuple(word(loaded.tokenizer, int(token)) for token in ids)
-    note = "In every text one random token is masked, and the model's answer in its place is followed."
-    return replace(read, batch={**read.batch, "input_ids": ids[None]}, ids=ids, words=words), (note,)
 
 
 def _says(one: Run) -> bool:
@@ -228,6 +234,7 @@ def _documents(ready: Batches) -> tuple[int, ...]:
 def _judge(
     one: Run,
     method: Method,
+    replacement: str,
     found: dict[str, list[Perturbed | None]],
     seconds: dict[str, float],
     notes: dict[str, None],
@@ -245,32 +252,43 @@ def _judge(
     def ask(given: dict[str, torch.Tensor]) -> torch.Tensor:
         return asked_with(one.loaded.model, one.read.batch, one.places, one.aim.chance, given)
 
-    embedding, baseline = one.captured.embedding, one.baseline()
+    embedding, free = one.captured.embedding, removable(one)
     try:
-        found[name].append(averaged([perturbed(ask, embedding, baseline, each, one.seed) for each in scores]))
+        drawn = replacing_vectors(one, replacement)
+        several = max(len(scores), len(drawn))  # random orders take turns with the draws
+        pairs = islice(zip(cycle(scores), cycle(drawn), strict=False), several)
+        found[name].append(
+            averaged([perturbed(ask, embedding, vectors, each, one.seed, free) for each, vectors in pairs])
+        )
     except NoAnswerError:
         found[name].append(None)
 
 
-def _judged(method: Method, found: list[Perturbed], seconds: float, documents: tuple[int, ...]) -> Judged:
+def _judged(
+    method: Method, found: list[Perturbed], seconds: float, documents: tuple[int, ...], probability: bool
+) -> Judged:
     together = drawn_together(documents)
 
     def estimate(name: str) -> Estimate:
-        return Estimate.of(tuple(float(getattr(one, name)) for one in found), together)
+        return Estimate.of(tuple(float(getattr(one, name)) for one in found), together, (0.0, 1.0))
 
+    estimates: dict[str, Any] = {name: estimate(name) for name in ESTIMATES if "gap" not in name}
     gaps = tuple(one.negative - one.positive for one in found)
     soft_gaps = tuple(one.soft_comprehensiveness - one.soft_sufficiency for one in found)
+    log_gaps = tuple(one.log_gap for one in found) if probability else ()
     card, mean = method.card, averaged(found)
     return Judged(
         name=card.name,
         title=card.title,
         group=card.group,
-        gap=Estimate.of(gaps, together),
-        soft_gap=Estimate.of(soft_gaps, together),
-        **{name: estimate(name) for name in ESTIMATES if "gap" not in name},
+        gap=Estimate.of(gaps, together, (-1.0, 1.0)),
+        soft_gap=Estimate.of(soft_gaps, together, (-1.0, 1.0)),
+        **estimates,
         seconds=seconds,
         gaps=gaps,
         soft_gaps=soft_gaps,
         falling=mean.falling,
         staying=mean.staying,
+        log_gap=Estimate.of(log_gaps, together) if log_gaps else None,
+        log_gaps=log_gaps,
     )

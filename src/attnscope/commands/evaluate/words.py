@@ -8,18 +8,18 @@ from attnscope.commands.evaluate.record import By, Estimate, Faithfulness, Judge
 from attnscope.core.words import count, numeral, percent
 from attnscope.reports.document import Document, Figure, Section, Table, drawn_by, rows
 from attnscope.reports.words import Verdict, listed
+from attnscope.stats.intervals import ENOUGH, fewest
 
 # Columns of three tables, because a single one would be wider than paper.
 RANKS = ("method", "rank", "gap", "soft gap", "seconds")
-AREAS = ("method", "positive", "negative")
+AREAS = ("method", "positive", "negative", "log gap")
 LOSSES = ("method", "comprehensive", "sufficient", "soft comprehensive", "soft sufficient")
-FEW_TEXTS = 10
 GAPS = (
     "Tokens are removed in the order that a method gives. With the most important first, the answer should fall at "
     "once (a small positive area). With the least important first, it should stay (a large negative area). The soft "
     "gap keeps tokens in part: more of those with high ranks, and equally much in total for every method, which is "
-    "fairer to decoders. The model never saw texts with removed tokens, so this test compares methods on one model, "
-    "and does not say how well any of them explains it."
+    "fairer to decoders. The log gap is that of log probabilities, in nats. Special tokens are never removed. The test "
+    "compares methods on one model, and does not say how well any of them explains it."
 )
 
 
@@ -28,7 +28,7 @@ def document(found: Faithfulness) -> Document:
         "gaps",
         "Gap between the two areas",
         drawn_by("attnscope.commands.evaluate.chart:chart", found),
-        caption="Lines: 95% bootstrap intervals over texts. Dashed: chance level.",
+        caption="Lines: 95% intervals over texts (bootstrap-t). Dashed: chance level.",
         summary="Gap of every method with its interval, with whole tokens and with tokens kept in part.",
     )
     curves = Figure(
@@ -80,21 +80,24 @@ def _differences(found: Faithfulness) -> Section:
 
 def verdict(found: Faithfulness) -> Verdict:
     """Name the method with the widest gap, and the methods that do not differ from it beyond chance."""
-    first = next((method for method in found.methods if method.group != "floor"), found.methods[0])
+    first = found.best
     floor = next((method for method in found.methods if method.group == "floor" and method is not first), None)
     if _nothing_told(found):
         return Verdict("warning", _untold(found))
     # One of many methods is above 0 by chance, so the winner must be better than random numbers in a corrected test.
     if not (first.gap.sure and first.gap.mean > 0 if floor is None else found.real(first.name, floor.name)):
-        return Verdict("warning", f"No method is better than chance for this model on {count(found.texts, 'text')}.")
+        sentence = f"Undecided: on {count(found.texts, 'text')} no method is surely better than random numbers."
+        return Verdict("warning", sentence)
     as_good = equals(found, first)
-    also = f"; its lead over {listed(as_good)} may be chance" if as_good else ""
-    return Verdict("note", f"{first.title} is the most faithful here (gap {near(first.gap)}){also}.")
+    if as_good:
+        sentence = f"Undecided: {first.title} has the widest gap ({near(first.gap)}) and is better than random numbers"
+        return Verdict("note", f"{sentence}; its lead over {listed(as_good)} may be chance.")
+    return Verdict("note", f"{first.title} is the most faithful here (gap {near(first.gap)}).")
 
 
 def equals(found: Faithfulness, first: Judged) -> list[str]:
     """Return the methods whose difference from the first may be chance, corrected for all comparisons."""
-    others = [method for method in found.methods if method.name != first.name and method.group != "floor"]
+    others = [each for each in found.methods if each is not first and each.group != "floor" and not each.own_test]
     return [method.title for method in others if not found.real(first.name, method.name)]
 
 
@@ -107,16 +110,17 @@ def _sentences(found: Faithfulness) -> tuple[str, ...]:
         lost = [method.title for method in knowing if not found.real(method.name, floor.name)]
         if lost:
             sentences.append(f"Not significantly better than random numbers here: {listed(lost)}.")
-    sentences += [_real(found), _soft(found), _judged_on(found)]
+    sentences += [_real(found), _soft(found), *_own_tests(found), _judged_on(found)]
     if found.accuracy is not None:
         sentences.append(f"The model names the true class of {_percent(found.accuracy)} of these texts.")
     if found.texts > 1 and len(set(found.documents)) == 1:
         sentences.append(
             "All texts come from one document, so these results hold for other parts of it and not for other documents."
         )
-    if found.texts < FEW_TEXTS:
+    if found.independent < ENOUGH:
         sentences.append(
-            f"{count(found.texts, 'text').capitalize()} are few: with fewer than {FEW_TEXTS}, intervals are too narrow."
+            f"{_how_many(found).capitalize()} are too few to be sure of a single interval, which can then miss the "
+            f"true mean in more than 7 of 100 samples: give {ENOUGH}."
         )
     return tuple(filter(None, sentences))
 
@@ -136,18 +140,32 @@ def _real(found: Faithfulness) -> str:
 
 def _nothing_told(found: Faithfulness) -> bool:
     """Return whether there are so few texts or documents that simultaneous intervals are infinite."""
-    return found.too_few_documents or any(math.isinf(each.high) for each in found.comparisons())
+    return any(math.isinf(each.high) for each in found.comparisons())
 
 
 def _untold(found: Faithfulness) -> str:
-    documents = len(set(found.documents))
-    where = f" of {count(documents, 'document')}" if documents < found.texts else ""
-    return f"With {count(found.texts, 'text')}{where}, every difference may be chance: give six documents or more."
+    needed = fewest(len(found.comparisons()))
+    return f"Undecided: {_how_many(found)} are too few to be sure of any difference: give {needed} or more."
+
+
+def _how_many(found: Faithfulness) -> str:
+    where = f" of {count(found.independent, 'document')}" if found.independent < found.texts else ""
+    return f"{count(found.texts, 'text')}{where}"
+
+
+def _own_tests(found: Faithfulness) -> list[str]:
+    """Mark methods that the judge favours."""
+    return [
+        f"{method.title} replaces tokens as this test does. It is judged by its own operation, so it is listed but not "
+        "named as the most faithful."
+        for method in found.methods
+        if method.own_test
+    ]
 
 
 def _soft(found: Faithfulness) -> str:
     """Say whether the soft test, which is fairer to decoders, puts the same method first."""
-    knowing = [method for method in found.methods if method.group != "floor"]
+    knowing = [method for method in found.methods if method.group != "floor" and not method.own_test]
     first, soft = (
         max(knowing, key=lambda method: getattr(method, by).mean, default=None) for by in ("gap", "soft_gap")
     )
@@ -169,6 +187,8 @@ def _judged_on(found: Faithfulness) -> str:
 
 def near(estimate: Estimate) -> str:
     """Return a mean with its interval, to two decimals."""
+    if math.isinf(estimate.low) or math.isinf(estimate.high):
+        return f"{numeral(round(estimate.mean, 2) + 0.0, 3)}, interval unknown"
     mean, low, high = (numeral(round(v, 2) + 0.0, 3) for v in (estimate.mean, estimate.low, estimate.high))
     return f"{mean}, {low} to {high}"
 
@@ -185,18 +205,19 @@ def rank(found: Faithfulness, method: Judged, by: By = "gap") -> str:
 def method_rows(found: Faithfulness, columns: tuple[str, ...] = RANKS) -> tuple[tuple[str, ...], ...]:
     """Return one row for each method, the most faithful first."""
 
-    def mean(estimate: Estimate) -> str:
-        return numeral(round(estimate.mean, 2) + 0.0, 3)
+    def mean(estimate: Estimate | None) -> str:
+        return "" if estimate is None else numeral(round(estimate.mean, 2) + 0.0, 3)
 
     cells = [
         {
-            "method": method.title,
+            "method": f"{method.title} (own test)" if method.own_test else method.title,
             "rank": rank(found, method),
             "gap": near(method.gap),
             "soft gap": near(method.soft_gap),
             "seconds": numeral(method.seconds, 2),
             "positive": mean(method.positive),
             "negative": mean(method.negative),
+            "log gap": mean(method.log_gap),
             "comprehensive": mean(method.comprehensiveness),
             "sufficient": mean(method.sufficiency),
             "soft comprehensive": mean(method.soft_comprehensiveness),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attnscope.core.decoding import FieldError
@@ -10,6 +10,7 @@ from attnscope.core.ranges import slack
 
 if TYPE_CHECKING:
     from attnscope.commands.explain.record import Explanation
+    from attnscope.commands.explain.tried import Trial
 
 
 def check(found: Explanation) -> None:
@@ -32,6 +33,8 @@ def check(found: Explanation) -> None:
         words = next((read.tokens for read in found.inputs if read.name == split.input), ())
         if len(words) != len(split.tokens) or any(len(row) != len(split.constants) for row in split.tokens):
             raise FieldError("lengths: a number for every token of its input and every length is needed")
+    if found.trial is not None:
+        _check_trial(found.trial, {read.name: len(read.tokens) for read in found.inputs}, found.names)
     if found.position is not None and found.position >= sizes[-1]:
         raise FieldError(f"position: one of {sizes[-1]} tokens is needed")
     for number, read in enumerate(found.inputs):
@@ -39,6 +42,15 @@ def check(found: Explanation) -> None:
             raise FieldError(f"inputs[{number}].grid: there are more patches than tokens, or none")
         if read.shown is not None and not read.shown.startswith("data:image/"):
             raise FieldError(f"inputs[{number}].shown: the picture must be a data: address")
+
+
+def _check_trial(trial: Trial, sizes: Mapping[str, int], methods: Sequence[str]) -> None:
+    """Raise unless every tried word lies in an input and has a replacement, and every method is known."""
+    for word in (*trial.words, *trial.pairs, *([trial.asking] if trial.asking else [])):
+        if not word.tokens or not word.replacements or max(word.tokens) >= sizes.get(word.input, 0):
+            raise FieldError("trial.words: tokens of an input, and a replacement for each, are needed")
+    if not trial.words or any(name not in methods for name, _ in trial.agreement):
+        raise FieldError("trial.agreement: tried words, and methods of this explanation, are needed")
 
 
 def _check_scores(rows: Sequence[Sequence[float]], sizes: Sequence[int], where: str) -> None:

@@ -9,14 +9,13 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from attnscope.commands.explain.record import Explanation, Input, Scored, Token
+from attnscope.commands.explain.record import SUM_BOUND, Explanation, Input, Scored, Token
 from attnscope.commands.explain.tried import MOVED, Trial, Tried
 from attnscope.commands.paths.vocabulary import chance, quoted, signed, visible
-from attnscope.core.words import count, numeral
+from attnscope.core.words import count, numeral, percent
 from attnscope.reports.words import Verdict, listed
 
 FEW = 3  # tokens that a method votes for
-MISSING = 0.05  # share of the answer from which a missing sum is mentioned
 
 Place = tuple[str, int]  # the name of an input, and the index of a token in it
 
@@ -241,16 +240,19 @@ def correlation_words(value: float) -> str:
 
 
 def _sums(found: Explanation) -> list[str]:
-    """Say how much constants contribute, for methods whose scores should add up to the answer."""
-    sentences = []
+    """Say what scores add up to: against the number that they should, or how much constants contribute."""
+    right, sentences = [], []
     for method in found.methods:
-        # The scores of other methods add up to something else, such as the norm of states.
-        if method.adds_up is None or not method.adds_up.startswith("the answer, less what constants"):
-            continue
-        if abs(found.value - method.total) > MISSING * max(abs(found.value), abs(method.total)):
-            total = f"{signed(method.total)} of {numeral(found.value)}"
-            sentences.append(f"By {in_words(method)}, tokens add up to {total} ({method.adds_up}).")
-    return sentences
+        total = f"By {in_words(method)}, tokens add up to {signed(method.total)}"
+        if method.sums_to is not None and method.passes:
+            right.append(f"{in_words(method)} {signed(method.total)} of {signed(method.sums_to)}")
+        elif method.sums_to is not None:
+            wanted = f"{total} instead of {signed(method.sums_to)}"
+            sentences.append(f"{wanted}, which is off by more than {percent(SUM_BOUND)}: the method has no say.")
+        elif method.adds_up is not None:  # what constants or a learned sink take is not known as a number
+            of = f" of {numeral(found.value)}" if method.adds_up.startswith("the answer, less what constants") else ""
+            sentences.append(f"{total}{of} ({method.adds_up}).")
+    return [*([f"Scores add up to what they should: {listed(right)}."] if right else []), *sentences]
 
 
 def in_continuation(found: Explanation, read: Input, place: int) -> bool:

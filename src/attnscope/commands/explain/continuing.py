@@ -67,7 +67,9 @@ def of_both(
     )
     others = {method.name: method for method in second.methods}
     methods = tuple(
-        replace(m, scores=(*m.scores, *others[m.name].scores), adds_up=None) for m in first.methods if m.name in others
+        replace(m, scores=(*m.scores, *others[m.name].scores), adds_up=None, sums_to=_sum_of_both(m, others[m.name]))
+        for m in first.methods
+        if m.name in others
     )
     asked = Asked("similarity", word=first.text, other=second.text)
     return replace(
@@ -99,6 +101,11 @@ def _trial_of_both(first: Trial | None, second: Trial | None) -> Trial | None:
         pairs=tuple(sorted(pairs, key=lambda pair: -pair.effect)),
         inputs=first.inputs + second.inputs,
     )
+
+
+def _sum_of_both(one: Scored, other: Scored) -> float | None:
+    """Return what the scores of both sides should add up to."""
+    return None if one.sums_to is None or other.sums_to is None else one.sums_to + other.sums_to
 
 
 def refuse_unusable(question: Question) -> None:

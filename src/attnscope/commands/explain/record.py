@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     import pandas
 
 
+SUM_BOUND = 0.05  # a sum of scores may be off by this share of what it should be
+
+
 @dataclass(frozen=True)
 class Asked:
     """The parts of the target. `Explanation.target` describes it in words."""
@@ -102,7 +105,16 @@ class Scored:
     signed: bool  # whether scores can be negative
     scores: tuple[tuple[Finite, ...], ...]
     adds_up: str | None = None  # what all scores add up to, in words
+    sums_to: Finite | None = None  # what they should add up to; None if that is unknown
     reads_answer: bool = True  # False if scores do not depend on which answer is explained
+
+    @property
+    def passes(self) -> bool | None:
+        """Whether the scores add up to `sums_to` within SUM_BOUND of it; None if that is unknown.
+
+        A method that fails this check of its own has no say.
+        """
+        return None if self.sums_to is None else abs(self.total - self.sums_to) <= SUM_BOUND * abs(self.sums_to)
 
     @property
     def total(self) -> float:
@@ -182,8 +194,8 @@ class Explanation(Record):
 
     @property
     def voting(self) -> tuple[Scored, ...]:
-        """All methods except the floor, which is random."""
-        return tuple(one for one in self.methods if one.group != "floor")
+        """All methods except the floor, which is random, and those that fail their own check."""
+        return tuple(one for one in self.methods if one.group != "floor" and one.passes is not False)
 
     @property
     def continued_at(self) -> int | None:

@@ -169,7 +169,10 @@ def _explained(
         steps=steps,
         lengths=lengths,
         trial=tried,
-        notes=(*goal.notes, *left_out, *_notes(whole.found, read), *_unfollowed(whole, chosen.methods), *read.notes),
+        notes=(
+            *(*goal.notes, *left_out, *_notes(whole.found, read), *_unfollowed(whole, chosen.methods), *read.notes),
+            *loaded.notes,
+        ),
         provenance=loaded.stamped(
             tokens=sum(len(vectors) for vectors in captured.embedding.values()), **read.bos_note(), seed=seed
         ),
@@ -227,7 +230,10 @@ def _scored(
             notes.append(f"{card.title} is left out: {refusal}")
             continue
         rows = tuple(tuple(found[place.stack].tolist()) if place.stack in found else () for place in whole.places)
-        scored.append(Scored(card.name, card.title, card.group, card.signed, rows, card.adds_up, card.reads_answer))
+        wanted = whole.expected_sum(method)
+        scored.append(
+            Scored(card.name, card.title, card.group, card.signed, rows, card.adds_up, wanted, card.reads_answer)
+        )
     progress("explained", count, count)
     if not scored:
         raise RefusalError(f"No method fits {whole.loaded.class_name}: {notes[0]}")

@@ -135,6 +135,18 @@ class Run:
         halves = (slice(0, rows // 2), slice(rows // 2, rows))
         return torch.cat([self.ask({stack: one[half] for stack, one in vectors.items()}) for half in halves])
 
+    def expected_sum(self, method: Method) -> float | None:
+        """Return what all scores of a method should add up to; None if the run cannot compute it."""
+        kind = method.card.sums_to
+        if kind == "difference":
+            with torch.no_grad():
+                neutral = self.ask({stack: vectors[None] for stack, vectors in self.baseline().items()})
+                return float(self.captured.value - neutral)
+        if kind == "through paths":
+            _, constants = pulled_back(self.network, self._answered)
+            return float(self._answered(self.network.output)) - constants
+        return None if kind is None else 1.0
+
     def zeroed(self, stack: str) -> Float[Tensor, "layer token token"]:
         tokens = len(self.captured.embedding[stack])
         return moved_by_zeroing(self.loaded.model, self.read.batch, self.found, stack, tokens)

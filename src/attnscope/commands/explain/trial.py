@@ -59,11 +59,11 @@ class Edit:
 def trial(whole: Run, inputs: tuple[Input, ...], scored: Sequence[Scored], progress: Advance) -> Trial | None:
     """Replace the words that methods name, and return what that does to the answer.
 
-    Only methods that depend on the answer choose words. Return None if there is nothing to replace, as in a text of one
-    token.
+    Only methods that depend on the answer, and whose scores add up to what they should, choose words. Return None if
+    there is nothing to replace, as in a text of one token.
     """
     parts = parts_of(whole, inputs)
-    voters = [method for method in scored if method.reads_answer]
+    voters = [method for method in scored if method.reads_answer and method.passes is not False]
     tokens = max(len(read.tokens) for read in inputs)
     most = CANDIDATES_OF_SHORT if tokens <= SHORT else CANDIDATES
     chosen = candidates([part for part in parts if not part.asks], voters, most)

@@ -62,7 +62,7 @@ class TaskHead:
     value: float  # mean Shapley value
     paths: float  # mean of the sum over all paths through it: what the frozen network loses without it
     error: float  # standard error of `value`
-    low: float  # bootstrap interval of this head alone
+    low: float  # bootstrap-t interval of this head alone
     high: float
     band: float  # half the width of the simultaneous interval of all heads
     removed: float | None  # mean of the target before minus after its removal

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from math import isinf
+
 from attnscope.commands.paths.vocabulary import head_name, signed
 from attnscope.commands.task_paths.record import Agreement, TaskHead, TaskPaths
 from attnscope.core.words import count, numeral
 from attnscope.reports.document import Document, Figure, Section, Table, drawn_by, rows
 from attnscope.reports.words import Verdict, listed
+from attnscope.stats.intervals import ENOUGH, fewest
 from attnscope.stats.spread import Correlation
 
 HEADING = ("head", "value", "error", "95% interval", "sure", "lost when removed")
-FEW_PROMPTS = 10
-FEWEST_FOR_SIGNS = 6  # prompts: with five, all have the same sign by chance in more than 5 of 100 cases
 NAMED = 4  # heads that a sentence can name
 SHOWN, BRIEF = 24, 10  # heads in charts, and in a terminal without --verbose
 OF = {"values": "Shapley values", "paths": "all paths through a head"}
@@ -27,8 +28,8 @@ def document(task: TaskPaths) -> Document:
         "heads",
         "The heads that are worth most",
         drawn_by(f"{CHARTS}:head_bars", task),
-        caption="Points: mean Shapley value over prompts. Lines: 95% bootstrap interval of each head. Faint: the sign "
-        "is not known, once all heads are taken into account.",
+        caption="Points: mean Shapley value over prompts. Lines: 95% interval of each head (bootstrap-t). Faint: the "
+        "sign is not known, once all heads are taken into account.",
         summary="Mean value of the largest heads with their intervals.",
     )
     values = Figure(
@@ -96,9 +97,10 @@ def verdict(task: TaskPaths) -> Verdict:
     what = f"{target_words(task)} of {count(len(task.prompts), 'prompt')}"
     if len(task.prompts) < 2:
         return Verdict("warning", "One prompt has no error bar: give two or more to learn which heads carry a task.")
-    if len(task.prompts) < FEWEST_FOR_SIGNS:
-        few = count(len(task.prompts), "prompt")
-        return Verdict("warning", f"{few.capitalize()} are too few to know the sign of any head: give six or more.")
+    needed = fewest(len(task.places))
+    if len(task.prompts) < needed:
+        few = count(len(task.prompts), "prompt").capitalize()
+        return Verdict("warning", f"{few} are too few to be sure of the sign of any head: give {needed} or more.")
     if not sure:
         return Verdict("warning", f"The sign of no head of {len(task.places)} is known for {what}.")
     adds, takes = ([head for head in sure if side * head.value > 0] for side in (1, -1))
@@ -132,7 +134,7 @@ def _sentences(task: TaskPaths) -> tuple[str, ...]:
         f"On average over prompts the target is {numeral(value)}; paths through no head give {signed(alone)}, and the "
         f"{len(task.places)} heads together {signed(value - alone)}."
     )
-    if len(task.prompts) >= FEWEST_FOR_SIGNS:
+    if len(task.prompts) >= fewest(len(task.places)):
         sure = sum(head.sure for head in task.heads)
         sentences.append(
             f"The sign of {count(sure, 'head')} of {len(task.places)} is known, with 95% confidence for all heads "
@@ -141,9 +143,9 @@ def _sentences(task: TaskPaths) -> tuple[str, ...]:
     sentences += [agreement_words(agreement) for agreement in task.agreement[:2]]
     if parted := parting(task):
         sentences.append(parted)
-    if 1 < len(task.prompts) < FEW_PROMPTS:
+    if 1 < len(task.prompts) < ENOUGH:
         few = count(len(task.prompts), "prompt")
-        sentences.append(f"{few.capitalize()} are few: error bars are too narrow below {FEW_PROMPTS}.")
+        sentences.append(f"{few.capitalize()} are too few to be sure of the interval of a single head: give {ENOUGH}.")
     return tuple(sentences)
 
 
@@ -190,7 +192,7 @@ def effect(removed: float) -> str:
 
 
 def interval(head: TaskHead) -> str:
-    if head.error == float("inf"):
+    if isinf(head.low) or isinf(head.high):
         return "unknown"
     return f"{signed(head.low)} to {signed(head.high)}"
 

@@ -182,7 +182,7 @@ def load(
     """Return a model by name, a model in memory, or the model that a function makes from a seed.
 
     With random weights, a name may be one of `SHAPES`. A model in memory is never changed: if its precision is not
-    `dtype`, a copy is cast. `cast=False` keeps its precision.
+    `dtype`, a copy is cast, and `Loaded.notes` says so. `cast=False` keeps its precision.
     """
     refuse_autocast()
     if isinstance(model, str) and model in SHAPES and not Path(model).exists():
@@ -206,7 +206,8 @@ def load(
     note = note_on(compiled, inner)
     refuse_quantised(inner)  # before a cast changes the numbers
     precision = dtype_named(loading.dtype) if cast else None
-    if precision is not None and precision_and_place(inner)[0] != precision:
+    if precision is not None and (given := precision_and_place(inner)[0]) != precision:
+        note |= {"cast": f"{given} to {precision}".replace("torch.", "")}
         inner = (inner if may_change else deepcopy(inner)).to(precision)
         if precision == torch.float64:
             with_plain_experts(inner)

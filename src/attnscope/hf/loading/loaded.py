@@ -36,6 +36,13 @@ class Loaded:
     header: Header = field(default_factory=Header)  # the BOS fields of a GGUF file
     provenance: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say that a model in memory was copied into another precision."""
+        cast = self.provenance.get("cast")
+        kept = "pass `dtype='auto'` to keep its precision"
+        return () if cast is None else (f"The model in memory was copied from {cast}: {kept}.",)
+
     def stamped(self, **notes: Any) -> dict[str, Any]:
         """Return the provenance of a record about this model: the model, `notes`, versions and the time."""
         return stamped({**self.provenance, "name": self.name, "hash": self.sha256}, **notes)

@@ -49,7 +49,7 @@ class Params:
     recipe: Recipe = SHORT
     texts: int = 32
     model: str | None = "pocket"  # the embedded model, or a folder
-    model_texts: int = 12
+    model_texts: int = 16
     model_tokens: int = 32
     probes: int = 16
 
