@@ -146,7 +146,8 @@ class HeadTable:
 
     `contributions[l, h, k]` is c_k(l, h). `lengths[k]` is the target summed over all paths of length k; `sources[s, k]`
     splits it by where paths begin, at the input or at a constant. `stream` is the output of the last block, sorted by
-    length. `constant` is the contribution of constants after the last block, of length zero.
+    length. `constant` is the contribution of constants after the last block, of length zero. `last` is the adjoint of
+    the target at the last stream, and `adjoints[l]` at the outputs of the heads of block l, along all continuations.
     """
 
     contributions: Float[Tensor, "layer head length"]
@@ -154,6 +155,8 @@ class HeadTable:
     sources: Float[Tensor, "2 length"]
     constant: float
     stream: Graded
+    last: Float[Tensor, "batch token width"]
+    adjoints: tuple[Float[Tensor, "batch head token channel"], ...]
 
     @property
     def shapley(self) -> Float[Tensor, "layer head"]:
@@ -180,7 +183,7 @@ def head_table(network: Network, target: Functional, advance: Advance = silent) 
     sources = lengths.new_zeros(2, len(lengths))
     sources[1, 0] = constant
     adjoint = Sums(last[None, None, None])
-    rows = []
+    rows, adjoints = [], []
     for layer in reversed(range(network.layers)):
         pulled = pulled_through(network, layer, adjoint, "attention", heads=True)
         if pulled.constants is not None:
@@ -188,6 +191,7 @@ def head_table(network: Network, target: Functional, advance: Advance = silent) 
         heads = only_attention(list(pulled.kept), network, layer)
         assert heads is not None, "an attention whose output goes nowhere"
         after = split_heads(heads.dense[0, :, 0], network)  # [b, batch, head, token, channel]
+        adjoints.append(after.sum(0))
         rows.append(_collected(torch.einsum("anhtc,bnhtc->hab", forward.pop(), after), network.layers + 1))
         nothing = Sums(torch.zeros_like(network.streams[layer])[None, None, None])
         adjoint = nothing if pulled.before is None else pulled.before
@@ -199,7 +203,7 @@ def head_table(network: Network, target: Functional, advance: Advance = silent) 
             "needs equally many in each: choose another model or stack."
         )
     sources[0, : adjoint.stop[0]] = torch.einsum("k...,...->k", adjoint.dense[0, :, 0], network.streams[0])
-    return HeadTable(torch.stack(rows[::-1]), lengths, sources, constant, stream)
+    return HeadTable(torch.stack(rows[::-1]), lengths, sources, constant, stream, last, tuple(adjoints[::-1]))
 
 
 def _forward(network: Network) -> tuple[Graded, list[Float[Tensor, "before batch head token channel"]]]:

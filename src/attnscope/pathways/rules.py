@@ -17,6 +17,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.pathways import attention_rules, elementwise_rules, linear_rules, shape_rules
 from attnscope.pathways.graded import Frozen, Graded, Rule, freeze_answer, leaves, lifted, plain
 from attnscope.pathways.network import cached
+from attnscope.pathways.responding import patterns_respond
 from attnscope.pathways.sums import Deferred
 
 _SIGNATURE = inspect.signature(F.multi_head_attention_forward)
@@ -50,10 +51,13 @@ def _written_out(options: dict[str, Any], values: Graded) -> Graded:
         projected = F.linear(x, weight, bias)
         return projected.reshape(*projected.shape[:2], heads, -1).permute(1, 2, 0, 3)  # [batch, head, token, channel]
 
-    q = split(plain(options["query"]), weight_q, biases[0])
-    k = split(plain(options["key"]), weight_k, biases[1])
+    queries, keys = options["query"], options["key"]
+    if not patterns_respond():
+        queries, keys = plain(queries), plain(keys)
+    q = split(queries, weight_q, biases[0])
+    k = split(keys, weight_k, biases[1])
     v = split(values, weight_v, biases[2])
-    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=_mask(options, q))
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=_mask(options, plain(q)))
     tokens = mixed.permute(2, 0, 1, 3).reshape(q.shape[2], q.shape[0], -1)
     answer = F.linear(tokens, options["out_proj_weight"], options["out_proj_bias"])
     assert isinstance(answer, Graded)

@@ -1,0 +1,287 @@
+"""Take heads out of a model at one text, one at a time, in pairs and in sets, and measure what happens to the target.
+
+Let T be the target, and T_F(h), T_P(h), T(h) the target without head h, with more and more of the network responding:
+
+    T_F(h)   patterns, norms and gates frozen: the frozen network is linear, so T - T_F(h) = <g_h, o_h - r_h>, with g_h
+             the adjoint of T at the head, o_h its output and r_h what replaces it
+    T_P(h)   patterns of later heads respond, norms and gates are frozen (`pathways.responding`)
+    T(h)     everything responds: the model itself, with the head's output replaced
+
+    T - T(h)  =  (T - T_F)  +  (T_F - T_P)  +  (T_P - T)
+    total        values        patterns        norms and gates
+
+With more than `ALL` heads, first-order estimates <dlog p / do_h, o_h - r_h> choose the `SOME` that are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.commands.paths.effect_record import NOTABLE, EdgeEffect, Effects, HeadEffect, Replacement, SetEffect
+from attnscope.commands.paths.reading import Aim
+from attnscope.commands.paths.reference import Reference, reference
+from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance
+from attnscope.hf.anatomy.anatomy import Anatomy, Site
+from attnscope.hf.editing.head_edges import Projection, sent
+from attnscope.hf.editing.replacing import CLOSE, HeadOutputs, Place
+from attnscope.hf.editing.surgery import prunable
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.one_text import Reading
+from attnscope.pathways.graded import Graded, watching
+from attnscope.pathways.heads import HeadTable
+from attnscope.pathways.network import Network
+
+ALL, SOME = 72, 20  # heads up to which all are taken out, and how many otherwise
+SENDERS, EDGES = 4, 12  # heads whose edges are looked for, and edges that are measured
+LOOKS = 0.1  # weight from which a head looks at a token
+SETS = (2, 4, 8)  # sizes of sets that are tried if no single head matters
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The target of every changed copy, and the probability of its token or class."""
+
+    target: Float[Tensor, " copy"]
+    probability: Float[Tensor, " copy"] | None
+
+    def mean(self, of: slice) -> tuple[float, float | None]:
+        return float(self.target[of].mean()), None if self.probability is None else float(self.probability[of].mean())
+
+
+@dataclass(frozen=True, eq=False)
+class Answering:
+    """Reads answers from last streams. If `alone`, the answer at a token needs the stream at that token only."""
+
+    network: Network
+    goal: Aim
+    alone: bool
+
+    @classmethod
+    def of(cls, network: Network, goal: Aim) -> Answering:
+        """Find out if what follows the last block treats tokens separately, which saves most of its cost."""
+        place = goal.position
+        if goal.entry is None or place is None:
+            return cls(network, goal, False)
+        try:
+            row = network.tail(network.streams[-1][:, place : place + 1])
+        except (RuntimeError, IndexError, ValueError):
+            return cls(network, goal, False)
+        own = network.output[:, place : place + 1]
+        close = row.shape == own.shape and bool((row - own).abs().max() <= CLOSE.get(own.dtype, 1e-3) * own.abs().max())
+        return cls(network, goal, close)
+
+    def __call__(self, last: Float[Tensor, "copy token width"]) -> Answers:
+        target, place = self.goal.target, self.goal.position
+        if target.direction is not None:
+            return Answers((last * target.direction).flatten(1).sum(1), None)
+        if self.alone:
+            assert place is not None
+            logits = self.network.tail(last[:, place : place + 1])[:, 0]
+        else:
+            rows = [self.network.tail(one[None])[0] for one in last]
+            logits = torch.stack(rows if place is None else [row[place] for row in rows])
+        numbers = torch.stack([weight * logits[:, entry] for entry, weight in target.entries]).sum(0)
+        return Answers(numbers, logits.softmax(-1)[:, self.goal.entry])
+
+    def first_order(self, last: Float[Tensor, "copy token width"]) -> Tensor:
+        """Return the number whose derivative ranks heads: log p, or the target."""
+        answers = self(last)
+        return (answers.target if answers.probability is None else answers.probability.log()).sum()
+
+
+def measured_effects(
+    loaded: Loaded,
+    read: Reading,
+    network: Network,
+    table: HeadTable,
+    goal: Aim,
+    structure: Anatomy,
+    stack: str | None,
+    by: Replacement | None,
+    seed: int,
+    progress: Advance,
+) -> tuple[Effects | None, tuple[str, ...]]:
+    """Measure the effects of heads. Return them, and notes on what could not be measured; None if `by` is None."""
+    if by is None:
+        return None, ()
+    progress("taking heads out", 0, 0)
+    try:
+        sites = prunable(loaded.model, structure, stack)
+        return _effects(loaded, read, network, table, goal, sites, by, seed)
+    except RefusalError as refusal:
+        return None, (f"No head was taken out, so the headline names none: {refusal.sentence}",)
+
+
+def _effects(
+    loaded: Loaded,
+    read: Reading,
+    network: Network,
+    table: HeadTable,
+    goal: Aim,
+    sites: dict[int, Site],
+    by: Replacement,
+    seed: int,
+) -> tuple[Effects, tuple[str, ...]]:
+    answering = Answering.of(network, goal)
+    heads = HeadOutputs.of(loaded.model, sites, network, answering.first_order)
+    others = reference(loaded, read, heads, by, seed)
+    work = _Work(heads, others, answering, table)
+    with torch.no_grad():
+        own = answering(heads.streams[-1]).mean(slice(None))
+        every = [(block, head) for block, site in sites.items() for head in range(site.heads)]
+        chosen = every if len(every) <= ALL else sorted(every, key=lambda p: -abs(work.first_order(p)))[:SOME]
+        notes: list[str] = []
+        found = Effects(by, others.words, *own, len(every), work.singles(sorted(chosen), own[0], notes))
+        found = replace(found, edges=work.edges(found, read, notes))
+        return replace(found, sets=work.sets(found)), tuple(notes)
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    heads: HeadOutputs
+    others: Reference
+    answering: Answering
+    table: HeadTable
+
+    def first_order(self, place: Place) -> float:
+        """Estimate what log p gains by replacing a head."""
+        return self._first_order(place, self.others.of(place).mean(0))
+
+    def _first_order(self, place: Place, output: Tensor) -> float:
+        block, head = place
+        return float((self.heads.gradients[block][:, head] * (output - self.heads.outputs[block][:, head])).sum())
+
+    def _measured(self, sets: Sequence[Sequence[Place]]) -> list[tuple[float, float | None]]:
+        """Return the target and the probability without each set of heads, averaged over replacements."""
+        draws = len(next(iter(self.others.outputs.values())))
+        copies = [{place: self.others.of(place)[draw] for place in some} for some in sets for draw in range(draws)]
+        answers = self.answering(self.heads.replaced(copies))
+        return [answers.mean(slice(row * draws, (row + 1) * draws)) for row in range(len(sets))]
+
+    def singles(self, places: Sequence[Place], own: float, notes: list[str]) -> tuple[HeadEffect, ...]:
+        totals = self._measured([(place,) for place in places])
+        made = []
+        splits = self._split(places, notes)
+        for place, (target, probability), split in zip(places, totals, splits, strict=True):
+            effect = HeadEffect(*place, own - target, probability)
+            if split is not None:
+                values, with_patterns = split
+                rest = effect.total - with_patterns
+                effect = replace(effect, values=values, patterns=with_patterns - values, norms_and_gates=rest)
+            made.append(effect)
+        return tuple(made)
+
+    def _split(self, places: Sequence[Place], notes: list[str]) -> list[tuple[float, float] | None]:
+        """Return, for every head, what the frozen network loses, and what it loses if patterns respond too."""
+        copies = [{place: output} for place in places for output in self.others.of(place)]
+        try:
+            moved = self.heads.replaced_partly(copies)
+        except (RefusalError, RuntimeError, TypeError, ValueError, IndexError) as error:
+            reason = error.sentence if isinstance(error, RefusalError) else f"its code is not followed ({error})"
+            notes.append(f"Effects of heads are not split into values, patterns, norms and gates: {reason}")
+            return [None] * len(places)
+        lost = -(moved * self.table.last[0]).flatten(1).sum(1).reshape(len(places), -1).mean(1)
+        found: list[tuple[float, float] | None] = []
+        for place, with_patterns in zip(places, lost.tolist(), strict=True):
+            block, head = place
+            gone = self.heads.outputs[block][:, head] - self.others.of(place).mean(0)
+            found.append((float((self.table.adjoints[block][0, head] * gone).sum()), with_patterns))
+        return found
+
+    def edges(self, found: Effects, read: Reading, notes: list[str]) -> tuple[EdgeEffect, ...]:
+        """Measure the edges with the largest first-order estimates, from the heads that matter most."""
+        last = max(self.heads.sites)
+        senders = [one.place for one in found.named if one.block < last][:SENDERS]
+        if not senders:
+            return ()
+        candidates: list[tuple[float, Place, Place, Projection, Tensor]] = []
+        try:
+            for block, by, numbers, outputs in sent(self.heads, [{p: self.others.of(p).mean(0)} for p in senders]):
+                for number, output in zip(numbers, outputs, strict=True):
+                    for head in range(output.shape[1]):
+                        guess = self._first_order((block, head), output[:, head])
+                        candidates.append((abs(guess), senders[number], (block, head), by, output[:, head]))
+        except (RefusalError, RuntimeError, TypeError, ValueError, IndexError) as error:
+            reason = error.sentence if isinstance(error, RefusalError) else f"its projections are not read ({error})"
+            notes.append(f"Edges between heads are not measured: {reason}")
+            return ()
+        chosen = sorted(candidates, key=lambda one: -one[0])[:EDGES]
+        answers = self.answering(self.heads.replaced([{reader: output} for _, _, reader, _, output in chosen]))
+        looks = _Looking(self.heads.network, self.answering.goal, read)
+        made = []
+        for row, (_, sender, reader, by, _) in enumerate(chosen):
+            target, probability = answers.mean(slice(row, row + 1))
+            induction = by == "key" and looks.induction(sender, reader)
+            made.append(EdgeEffect(sender, reader, by, found.value - target, probability, induction))
+        return tuple(sorted(made, key=found.size))
+
+    def sets(self, found: Effects) -> tuple[SetEffect, ...]:
+        """Take out the readers of each sender together; if no single head matters, the heads of largest effect."""
+        named = found.named
+        needed = {one.place for one in named if found.change(one) < 0}
+        tried: list[tuple[Place, ...]] = []
+        for sender in dict.fromkeys(edge.sender for edge in found.edges):
+            mine = [e for e in found.edges if e.sender == sender and e.by != "value" and found.notable(e)]
+            lowering = [e for e in mine if found.change(e) < 0 and e.reader in needed]
+            for readers in ({e.reader for e in lowering}, {e.reader for e in lowering if e.induction}):
+                if len(readers) > 1:
+                    tried.append(tuple(sorted(readers)))
+        if tried or named:
+            return self._sets(list(dict.fromkeys(tried)), found)
+        falling = sorted((one for one in found.heads if found.change(one) < 0), key=found.size)
+        tried = [tuple(sorted(one.place for one in falling[:size])) for size in SETS if size <= len(falling)]
+        enough = next((one for one in self._sets(tried, found) if found.notable(one)), None)
+        while enough is not None:  # drop heads that the set does not need
+            smaller = [tuple(p for p in enough.heads if p != left) for left in enough.heads if len(enough.heads) > 2]
+            least = max(NOTABLE, 0.9 * abs(found.change(enough)))
+            left = [one for one in self._sets(smaller, found) if abs(found.change(one)) > least]
+            if not left:
+                return (enough,)
+            enough = min(left, key=found.size)
+        return ()
+
+    def _sets(self, tried: Sequence[tuple[Place, ...]], found: Effects) -> tuple[SetEffect, ...]:
+        if not tried:
+            return ()
+        return tuple(
+            SetEffect(some, found.value - target, probability)
+            for some, (target, probability) in zip(tried, self._measured(tried), strict=True)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Looking:
+    """The tokens that heads look at, found by running their blocks once more."""
+
+    network: Network
+    goal: Aim
+    read: Reading
+
+    def induction(self, sender: Place, reader: Place) -> bool:
+        """Return whether two heads look as in an induction circuit (see `EdgeEffect`)."""
+        ids, place, entry = self.read.ids, self.goal.position, self.goal.entry
+        if ids is None or place is None or entry is None:
+            return False
+        row = self._row(reader, place)
+        for seen in range(1, place):
+            copied = int(ids[seen]) == entry and int(ids[seen - 1]) == int(ids[place])
+            if copied and row[seen] >= LOOKS and int(self._row(sender, seen).argmax()) == seen - 1:
+                return True
+        return False
+
+    def _row(self, head: Place, query: int) -> Float[Tensor, " key"]:
+        """Return one row of the pattern of a head."""
+        seen: list[Tensor] = []
+
+        def keep(_: Graded, pattern: Tensor) -> None:
+            seen.append(pattern.reshape(-1, *pattern.shape[-2:])[head[1], query])
+
+        with watching(keep):
+            self.network.block(head[0], Graded.entering(self.network.streams[head[0]], "none"))
+        return seen[0]
