@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -103,7 +104,7 @@ def measured_effects(
     goal: Aim,
     structure: Anatomy,
     stack: str | None,
-    by: Replacement | None,
+    by: str | None,
     seed: int,
     progress: Advance,
 ) -> tuple[Effects | None, tuple[str, ...]]:
@@ -113,7 +114,7 @@ def measured_effects(
     progress("taking heads out", 0, 0)
     try:
         sites = prunable(loaded.model, structure, stack)
-        return _effects(loaded, read, network, table, goal, sites, by, seed)
+        return _effects(loaded, read, network, table, goal, sites, cast(Replacement, by), seed)
     except RefusalError as refusal:
         return None, (f"No head was taken out, so the headline names none: {refusal.sentence}",)
 
@@ -181,6 +182,7 @@ class _Work:
         """Return, for every head, what the frozen network loses, and what it loses if patterns respond too."""
         copies = [{place: output} for place in places for output in self.others.of(place)]
         try:
+            self._refuse_gated()
             moved = self.heads.replaced_partly(copies)
         except (RefusalError, RuntimeError, TypeError, ValueError, IndexError) as error:
             reason = error.sentence if isinstance(error, RefusalError) else f"its code is not followed ({error})"
@@ -190,9 +192,22 @@ class _Work:
         found: list[tuple[float, float] | None] = []
         for place, with_patterns in zip(places, lost.tolist(), strict=True):
             block, head = place
-            gone = self.heads.outputs[block][:, head] - self.others.of(place).mean(0)
+            gone = self.table.outputs[block][0, head] - self.others.of(place).mean(0)
             found.append((float((self.table.adjoints[block][0, head] * gone).sum()), with_patterns))
         return found
+
+    def _refuse_gated(self) -> None:
+        """Refuse heads that are changed between attention and output projection: adjoints are those of attention."""
+        for block, own in self.heads.outputs.items():
+            mixed = self.table.outputs[block][0].transpose(0, 1)
+            if (
+                mixed.shape != own.shape
+                or not (mixed - own).abs().max() <= CLOSE.get(own.dtype, 1e-3) * own.abs().max()
+            ):
+                raise RefusalError(
+                    f"The heads of block {block} pass a gate or a norm before the output projection: read the whole "
+                    "effects."
+                )
 
     def edges(self, found: Effects, read: Reading, notes: list[str]) -> tuple[EdgeEffect, ...]:
         """Measure the edges with the largest first-order estimates, from the heads that matter most."""

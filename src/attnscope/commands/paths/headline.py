@@ -161,7 +161,7 @@ def effect_sentences(report: PathReport) -> list[str]:
         f"responding: a head is replaced by {replaced_by(found)}."
     ]
     against = [one for one in found.named if found.change(one) > 0][:FEW]
-    if against:
+    if against and len(against) < len(found.named):  # otherwise the headline says it
         named = [f"{head_name(*one.place)} ({without(found, one)})" for one in against]
         more = "be larger" if found.probability is None else "be likelier"
         what = "the target" if found.probability is None else target_word(report)

@@ -1,9 +1,9 @@
 """What replaces the output of a head: its mean over other texts, its output on other texts, or zero.
 
 The other texts are windows of the embedded book with as many tokens as the text, so that special tokens are at the same
-places as in the text. Means are taken over all tokens of all windows, but first tokens and special tokens have their own,
-because heads rest on them. A model without a tokenizer, or one that reads more than one text, has no other texts: its
-outputs are then replaced by those at other tokens of the same text.
+places as in the text. Without a tokenizer they are the text's own tokens in other orders. Means are taken over all
+tokens of all texts, but first tokens and special tokens have their own, because heads rest on them. A model that reads
+more than one text, or pictures, has no other texts: its outputs are replaced by those at other tokens of the input.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from torch import Tensor, nn
 
 from attnscope.commands.paths.effect_record import Replacement
 from attnscope.core.errors import RefusalError
-from attnscope.data.batches import batches
 from attnscope.data.corpus import Corpus
 from attnscope.data.read import read as read_corpus
-from attnscope.data.windows import Windows, windows
+from attnscope.data.windows import Beginning, windows
 from attnscope.hf.anatomy.anatomy import Site
 from attnscope.hf.editing.replacing import EnoughError, HeadOutputs, Place, by_head, output_projection
 from attnscope.hf.intercepting.restoring import Restoring, evaluating, without_cache
 from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.one_text import Reading, on_its_device
+from attnscope.hf.loading.one_text import Reading
 
 REPLACEMENTS = ("mean", "resample", "zero")
 TOKENS = 512  # tokens of other texts, in
@@ -56,17 +55,17 @@ def reference(loaded: Loaded, read: Reading, heads: HeadOutputs, by: Replacement
     own = heads.outputs
     if by == "zero":
         return Reference("zero", {block: torch.zeros_like(one)[None] for block, one in own.items()})
-    others = _windows(loaded, read, seed)
-    if others is None:
-        generator = torch.Generator().manual_seed(seed)
-        return Reference("the other tokens of the text", {b: _of_its_own(o, by, generator) for b, o in own.items()})
-    ids, outputs = _outputs(loaded, others, heads.sites)
-    tokens = len(next(iter(own.values())))
-    words = f"{len(ids)} windows of {ids.shape[1]} tokens from the embedded book"
+    generator = torch.Generator().manual_seed(seed)
+    if read.ids is None or not set(read.batch) <= SINGLE or loaded.decoder_start is not None or len(read.ids) < 2:
+        return Reference("the other tokens of the input", {b: _of_its_own(o, by, generator) for b, o in own.items()})
+    ids, words = _book(loaded, read, seed), "windows of {} tokens from the embedded book"
+    if ids is None:
+        ids, words = _shuffled(read.ids, read.beginning, generator), "other orders of the {} tokens of the text"
+    outputs = _outputs(loaded, ids.to(read.ids.device), heads.sites)
+    words = f"{len(ids)} {words.format(ids.shape[1])}"
     if by == "resample":
-        return Reference(words, {block: found[:DRAWS, :tokens] for block, found in outputs.items()})
-    assert read.ids is not None
-    pools = _pools(loaded, read.ids.to(ids.device), ids)
+        return Reference(words, {block: found[:DRAWS, : len(read.ids)] for block, found in outputs.items()})
+    pools = _pools(loaded, read.ids, ids.to(read.ids.device))
     return Reference(words, {block: _means(found, pools)[None] for block, found in outputs.items()})
 
 
@@ -82,32 +81,41 @@ def _of_its_own(
     return torch.stack([own[torch.cat([torch.zeros(1, dtype=torch.long), rows]).to(own.device)] for rows in drawn])
 
 
-def _windows(loaded: Loaded, read: Reading, seed: int) -> Windows | None:
+def _number(tokens: int) -> int:
+    return min(MOST, max(FEWEST, TOKENS // tokens))
+
+
+def _book(loaded: Loaded, read: Reading, seed: int) -> Int[Tensor, "window token"] | None:
     """Return windows of the embedded book with as many tokens as the text, spread over the book; None without them."""
-    single = read.ids is not None and set(read.batch) <= SINGLE and loaded.decoder_start is None
-    if loaded.tokenizer is None or not single:
+    if loaded.tokenizer is None:
         return None
     tokens = max(len(read.words), SHORTEST)
-    number = min(MOST, max(FEWEST, TOKENS // tokens))
+    number = _number(tokens)
     (book,) = read_corpus().documents
     step, length = len(book) // number, 64 + 16 * tokens
-    starts = [book.find(" ", number * step) for number in range(number)]
+    starts = [book.find(" ", place * step) for place in range(number)]
     pieces = Corpus.of("windows of the embedded book", [book[start : start + length] for start in starts])
     limits: dict[str, Any] = {"positions": loaded.positions, "vocab_size": loaded.vocab_size, "short": True}
     try:
-        found = windows(
-            pieces, loaded.tokenizer, max_tokens=tokens, seed=seed, beginning=read.beginning, **limits
-        ).sequences
+        found = windows(pieces, loaded.tokenizer, max_tokens=tokens, seed=seed, beginning=read.beginning, **limits)
     except RefusalError:
         return None  # a tokenizer that cannot read the book
-    first = {window.document: window for window in reversed(found) if len(window.ids) == tokens}
-    return Windows.drawn(pieces.name, list(first.values()), tokens) if len(first) >= FEWEST else None
+    first = {window.document: window.ids for window in reversed(found.sequences) if len(window.ids) == tokens}
+    return torch.tensor(list(first.values())) if len(first) >= FEWEST else None
 
 
-def _outputs(loaded: Loaded, others: Windows, sites: Mapping[int, Site]) -> tuple[Int[Tensor, "window token"], Outputs]:
+def _shuffled(
+    own: Int[Tensor, " token"], beginning: Beginning | None, generator: torch.Generator
+) -> Int[Tensor, "order token"]:
+    """Return the tokens of the text in other orders; BOS stays first."""
+    kept = int(beginning is not None and beginning.begins)
+    orders = [torch.randperm(len(own) - kept, generator=generator) + kept for _ in range(_number(len(own)))]
+    return torch.stack([own.cpu()[torch.cat([torch.arange(kept), order])] for order in orders])
+
+
+def _outputs(loaded: Loaded, ids: Int[Tensor, "window token"], sites: Mapping[int, Site]) -> Outputs:
     """Run the model on other texts up to the last output projection."""
-    (batch,) = batches(others, batch_size=len(others), accepts=loaded.accepts)
-    inputs: dict[str, Any] = on_its_device(loaded, batch.inputs)
+    inputs: dict[str, Any] = {"input_ids": ids}
     if "use_cache" in loaded.accepts:
         inputs["use_cache"] = False
     found: dict[int, Tensor] = {}
@@ -125,7 +133,7 @@ def _outputs(loaded: Loaded, others: Windows, sites: Mapping[int, Site]) -> tupl
             changes.before(output_projection(loaded.model, site), keep(site, block == max(sites)))
         with suppress(EnoughError):
             loaded.model(**inputs)
-    return inputs["input_ids"], found
+    return found
 
 
 def _pools(loaded: Loaded, own: Int[Tensor, " token"], ids: Int[Tensor, "window token"]) -> list[Tensor]:

@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnscope.commands.paths.effect_record import Replacement
 from attnscope.commands.paths.effects import measured_effects
 from attnscope.commands.paths.reading import (
     LARGE,
@@ -71,7 +70,7 @@ def paths(
     top: int = 10,
     mlp: bool = True,
     draws: int = 16,
-    effects: Replacement | None = "mean",
+    effects: str | None = "mean",
     stack: str | None = None,
     loading: Loading = Loading(dtype="float64"),
     sampling: Sampling = Sampling(),

@@ -203,11 +203,11 @@ class HeadOutputs:
 
     def _differing(self, layer: int, changed: _Changed) -> Callable[[Tensor], Tensor]:
         """Return a change of the followed input of the output projection: a replaced head differs by a constant."""
-        own, site = self.outputs[layer], self.sites[layer]
+        site = self.sites[layer]
 
         def change(mixed: Tensor) -> Tensor:
             assert isinstance(mixed, Graded)
-            sums = mixed.deferred
+            sums, own = mixed.deferred, by_head(mixed.value, site)[0]
 
             def make() -> Sums:
                 before = sums()
