@@ -181,8 +181,7 @@ def show(report: PathReport, *, verbose: bool = False) -> RenderableType:
         *(Text(clean(sentence)) for sentence in listed),
         *(Text(clean(note), style="dim") for note in (report.notes if verbose else report.notes[:FEW_NOTES])),
         *_effect_tables(report, MANY if verbose else FEW),
-        section("Shapley values of heads in the frozen network (values only)"),
-        _head_table(report, MANY if verbose else FEW),
+        *(_frozen_table(report, MANY if verbose else FEW) if verbose or report.effects is None else ()),
         section("Largest single paths"),
         _chain_table(report, len(report.top) if verbose else FEW_PATHS),
     ]
@@ -262,6 +261,11 @@ def _plain_table(lines: Sequence[tuple[str, ...]]) -> Table:
     for line in lines[1:]:
         table.add_row(*(Text(clean(cell)) for cell in line))
     return table
+
+
+def _frozen_table(report: PathReport, most: int) -> list[RenderableType]:
+    title = section("Shapley values of heads in the frozen network (values only)")
+    return [title, _head_table(report, most)]
 
 
 def _head_table(report: PathReport, most: int) -> Table:
