@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
+from attnscope.commands.paths.answering import Answering, Looking
 from attnscope.commands.paths.effect_record import NOTABLE, EdgeEffect, Effects, HeadEffect, Replacement, SetEffect
 from attnscope.commands.paths.reading import Aim
 from attnscope.commands.paths.reference import Reference, reference
@@ -32,68 +32,27 @@ from attnscope.hf.anatomy.anatomy import Anatomy, Site
 from attnscope.hf.editing.head_edges import Projection, sent
 from attnscope.hf.editing.replacing import CLOSE, HeadOutputs, Place
 from attnscope.hf.editing.surgery import prunable
-from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.load import Loaded, out_of_memory
 from attnscope.hf.loading.one_text import Reading
-from attnscope.pathways.graded import Graded, watching
 from attnscope.pathways.heads import HeadTable
 from attnscope.pathways.network import Network
 
 ALL, SOME = 72, 20  # heads up to which all are taken out, and how many otherwise
 SENDERS, EDGES = 4, 12  # heads whose edges are looked for, and edges that are measured
-LOOKS = 0.1  # weight from which a head looks at a token
 SETS = (2, 4, 8)  # sizes of sets that are tried if no single head matters
 
 
-@dataclass(frozen=True)
-class Answers:
-    """The target of every changed copy, and the probability of its token or class."""
-
-    target: Float[Tensor, " copy"]
-    probability: Float[Tensor, " copy"] | None
-
-    def mean(self, of: slice) -> tuple[float, float | None]:
-        return float(self.target[of].mean()), None if self.probability is None else float(self.probability[of].mean())
+UNUSABLE = (RefusalError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 
 
-@dataclass(frozen=True, eq=False)
-class Answering:
-    """Reads answers from last streams. If `alone`, the answer at a token needs the stream at that token only."""
-
-    network: Network
-    goal: Aim
-    alone: bool
-
-    @classmethod
-    def of(cls, network: Network, goal: Aim) -> Answering:
-        """Find out if what follows the last block treats tokens separately, which saves most of its cost."""
-        place = goal.position
-        if goal.entry is None or place is None:
-            return cls(network, goal, False)
-        try:
-            row = network.tail(network.streams[-1][:, place : place + 1])
-        except (RuntimeError, IndexError, ValueError):
-            return cls(network, goal, False)
-        own = network.output[:, place : place + 1]
-        close = row.shape == own.shape and bool((row - own).abs().max() <= CLOSE.get(own.dtype, 1e-3) * own.abs().max())
-        return cls(network, goal, close)
-
-    def __call__(self, last: Float[Tensor, "copy token width"]) -> Answers:
-        target, place = self.goal.target, self.goal.position
-        if target.direction is not None:
-            return Answers((last * target.direction).flatten(1).sum(1), None)
-        if self.alone:
-            assert place is not None
-            logits = self.network.tail(last[:, place : place + 1])[:, 0]
-        else:
-            rows = [self.network.tail(one[None])[0] for one in last]
-            logits = torch.stack(rows if place is None else [row[place] for row in rows])
-        numbers = torch.stack([weight * logits[:, entry] for entry, weight in target.entries]).sum(0)
-        return Answers(numbers, logits.softmax(-1)[:, self.goal.entry])
-
-    def first_order(self, last: Float[Tensor, "copy token width"]) -> Tensor:
-        """Return the number whose derivative ranks heads: log p, or the target."""
-        answers = self(last)
-        return (answers.target if answers.probability is None else answers.probability.log()).sum()
+def _reason(error: Exception) -> str:
+    """Return why heads could not be changed, as a sentence; running out of memory is not caught."""
+    if isinstance(error, RefusalError):
+        return error.sentence
+    if out_of_memory(error):
+        raise error
+    first = (str(error).strip().splitlines() or ["no reason given"])[0][:160]
+    return f"the model's code does not run on changed copies ({type(error).__name__}: {first})."
 
 
 def measured_effects(
@@ -115,8 +74,8 @@ def measured_effects(
     try:
         sites = prunable(loaded.model, structure, stack)
         return _effects(loaded, read, network, table, goal, sites, cast(Replacement, by), seed)
-    except RefusalError as refusal:
-        return None, (f"No head was taken out, so the headline names none: {refusal.sentence}",)
+    except UNUSABLE as error:
+        return None, (f"No head was taken out, so the headline names none: {_reason(error)}",)
 
 
 def _effects(
@@ -184,9 +143,8 @@ class _Work:
         try:
             self._refuse_gated()
             moved = self.heads.replaced_partly(copies)
-        except (RefusalError, RuntimeError, TypeError, ValueError, IndexError) as error:
-            reason = error.sentence if isinstance(error, RefusalError) else f"its code is not followed ({error})"
-            notes.append(f"Effects of heads are not split into values, patterns, norms and gates: {reason}")
+        except UNUSABLE as error:
+            notes.append(f"Effects of heads are not split into values, patterns, norms and gates: {_reason(error)}")
             return [None] * len(places)
         lost = -(moved * self.table.last[0]).flatten(1).sum(1).reshape(len(places), -1).mean(1)
         found: list[tuple[float, float] | None] = []
@@ -222,13 +180,12 @@ class _Work:
                     for head in range(output.shape[1]):
                         guess = self._first_order((block, head), output[:, head])
                         candidates.append((abs(guess), senders[number], (block, head), by, output[:, head]))
-        except (RefusalError, RuntimeError, TypeError, ValueError, IndexError) as error:
-            reason = error.sentence if isinstance(error, RefusalError) else f"its projections are not read ({error})"
-            notes.append(f"Edges between heads are not measured: {reason}")
+        except UNUSABLE as error:
+            notes.append(f"Edges between heads are not measured: {_reason(error)}")
             return ()
         chosen = sorted(candidates, key=lambda one: -one[0])[:EDGES]
         answers = self.answering(self.heads.replaced([{reader: output} for _, _, reader, _, output in chosen]))
-        looks = _Looking(self.heads.network, self.answering.goal, read)
+        looks = Looking(self.heads.network, self.answering.goal, read)
         made = []
         for row, (_, sender, reader, by, _) in enumerate(chosen):
             target, probability = answers.mean(slice(row, row + 1))
@@ -268,35 +225,3 @@ class _Work:
             SetEffect(some, found.value - target, probability)
             for some, (target, probability) in zip(tried, self._measured(tried), strict=True)
         )
-
-
-@dataclass(frozen=True, eq=False)
-class _Looking:
-    """The tokens that heads look at, found by running their blocks once more."""
-
-    network: Network
-    goal: Aim
-    read: Reading
-
-    def induction(self, sender: Place, reader: Place) -> bool:
-        """Return whether two heads look as in an induction circuit (see `EdgeEffect`)."""
-        ids, place, entry = self.read.ids, self.goal.position, self.goal.entry
-        if ids is None or place is None or entry is None:
-            return False
-        row = self._row(reader, place)
-        for seen in range(1, place):
-            copied = int(ids[seen]) == entry and int(ids[seen - 1]) == int(ids[place])
-            if copied and row[seen] >= LOOKS and int(self._row(sender, seen).argmax()) == seen - 1:
-                return True
-        return False
-
-    def _row(self, head: Place, query: int) -> Float[Tensor, " key"]:
-        """Return one row of the pattern of a head."""
-        seen: list[Tensor] = []
-
-        def keep(_: Graded, pattern: Tensor) -> None:
-            seen.append(pattern.reshape(-1, *pattern.shape[-2:])[head[1], query])
-
-        with watching(keep):
-            self.network.block(head[0], Graded.entering(self.network.streams[head[0]], "none"))
-        return seen[0]

@@ -31,7 +31,7 @@ from attnscope.pathways.sums import Sums
 Place = tuple[int, int]  # block, head
 Output = Float[Tensor, "token channel"]
 Replacement = Mapping[Place, Output]
-AT_ONCE = 32  # copies that run together
+AT_ONCE, TOKENS_AT_ONCE = 32, 8192  # copies that run together, and their tokens
 CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}  # norms of many models compute in float32
 
 
@@ -129,7 +129,12 @@ class HeadOutputs:
     @torch.no_grad()
     def replaced(self, copies: Sequence[Replacement]) -> Float[Tensor, "copy token width"]:
         """Return the last stream of every copy: its heads are replaced, and everything after them responds."""
-        return torch.cat([self._replaced(copies[start : start + AT_ONCE]) for start in range(0, len(copies), AT_ONCE)])
+        return torch.cat([self._replaced(some) for some in self._some(copies)])
+
+    def _some(self, copies: Sequence[Replacement]) -> Iterator[Sequence[Replacement]]:
+        """Yield as many copies as run together."""
+        many = max(1, min(AT_ONCE, TOKENS_AT_ONCE // self.streams[0].shape[1]))
+        return (copies[start : start + many] for start in range(0, len(copies), many))
 
     def _replaced(self, copies: Sequence[Replacement]) -> Float[Tensor, "copy token width"]:
         try:
@@ -173,8 +178,7 @@ class HeadOutputs:
 
         Refuse a model whose patterns cannot be recomputed from queries and keys.
         """
-        every = [self._partly(copies[start : start + AT_ONCE]) for start in range(0, len(copies), AT_ONCE)]
-        return torch.cat(every)
+        return torch.cat([self._partly(some) for some in self._some(copies)])
 
     def _partly(self, copies: Sequence[Replacement]) -> Float[Tensor, "copy token width"]:
         order, first = _by_first_block(copies)

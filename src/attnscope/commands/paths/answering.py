@@ -1,0 +1,101 @@
+"""Read answers from the last streams of changed copies of a text, and find out what heads look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.commands.paths.reading import Aim
+from attnscope.hf.editing.replacing import CLOSE, Place
+from attnscope.hf.loading.one_text import Reading
+from attnscope.pathways.graded import Graded, watching
+from attnscope.pathways.network import Network
+
+LOOKS = 0.1  # weight from which a head looks at a token
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The target of every changed copy, and the probability of its token or class."""
+
+    target: Float[Tensor, " copy"]
+    probability: Float[Tensor, " copy"] | None
+
+    def mean(self, of: slice) -> tuple[float, float | None]:
+        return float(self.target[of].mean()), None if self.probability is None else float(self.probability[of].mean())
+
+
+@dataclass(frozen=True, eq=False)
+class Answering:
+    """Reads answers from last streams. If `alone`, the answer at a token needs the stream at that token only."""
+
+    network: Network
+    goal: Aim
+    alone: bool
+
+    @classmethod
+    def of(cls, network: Network, goal: Aim) -> Answering:
+        """Find out if what follows the last block treats tokens separately, which saves most of its cost."""
+        place = goal.position
+        if goal.entry is None or place is None:
+            return cls(network, goal, False)
+        try:
+            row = network.tail(network.streams[-1][:, place : place + 1])
+        except (RuntimeError, IndexError, ValueError):
+            return cls(network, goal, False)
+        own = network.output[:, place : place + 1]
+        close = row.shape == own.shape and bool((row - own).abs().max() <= CLOSE.get(own.dtype, 1e-3) * own.abs().max())
+        return cls(network, goal, close)
+
+    def __call__(self, last: Float[Tensor, "copy token width"]) -> Answers:
+        target, place = self.goal.target, self.goal.position
+        if target.direction is not None:
+            return Answers((last * target.direction).flatten(1).sum(1), None)
+        if self.alone:
+            assert place is not None
+            logits = self.network.tail(last[:, place : place + 1])[:, 0]
+        else:
+            rows = [self.network.tail(one[None])[0] for one in last]
+            logits = torch.stack(rows if place is None else [row[place] for row in rows])
+        numbers = torch.stack([weight * logits[:, entry] for entry, weight in target.entries]).sum(0)
+        return Answers(numbers, logits.softmax(-1)[:, self.goal.entry])
+
+    def first_order(self, last: Float[Tensor, "copy token width"]) -> Tensor:
+        """Return the number whose derivative ranks heads: log p, or the target."""
+        answers = self(last)
+        return (answers.target if answers.probability is None else answers.probability.log()).sum()
+
+
+@dataclass(frozen=True, eq=False)
+class Looking:
+    """The tokens that heads look at, found by running their blocks once more."""
+
+    network: Network
+    goal: Aim
+    read: Reading
+
+    def induction(self, sender: Place, reader: Place) -> bool:
+        """Return whether two heads look as in an induction circuit (see `EdgeEffect`)."""
+        ids, place, entry = self.read.ids, self.goal.position, self.goal.entry
+        if ids is None or place is None or entry is None:
+            return False
+        row = self.row(reader, place)
+        for seen in range(1, place):
+            copied = int(ids[seen]) == entry and int(ids[seen - 1]) == int(ids[place])
+            if copied and row[seen] >= LOOKS and int(self.row(sender, seen).argmax()) == seen - 1:
+                return True
+        return False
+
+    def row(self, head: Place, query: int) -> Float[Tensor, " key"]:
+        """Return one row of the pattern of a head."""
+        seen: list[Tensor] = []
+
+        def keep(_: Graded, pattern: Tensor) -> None:
+            seen.append(pattern.reshape(-1, *pattern.shape[-2:])[head[1], query])
+
+        with watching(keep):
+            self.network.block(head[0], Graded.entering(self.network.streams[head[0]], "none"))
+        return seen[0]
