@@ -19,13 +19,15 @@ LOOKS = 0.1  # weight from which a head looks at a token
 
 @dataclass(frozen=True)
 class Answers:
-    """The target of every changed copy, and the probability of its token or class."""
+    """The target of every changed copy, and log p of its token or class, if it has one."""
 
     target: Float[Tensor, " copy"]
-    probability: Float[Tensor, " copy"] | None
+    log_probability: Float[Tensor, " copy"] | None
 
     def mean(self, of: slice) -> tuple[float, float | None]:
-        return float(self.target[of].mean()), None if self.probability is None else float(self.probability[of].mean())
+        """Return the mean target and the mean probability of some copies."""
+        chances = None if self.log_probability is None else float(self.log_probability[of].exp().mean())
+        return float(self.target[of].mean()), chances
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,12 +63,12 @@ class Answering:
             rows = [self.network.tail(one[None])[0] for one in last]
             logits = torch.stack(rows if place is None else [row[place] for row in rows])
         numbers = torch.stack([weight * logits[:, entry] for entry, weight in target.entries]).sum(0)
-        return Answers(numbers, logits.softmax(-1)[:, self.goal.entry])
+        return Answers(numbers, logits.log_softmax(-1)[:, self.goal.entry])
 
     def first_order(self, last: Float[Tensor, "copy token width"]) -> Tensor:
         """Return the number whose derivative ranks heads: log p, or the target."""
         answers = self(last)
-        return (answers.target if answers.probability is None else answers.probability.log()).sum()
+        return (answers.target if answers.log_probability is None else answers.log_probability).sum()
 
 
 @dataclass(frozen=True, eq=False)

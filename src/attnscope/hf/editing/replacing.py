@@ -105,8 +105,13 @@ class HeadOutputs:
 
                 def keep(mixed: Tensor, layer: int = layer) -> Tensor:
                     by_head(mixed, sites[layer])
+                    if mixed.shape[:-1] != streams[0].shape[:-1]:
+                        raise RefusalError(
+                            f"Block {layer} of {network.name} has another order of tokens and sequences in its output "
+                            "projection, so no head can be taken out: leave effects out (`effects=None`, "
+                            "`--no-effects`)."
+                        )
                     leaves[layer] = mixed.detach().requires_grad_() if not mixed.requires_grad else mixed
-                    leaves[layer].retain_grad()
                     return leaves[layer]
 
                 if layer in sites:
@@ -115,8 +120,8 @@ class HeadOutputs:
                 else:
                     stream = network.blocks[layer](stream)
                 streams.append(stream.detach())
-            number(stream).backward()  # type: ignore[no-untyped-call]
-        grads = {at: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for at, leaf in leaves.items()}
+            found = torch.autograd.grad(number(stream), list(leaves.values()), materialize_grads=True)
+        grads = dict(zip(leaves, found, strict=True))
         return cls(
             model,
             sites,
