@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.pathways.graded import Graded, leaves, plain
-from attnscope.pathways.sums import Sums
+from attnscope.pathways.sums import Sums, split_axis
 
 
 class Responses:
@@ -74,8 +74,9 @@ def responding_attention(arguments: dict[str, Any], value: Tensor) -> Graded:
     def make() -> Sums:
         changed = [_changed(arguments[name]) for name in named]
         copies = max(len(x) for x in changed)
-        rows = [x.expand(copies, *x.shape[1:]).flatten(0, 1) for x in changed]
-        return _differences(F.scaled_dot_product_attention(*rows, **others).unflatten(0, (copies, -1)), value)
+        query, key, values = (x.expand(copies, *x.shape[1:]).flatten(0, 1) for x in changed)
+        mixed = F.scaled_dot_product_attention(query, key, values, **others)
+        return _differences(split_axis(mixed, 0, copies, -1), value)
 
     return followed.made(value, make, gated=False)
 
@@ -89,9 +90,9 @@ def _count() -> None:
 def _changed(tensor: Tensor) -> Float[Tensor, " copy *shape"]:
     """Return the tensor of every changed copy; one copy of a tensor that is not followed."""
     if not isinstance(tensor, Graded):
-        return plain(tensor)[None]
-    parts = tensor.sums.parts
-    return tensor.value + parts[:, 0, 0]
+        own: Tensor = plain(tensor)
+        return own[None]
+    return tensor.value + tensor.sums.parts[:, 0, 0]
 
 
 def _differences(changed: Float[Tensor, " copy *shape"], own: Tensor) -> Sums:

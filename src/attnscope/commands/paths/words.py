@@ -44,6 +44,7 @@ __all__ = ["html", "length_lines", "player_words", "sentences", "show", "verdict
 RANK_ONE = 0.1  # a relative residual below which the rows of a sum are nearly one row
 CONSTANTS, OF_TARGET = "from constants", "p of target"  # optional columns
 CANCEL = 10.0  # paths of a length cancel if their energy is this many times the square of their sum
+ROUNDING = 1e-13  # parts below this share of the target are rounding errors
 FEW, MANY = 4, 12  # heads in the table, without and with `verbose`
 FEW_PATHS, FEW_SENTENCES, FEW_NOTES = 4, 2, 2
 COLUMNS = 80
@@ -223,10 +224,11 @@ def effect_lines(report: PathReport) -> list[tuple[str, ...]]:
     found = report.effects
     assert found is not None
     of = "p" if found.probability is not None else "target"
-    lines = [("head", f"{of} without it", "effect", "values", "patterns", "norms, gates")]
+    lines: list[tuple[str, ...]] = [("head", f"{of} without it", "effect", "values", "patterns", "norms, gates")]
     for one in sorted(found.heads, key=found.size):
         parts = (one.total, one.values, one.patterns, one.norms_and_gates)
-        told = ["–" if part is None else signed(part) for part in parts]
+        nothing = ROUNDING * max(abs(found.value), abs(one.total))
+        told = ["–" if part is None else signed(part) if abs(part) > nothing else "0" for part in parts]
         lines.append((head_name(*one.place), without(found, one), *told))
     return lines
 
@@ -236,7 +238,7 @@ def edge_lines(report: PathReport) -> list[tuple[str, ...]]:
     found = report.effects
     assert found is not None
     of = "p" if found.probability is not None else "target"
-    lines = [("from", "to", "through its", f"{of} without it", "effect")]
+    lines: list[tuple[str, ...]] = [("from", "to", "through its", f"{of} without it", "effect")]
     for edge in found.edges:
         lines.append((names([edge.sender]), names([edge.reader]), edge.by, without(found, edge), signed(edge.total)))
     return lines

@@ -138,8 +138,9 @@ def _network(
     def runner(call: _Call, block: Block) -> Callable[[Tensor], Tensor]:
         def piece(stream: Tensor) -> Tensor:
             stream = stream.clone() if block.overwrites else stream
-            given = (call.args, call.kwargs) if len(stream) == 1 else _for_rows((call.args, call.kwargs), len(stream))
-            args, kwargs = with_argument(*given, block.enters, stack.turned(stream))
+            given = call.args, call.kwargs
+            args, kwargs = given if len(stream) == 1 else _for_rows(given, len(stream))
+            args, kwargs = with_argument(args, kwargs, block.enters, stack.turned(stream))
             with _plainly(call.module, found):
                 answer: Tensor = at(call.module(*args, **kwargs), block.leaves)
             return stack.turned(answer)

@@ -66,7 +66,7 @@ def sent(
         stream = _run(heads, site, stream, changed, kept)
         if earlier:
             made = _one_at_a_time(heads, site, {name: all_rows[:earlier] for name, all_rows in kept.items()})
-            for name, outputs in zip(PROJECTIONS, made.split(earlier), strict=True):
+            for name, outputs in zip(PROJECTIONS, torch.split(made, earlier), strict=True):
                 yield layer, name, order[:earlier], outputs
 
 
@@ -121,7 +121,7 @@ def _one_at_a_time(
 
     stream = heads.streams[site.layer].expand(3 * copies + 1, -1, -1)
     try:
-        with Restoring() as changes, projecting(heads.model, site, keep):  # type: ignore[arg-type]
+        with Restoring() as changes, projecting(heads.model, site, keep):
             for number, name in enumerate(PROJECTIONS):
                 changes.after(_module(heads.model, site, name), put(number, name))
             heads.network.blocks[site.layer](stream)

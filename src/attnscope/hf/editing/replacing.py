@@ -51,7 +51,7 @@ def by_head(mixed: Tensor, site: Site) -> Float[Tensor, "*rows token head channe
             f"The input of the output projection of block {site.layer} does not separate heads, so none can be taken "
             "out: leave effects out (`effects=None`, `--no-effects`)."
         )
-    return mixed.unflatten(-1, (site.heads, site.value_dim))
+    return mixed.reshape(*mixed.shape[:-1], site.heads, site.value_dim)
 
 
 @contextmanager
