@@ -16,6 +16,8 @@ from transformers import (
     BertForMaskedLM,
     BertForSequenceClassification,
     BertModel,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     GPTJConfig,
@@ -83,11 +85,29 @@ def qwen3() -> Any:
     return shaken(Qwen3ForCausalLM(config))
 
 
+def gemma2() -> Any:
+    torch.manual_seed(0)
+    config = Gemma2Config(
+        vocab_size=257,
+        hidden_size=24,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=40,
+        initializer_range=0.3,
+        attn_logit_softcapping=5.0,
+    )
+    return shaken(Gemma2ForCausalLM(config))
+
+
 MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "llama with grouped heads": (tiny_llama, "model.layers.{}.self_attn.o_proj"),
     "gpt2 with biases": (gpt2, "transformer.h.{}.attn.c_proj"),
     "masked bert with post-norm": (bert, "bert.encoder.layer.{}.attention.output.dense"),
     "gptj, unfused and parallel": (gptj, "transformer.h.{}.attn.out_proj"),
+    "gemma2 with capped logits": (gemma2, "model.layers.{}.self_attn.o_proj"),
     "qwen3 with norms of queries": (qwen3, "model.layers.{}.self_attn.o_proj"),
 }
 
@@ -141,7 +161,9 @@ def test_an_effect_is_that_of_a_plain_hook_on_the_model(name: str) -> None:
 @pytest.mark.parametrize("by", REPLACEMENTS)
 def test_parts_of_an_effect_add_up(name: str, by: Any) -> None:
     report, found = measured(MODELS[name][0](), by)
-    assert not [note for note in report.notes if "not split" in note or "not measured" in note]
+    assert not any("not split" in note for note in report.notes)
+    unknown = "capped" in name  # the query of such a head is not a plain run of outputs of its projection
+    assert any("Edges between heads are not measured" in note for note in report.notes) <= unknown
     assert len(found.heads) == found.of_heads == sum(map(len, report.head_values))
     for one in found.heads:
         assert one.values is not None

@@ -11,9 +11,10 @@ respond. The model is restored afterwards.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Site
 from attnscope.hf.intercepting.restoring import Restoring
 from attnscope.pathways.graded import Graded
-from attnscope.pathways.network import Network
+from attnscope.pathways.network import BlockCache, Network
 from attnscope.pathways.responding import responding
 from attnscope.pathways.sums import Sums
 
@@ -183,11 +184,13 @@ class HeadOutputs:
 
         Refuse a model whose patterns cannot be recomputed from queries and keys.
         """
-        return torch.cat([self._partly(some) for some in self._some(copies)])
+        # Other functions are followed here than in the frozen network, so its stored values do not fit.
+        network = replace(self.network, caches=defaultdict(BlockCache))
+        return torch.cat([self._partly(network, some) for some in self._some(copies)])
 
-    def _partly(self, copies: Sequence[Replacement]) -> Float[Tensor, "copy token width"]:
+    def _partly(self, network: Network, copies: Sequence[Replacement]) -> Float[Tensor, "copy token width"]:
         order, first = _by_first_block(copies)
-        network, parts = self.network, self.network.streams[0][:0, None, None, None]
+        parts = network.streams[0][:0, None, None, None]
         for layer in range(network.layers):
             new = sum(block == layer for block in first)
             nothing = torch.zeros_like(network.streams[layer])[None, None, None].expand(new, *[-1] * 5)
