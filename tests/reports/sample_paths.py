@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,10 @@ def nested(array: np.ndarray) -> Any:
         return tuple(tuples(one) for one in thing) if isinstance(thing, list) else thing
 
     return tuples(array.tolist())
+
+
+def with_effects(report: PathReport) -> PathReport:
+    return replace(report, effects=sample_effects(report))
 
 
 def sample_effects(report: PathReport, probability: float = 0.8, **changes: Any) -> Effects:

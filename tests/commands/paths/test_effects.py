@@ -327,6 +327,14 @@ def test_norms_and_classes_have_effects_too() -> None:
     assert decoder.reference == "the other tokens of the input"
 
 
+def test_a_single_block_has_no_later_patterns_and_no_edges() -> None:
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=257, n_embd=24, n_layer=1, n_head=3, n_positions=40, initializer_range=0.3)
+    _, found = measured(GPT2LMHeadModel(config).eval(), "resample")
+    assert [one.patterns for one in found.heads] == [0.0] * 3
+    assert found.edges == ()
+
+
 def test_what_cannot_be_taken_out_is_said_in_a_note() -> None:
     config = AlbertConfig(
         vocab_size=257,

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.commands.paths.reading import Aim
-from attnscope.hf.editing.replacing import CLOSE, Place
+from attnscope.hf.editing.replacing import Place, close
 from attnscope.hf.loading.one_text import Reading
 from attnscope.pathways.graded import Graded, watching
 from attnscope.pathways.network import Network
@@ -48,9 +48,7 @@ class Answering:
             row = network.tail(network.streams[-1][:, place : place + 1])
         except (RuntimeError, IndexError, ValueError):
             return cls(network, goal, False)
-        own = network.output[:, place : place + 1]
-        close = row.shape == own.shape and bool((row - own).abs().max() <= CLOSE.get(own.dtype, 1e-3) * own.abs().max())
-        return cls(network, goal, close)
+        return cls(network, goal, close(row, network.output[:, place : place + 1]))
 
     def __call__(self, last: Float[Tensor, "copy token width"]) -> Answers:
         target, place = self.goal.target, self.goal.position
@@ -84,12 +82,11 @@ class Looking:
         ids, place, entry = self.read.ids, self.goal.position, self.goal.entry
         if ids is None or place is None or entry is None:
             return False
-        row = self.row(reader, place)
-        for seen in range(1, place):
-            copied = int(ids[seen]) == entry and int(ids[seen - 1]) == int(ids[place])
-            if copied and row[seen] >= LOOKS and int(self.row(sender, seen).argmax()) == seen - 1:
-                return True
-        return False
+        copied = [at for at in range(1, place) if int(ids[at]) == entry and int(ids[at - 1]) == int(ids[place])]
+        if not copied:
+            return False
+        looks = self.row(reader, place)
+        return any(looks[at] >= LOOKS and int(self.row(sender, at).argmax()) == at - 1 for at in copied)
 
     def row(self, head: Place, query: int) -> Float[Tensor, " key"]:
         """Return one row of the pattern of a head."""
@@ -99,5 +96,5 @@ class Looking:
             seen.append(pattern.reshape(-1, *pattern.shape[-2:])[head[1], query])
 
         with watching(keep):
-            self.network.block(head[0], Graded.entering(self.network.streams[head[0]], "none"))
+            self.network.block(head[0], Graded.entering(self.network.streams[head[0]], "none", sources=False))
         return seen[0]

@@ -30,7 +30,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance
 from attnscope.hf.anatomy.anatomy import Anatomy, Site
 from attnscope.hf.editing.head_edges import Projection, sent
-from attnscope.hf.editing.replacing import CLOSE, HeadOutputs, Place
+from attnscope.hf.editing.replacing import HeadOutputs, Place, close
 from attnscope.hf.editing.surgery import prunable
 from attnscope.hf.loading.load import Loaded, out_of_memory
 from attnscope.hf.loading.one_text import Reading
@@ -119,7 +119,7 @@ class _Work:
 
     def _measured(self, sets: Sequence[Sequence[Place]]) -> list[tuple[float, float | None]]:
         """Return the target and the probability without each set of heads, averaged over replacements."""
-        draws = len(next(iter(self.others.outputs.values())))
+        draws = self.others.draws
         copies = [{place: self.others.of(place)[draw] for place in some} for some in sets for draw in range(draws)]
         answers = self.answering(self.heads.replaced(copies))
         return [answers.mean(slice(row * draws, (row + 1) * draws)) for row in range(len(sets))]
@@ -139,29 +139,29 @@ class _Work:
 
     def _split(self, places: Sequence[Place], notes: list[str]) -> list[tuple[float, float] | None]:
         """Return, for every head, what the frozen network loses, and what it loses if patterns respond too."""
-        copies = [{place: output} for place in places for output in self.others.of(place)]
+        last = max(self.heads.sites)
+        earlier = [place for place in places if place[0] < last]  # after the last block no pattern responds
+        copies = [{place: output} for place in earlier for output in self.others.of(place)]
         try:
             self._refuse_gated()
-            moved = self.heads.replaced_partly(copies)
+            moved = self.heads.replaced_partly(copies) if copies else self.heads.streams[-1][:0]
         except UNUSABLE as error:
             notes.append(f"Effects of heads are not split into values, patterns, norms and gates: {_reason(error)}")
             return [None] * len(places)
-        lost = -(moved * self.table.last[0]).flatten(1).sum(1).reshape(len(places), -1).mean(1)
+        lost = -(moved * self.table.last[0]).sum((1, 2)).reshape(-1, self.others.draws).mean(1)
+        with_patterns = dict(zip(earlier, lost.tolist(), strict=True))
         found: list[tuple[float, float] | None] = []
-        for place, with_patterns in zip(places, lost.tolist(), strict=True):
+        for place in places:
             block, head = place
             gone = self.table.outputs[block][0, head] - self.others.of(place).mean(0)
-            found.append((float((self.table.adjoints[block][0, head] * gone).sum()), with_patterns))
+            values = float((self.table.adjoints[block][0, head] * gone).sum())
+            found.append((values, with_patterns.get(place, values)))
         return found
 
     def _refuse_gated(self) -> None:
         """Refuse heads that are changed between attention and output projection: adjoints are those of attention."""
         for block, own in self.heads.outputs.items():
-            mixed = self.table.outputs[block][0].transpose(0, 1)
-            if (
-                mixed.shape != own.shape
-                or not (mixed - own).abs().max() <= CLOSE.get(own.dtype, 1e-3) * own.abs().max()
-            ):
+            if not close(self.table.outputs[block][0].transpose(0, 1), own):
                 raise RefusalError(
                     f"The heads of block {block} pass a gate or a norm before the output projection: read the whole "
                     "effects."

@@ -190,9 +190,11 @@ class PathReport(Record):
         places += [place for some in found.sets for place in some.heads]
         if any(b >= len(self.head_values) or h >= len(self.head_values[b]) for b, h in places):
             raise FieldError("effects: blocks and heads of head_values are needed")
+        if found.of_heads < len(found.heads):
+            raise FieldError("effects.of_heads: at least as many as in heads are needed")
         for number, one in enumerate(found.heads):
             parts = [x for x in (one.values, one.patterns, one.norms_and_gates) if x is not None]
-            if parts and not adds_up(parts, one.total):
+            if parts and (len(parts) < 3 or not adds_up(parts, one.total)):
                 raise FieldError(f"effects.heads[{number}]: parts that sum to total are needed")
 
     def table(self) -> pandas.DataFrame:

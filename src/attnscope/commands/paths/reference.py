@@ -45,6 +45,10 @@ class Reference:
     words: str
     outputs: Mapping[int, Float[Tensor, "draw token head channel"]]
 
+    @property
+    def draws(self) -> int:
+        return len(next(iter(self.outputs.values())))
+
     def of(self, place: Place) -> Float[Tensor, "draw token channel"]:
         block, head = place
         return self.outputs[block][:, :, head]

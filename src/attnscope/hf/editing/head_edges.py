@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Site
-from attnscope.hf.editing.replacing import CLOSE, EnoughError, HeadOutputs, Replacement, by_head, projecting
+from attnscope.hf.editing.replacing import EnoughError, HeadOutputs, Replacement, by_head, close, projecting
 from attnscope.hf.intercepting.restoring import Restoring
 
 Projection = Literal["query", "key", "value"]
@@ -128,7 +128,7 @@ def _one_at_a_time(
     except EnoughError:
         pass
     own = heads.outputs[site.layer]
-    if not (found[0][-1] - own).abs().max() <= CLOSE.get(own.dtype, 1e-3) * own.abs().max().clamp_min(1e-30):
+    if not close(found[0][-1], own):
         raise RefusalError(
             f"Block {site.layer} of {type(heads.model).__name__} gives other numbers in a batch, so edges between "
             "heads are not measured: read the effects of single heads."

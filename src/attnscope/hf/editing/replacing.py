@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -34,6 +34,12 @@ Output = Float[Tensor, "token channel"]
 Replacement = Mapping[Place, Output]
 AT_ONCE, TOKENS_AT_ONCE = 32, 8192  # copies that run together, and their tokens
 CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}  # norms of many models compute in float32
+
+
+def close(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors are equal up to rounding."""
+    allowed = CLOSE.get(other.dtype, 1e-3) * other.abs().max()
+    return one.shape == other.shape and bool((one - other).abs().max() <= allowed)
 
 
 class EnoughError(Exception):
@@ -88,6 +94,7 @@ class HeadOutputs:
     streams: tuple[Float[Tensor, "1 token width"], ...]
     outputs: Mapping[int, Float[Tensor, "token head channel"]]
     gradients: Mapping[int, Float[Tensor, "token head channel"]]
+    together: list[bool] = field(default_factory=list)  # whether copies may share a batch; empty until tried
 
     @classmethod
     def of(
@@ -143,15 +150,21 @@ class HeadOutputs:
         return (copies[start : start + many] for start in range(0, len(copies), many))
 
     def _replaced(self, copies: Sequence[Replacement]) -> Float[Tensor, "copy token width"]:
-        try:
-            left = self._in_one_batch((*copies, {}))  # the last copy is not changed: it checks the batch
-        except (RuntimeError, ValueError, IndexError, TypeError):
-            left = None
+        if not self.together:
+            return self._tried(copies)
+        return self._in_one_batch(copies) if self.together[0] else self._one_by_one(copies)
+
+    def _tried(self, copies: Sequence[Replacement]) -> Float[Tensor, "copy token width"]:
+        """Run the first batch with one more copy that is not changed, and find out if it is the model's own."""
         own = self.streams[-1]
-        if left is not None and left[-1:].shape == own.shape:
-            apart = float((left[-1:] - own).abs().max() / own.abs().max().clamp_min(1e-30))
-            if apart <= CLOSE.get(own.dtype, 1e-3):
-                return left[:-1]
+        try:
+            left = self._in_one_batch((*copies, {}))
+            self.together.append(close(left[-1:], own))
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            self.together.append(False)
+        return left[:-1] if self.together[0] else self._one_by_one(copies)
+
+    def _one_by_one(self, copies: Sequence[Replacement]) -> Float[Tensor, "copy token width"]:
         return torch.cat([self._in_one_batch([copy]) for copy in copies])
 
     def _in_one_batch(self, copies: Sequence[Replacement]) -> Float[Tensor, "copy token width"]:
