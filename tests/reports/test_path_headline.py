@@ -13,7 +13,7 @@ from rich.console import Console
 from attnscope.commands.paths.carriers import Head, measured_without
 from attnscope.commands.paths.effect_record import EdgeEffect, Effects, HeadEffect, SetEffect
 from attnscope.commands.paths.page import render
-from attnscope.commands.paths.record import PathReport
+from attnscope.commands.paths.record import Goal, PathReport
 from attnscope.commands.paths.words import edge_lines, effect_lines, html, sentences, verdict
 from attnscope.core.decoding import FieldError
 from attnscope.reports.terminal import print_record
@@ -90,6 +90,13 @@ def test_a_norm_has_no_probability() -> None:
     found = Effects("zero", "zero", 6.0, None, 2, heads)
     said = verdict(replace(sample_paths(), effects=found)).sentence
     assert "It depends on block 0 head 0 (without it 3)." in said
+
+
+def test_a_difference_says_whose_probability_moves() -> None:
+    report = report_with(**heads_with({(0, 1): 0.1}))
+    goal = Goal("difference", " Rome", " Paris", "after the last token")
+    said = verdict(replace(report, goal=goal)).sentence
+    assert "' Rome' depends on block 0 head 1 (without it 10%)." in said
 
 
 def test_without_effects_the_headline_names_no_head() -> None:

@@ -75,14 +75,14 @@ def looking(found: Effects) -> dict[tuple[int, int], list[EdgeEffect]]:
 
 def needed(report: PathReport, found: Effects) -> str:
     """Return a sentence on the heads that the answer needs."""
-    named = found.named
+    named, it = found.named, _it(report)
     if not named:
-        return _together(found) or _nothing(found)
+        return _together(it, found) or _nothing(it, found)
     needs = [one for one in named if found.change(one) < 0]
     if not needs:
         against = [f"{head_name(*one.place)} ({without(found, one)})" for one in named[:FEW]]
-        return f"No single head carries it; it would be likelier without {listed(against)}."
-    it = "It" if not other_than_said(report) else "The target"
+        return f"{_none(found)} carries {it}; {it} would be {_more(found)} without {listed(against)}."
+    it = f"{it[0].upper()}{it[1:]}"
     circuits = looking(found)
     for sender, edges in circuits.items():
         if any(edge.induction for edge in edges):
@@ -111,19 +111,30 @@ def _induction(it: str, found: Effects, sender: tuple[int, int], edges: Sequence
     )
 
 
-def _together(found: Effects) -> str | None:
+def _it(report: PathReport) -> str:
+    """Return the word for what has the probabilities that the headline gives."""
+    if report.goal is not None and report.goal.kind == "difference":
+        return target_word(report)
+    return "the target" if other_than_said(report) else "it"
+
+
+def _more(found: Effects) -> str:
+    return "larger" if found.probability is None else "likelier"
+
+
+def _together(it: str, found: Effects) -> str | None:
     enough = next((one for one in found.sets if found.notable(one)), None)
     if enough is None:
         return None
-    return f"{_none(found)} carries it; {names(enough.heads)} do together (without them {without(found, enough)})."
+    return f"{_none(found)} carries {it}; {names(enough.heads)} do together (without them {without(found, enough)})."
 
 
-def _nothing(found: Effects) -> str:
+def _nothing(it: str, found: Effects) -> str:
     if not found.heads:
-        return "There are no heads that could carry it."
+        return f"There are no heads that could carry {it}."
     largest = min(found.heads, key=found.size)
     named = f"{head_name(*largest.place)} (without it {without(found, largest)})"
-    return f"{_none(found)} carries it: the largest effect is that of {named}."
+    return f"{_none(found)} carries {it}: the largest effect is that of {named}."
 
 
 def _none(found: Effects) -> str:
@@ -161,11 +172,9 @@ def effect_sentences(report: PathReport) -> list[str]:
         f"responding: a head is replaced by {replaced_by(found)}."
     ]
     against = [one for one in found.named if found.change(one) > 0][:FEW]
-    if against and len(against) < len(found.named):  # otherwise the headline says it
+    if against and any(found.change(one) < 0 for one in found.named):  # otherwise the headline says it
         named = [f"{head_name(*one.place)} ({without(found, one)})" for one in against]
-        more = "be larger" if found.probability is None else "be likelier"
-        what = "the target" if found.probability is None else target_word(report)
-        said.append(
-            f"{what[0].upper()}{what[1:]} would {more} without {listed(named)}{', each alone' * (len(named) > 1)}."
-        )
+        what = "The target" if found.probability is None else target_word(report)
+        each = ", each alone" if len(named) > 1 else ""
+        said.append(f"{what} would be {_more(found)} without {listed(named)}{each}.")
     return said
