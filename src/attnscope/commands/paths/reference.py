@@ -65,10 +65,12 @@ def reference(loaded: Loaded, read: Reading, heads: HeadOutputs, by: Replacement
     ids, words = _book(loaded, read, seed), "windows of {} tokens from the embedded book"
     if ids is None:
         ids, words = _shuffled(read.ids, read.beginning, generator), "other orders of the {} tokens of the text"
+    if by == "resample":
+        ids = ids[:: len(ids) // DRAWS][:DRAWS]
     outputs = _outputs(loaded, ids.to(read.ids.device), heads.sites)
     words = f"{len(ids)} {words.format(ids.shape[1])}"
     if by == "resample":
-        return Reference(words, {block: found[:DRAWS, : len(read.ids)] for block, found in outputs.items()})
+        return Reference(words, {block: found[:, : len(read.ids)] for block, found in outputs.items()})
     pools = _pools(loaded, read.ids, ids.to(read.ids.device))
     return Reference(words, {block: _means(found, pools)[None] for block, found in outputs.items()})
 
