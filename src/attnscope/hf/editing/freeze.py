@@ -135,11 +135,14 @@ def _network(
     ]
     streams.append(stack.turned(plain(at(calls[-1].answer, stack.blocks[-1].leaves))))
 
+    rows = len(streams[0])
+
     def runner(call: _Call, block: Block) -> Callable[[Tensor], Tensor]:
         def piece(stream: Tensor) -> Tensor:
             stream = stream.clone() if block.overwrites else stream
-            given = call.args, call.kwargs
-            args, kwargs = given if len(stream) == 1 else _for_rows(given, len(stream))
+            args, kwargs = call.args, call.kwargs
+            if len(stream) != rows:  # changed copies of one sequence
+                args, kwargs = _for_rows((args, kwargs), len(stream))
             args, kwargs = with_argument(args, kwargs, block.enters, stack.turned(stream))
             with _plainly(call.module, found):
                 answer: Tensor = at(call.module(*args, **kwargs), block.leaves)
