@@ -2,7 +2,7 @@
 
 Random windows of WikiText-2 are decomposed (`effects="mean"`), and the heads in the first sentence are taken out again
 by a plain hook on the model, in another run of the whole model. A head is wrongly named if the probability of the
-answer stays within a tenth of itself. Heads that the headline says matter together are taken out together. The goal is
+answer changes by a tenth or less. Heads that the headline says matter together are taken out together. The goal is
 0 wrong heads.
 """
 

@@ -1,7 +1,7 @@
 """The first sentences of a decomposition: what the model predicts, and which heads its answer needs.
 
 Heads are named only after they were taken out of the model, with everything after them responding, and the probability
-of the target moved by more than `NOTABLE` of itself. Sums over paths never name a head here.
+of the target changed by more than the share `NOTABLE`. Sums over paths never name a head here.
 """
 
 from __future__ import annotations
