@@ -48,7 +48,7 @@ class Hooked:
         found = anatomy(loaded.model, self.read.batch)
         self.sites = prunable(loaded.model, found)
         network = freeze(loaded.model, self.read.batch, found)
-        heads = HeadOutputs.of(loaded.model, self.sites, network, lambda stream: stream.sum())
+        heads = HeadOutputs.of(loaded.model, self.sites, network, lambda stream: [stream.sum()])
         self.others = reference(loaded, self.read, heads, "mean", 0)
 
     def probability(self, places: list[Place], entry: int, position: int) -> float:

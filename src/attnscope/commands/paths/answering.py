@@ -63,10 +63,15 @@ class Answering:
         numbers = torch.stack([weight * logits[:, entry] for entry, weight in target.entries]).sum(0)
         return Answers(numbers, logits.log_softmax(-1)[:, self.goal.entry])
 
-    def first_order(self, last: Float[Tensor, "copy token width"]) -> Tensor:
-        """Return the number whose derivative ranks heads: log p, or the target."""
+    def first_order(self, last: Float[Tensor, "copy token width"]) -> list[Tensor]:
+        """Return the numbers whose derivatives rank heads: log p, and the target.
+
+        A head that makes the answer likely together with its likeliest rivals moves the target and, to first order, not
+        log p.
+        """
         answers = self(last)
-        return (answers.target if answers.log_probability is None else answers.log_probability).sum()
+        both = (answers.log_probability, answers.target)
+        return [number.sum() for number in both if number is not None]
 
 
 @dataclass(frozen=True, eq=False)

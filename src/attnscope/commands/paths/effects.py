@@ -10,14 +10,15 @@ Let T be the target, and T_F(h), T_P(h), T(h) the target without head h, with mo
     T - T(h)  =  (T - T_F)  +  (T_F - T_P)  +  (T_P - T)
     total        values        patterns        norms and gates
 
-With more than `ALL` heads, first-order estimates <dlog p / do_h, o_h - r_h> choose the `SOME` that are measured.
+With more than `ALL` heads, first-order estimates of log p and of T, <d log p / do_h, o_h - r_h> and the same with T,
+choose in turn the `SOME` that are measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -37,8 +38,9 @@ from attnscope.hf.loading.one_text import Reading
 from attnscope.pathways.heads import HeadTable
 from attnscope.pathways.network import Network
 
+Item = TypeVar("Item")
 ALL, SOME = 72, 20  # heads up to which all are taken out, and how many otherwise
-SENDERS, EDGES = 4, 12  # heads whose edges are looked for, and edges that are measured
+SENDERS, EDGES = 3, 12  # heads whose edges are looked for, and edges that are measured
 SETS = (2, 4, 8)  # sizes of sets that are tried if no single head matters
 
 
@@ -95,11 +97,20 @@ def _effects(
     with torch.no_grad():
         own = answering(heads.streams[-1]).mean(slice(None))
         every = [(block, head) for block, site in sites.items() for head in range(site.heads)]
-        chosen = every if len(every) <= ALL else sorted(every, key=lambda p: -abs(work.first_order(p)))[:SOME]
+        chosen = every if len(every) <= ALL else largest_in_turn(every, [work.first_order(p) for p in every], SOME)
         notes: list[str] = []
         found = Effects(by, others.words, *own, len(every), work.singles(sorted(chosen), own[0], notes))
         found = replace(found, edges=work.edges(found, read, notes))
         return replace(found, sets=work.sets(found)), tuple(notes)
+
+
+def largest_in_turn(items: Sequence[Item], sizes: Sequence[Sequence[float]], most: int) -> list[Item]:
+    """Return the items of largest absolute size; if each has several sizes, the largest by each of them in turn."""
+    rankings = [
+        sorted(range(len(items)), key=lambda i: -abs(sizes[i][k])) for k in range(len(sizes[0]) if sizes else 0)
+    ]
+    order = dict.fromkeys(i for rank in zip(*rankings, strict=True) for i in rank)
+    return [items[i] for i in list(order)[:most]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,13 +120,15 @@ class _Work:
     answering: Answering
     table: HeadTable
 
-    def first_order(self, place: Place) -> float:
-        """Estimate what log p gains by replacing a head."""
+    def first_order(self, place: Place) -> list[float]:
+        """Estimate what log p and the target gain by replacing a head."""
         return self._first_order(place, self.others.of(place).mean(0))
 
-    def _first_order(self, place: Place, output: Tensor) -> float:
+    def _first_order(self, place: Place, output: Tensor) -> list[float]:
         block, head = place
-        return float((self.heads.gradients[block][:, head] * (output - self.heads.outputs[block][:, head])).sum())
+        change = output - self.heads.outputs[block][:, head]
+        gains: list[float] = (self.heads.gradients[block][:, :, head] * change).sum((1, 2)).tolist()
+        return gains
 
     def _measured(self, sets: Sequence[Sequence[Place]]) -> list[tuple[float, float | None]]:
         """Return the target and the probability without each set of heads, averaged over replacements."""
@@ -173,21 +186,22 @@ class _Work:
         senders = [one.place for one in found.named if one.block < last][:SENDERS]
         if not senders:
             return ()
-        candidates: list[tuple[float, Place, Place, Projection, Tensor]] = []
+        candidates: list[tuple[Place, Place, Projection, Tensor]] = []
+        guesses: list[list[float]] = []
         try:
             for block, by, numbers, outputs in sent(self.heads, [{p: self.others.of(p).mean(0)} for p in senders]):
                 for number, output in zip(numbers, outputs, strict=True):
                     for head in range(output.shape[1]):
-                        guess = self._first_order((block, head), output[:, head])
-                        candidates.append((abs(guess), senders[number], (block, head), by, output[:, head]))
+                        guesses.append(self._first_order((block, head), output[:, head]))
+                        candidates.append((senders[number], (block, head), by, output[:, head]))
         except UNUSABLE as error:
             notes.append(f"Edges between heads are not measured: {_reason(error)}")
             return ()
-        chosen = sorted(candidates, key=lambda one: -one[0])[:EDGES]
-        answers = self.answering(self.heads.replaced([{reader: output} for _, _, reader, _, output in chosen]))
+        chosen = largest_in_turn(candidates, guesses, EDGES)
+        answers = self.answering(self.heads.replaced([{reader: output} for _, reader, _, output in chosen]))
         looks = Looking(self.heads.network, self.answering.goal, read)
         made = []
-        for row, (_, sender, reader, by, _) in enumerate(chosen):
+        for row, (sender, reader, by, _) in enumerate(chosen):
             target, probability = answers.mean(slice(row, row + 1))
             induction = by == "key" and looks.induction(sender, reader)
             made.append(EdgeEffect(sender, reader, by, found.value - target, probability, induction))

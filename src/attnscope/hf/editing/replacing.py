@@ -1,6 +1,6 @@
 """Replace outputs of heads at one input, and run everything after them again: many replacements in one batch.
 
-    heads = HeadOutputs.of(model, sites, network, number)            one run of the model: streams, outputs of heads
+    heads = HeadOutputs.of(model, sites, network, numbers)           one run of the model: streams, outputs of heads
     left = heads.replaced([{(0, 3): output}, {(0, 3): a, (2, 1): b}])   the last stream of two changed copies
     heads.replaced_partly([...])                                     the same, with norms and gates frozen
 
@@ -85,7 +85,7 @@ def projecting(model: nn.Module, site: Site, change: Callable[[Tensor], Tensor |
 class HeadOutputs:
     """What a model computes at one input: the stream before every block, the output of every head, and the answer.
 
-    `gradients[l]` is the derivative of a number of the output with respect to the outputs of the heads of block l.
+    `gradients[l]` are the derivatives of some numbers with respect to the outputs of the heads of block l.
     """
 
     model: nn.Module
@@ -93,7 +93,7 @@ class HeadOutputs:
     network: Network
     streams: tuple[Float[Tensor, "1 token width"], ...]
     outputs: Mapping[int, Float[Tensor, "token head channel"]]
-    gradients: Mapping[int, Float[Tensor, "token head channel"]]
+    gradients: Mapping[int, Float[Tensor, "number token head channel"]]
     together: list[bool] = field(default_factory=list)  # whether copies may share a batch; empty until tried
 
     @classmethod
@@ -102,9 +102,9 @@ class HeadOutputs:
         model: nn.Module,
         sites: Mapping[int, Site],
         network: Network,
-        number: Callable[[Tensor], Tensor],
+        numbers: Callable[[Tensor], Sequence[Tensor]],
     ) -> HeadOutputs:
-        """Run the model block by block, and differentiate `number(last stream)`."""
+        """Run the model block by block, and differentiate `numbers(last stream)`."""
         leaves: dict[int, Tensor] = {}
         streams = [network.streams[0]]
         with torch.enable_grad():
@@ -128,15 +128,18 @@ class HeadOutputs:
                 else:
                     stream = network.blocks[layer](stream)
                 streams.append(stream.detach())
-            found = torch.autograd.grad(number(stream), list(leaves.values()), materialize_grads=True)
-        grads = dict(zip(leaves, found, strict=True))
+            found = [
+                torch.autograd.grad(number, list(leaves.values()), materialize_grads=True, retain_graph=True)
+                for number in numbers(stream)
+            ]
+        grads = {at: torch.cat(every) for at, every in zip(leaves, zip(*found, strict=True), strict=True)}
         return cls(
             model,
             sites,
             network,
             tuple(streams),
             {at: by_head(leaf.detach(), sites[at])[0] for at, leaf in leaves.items()},
-            {at: by_head(grad, sites[at])[0] for at, grad in grads.items()},
+            {at: by_head(grad, sites[at]) for at, grad in grads.items()},
         )
 
     @torch.no_grad()
