@@ -59,7 +59,7 @@ def test_another_circuit_says_whose_looking_is_moved() -> None:
         ({"sets": (SetEffect(((0, 0), (0, 2)), 3.0, 0.75),)}, "No single head carries it: the largest effect"),
         (
             {"of_heads": 270},
-            "None of the 3 heads that were taken out (of 270, chosen by first order) carries it: the largest effect",
+            "None of the 3 heads that were taken out (of 270, chosen by estimates) carries it: the largest effect",
         ),
     ],
 )

@@ -11,7 +11,7 @@ Let T be the target, and T_F(h), T_P(h), T(h) the target without head h, with mo
     total        values        patterns        norms and gates
 
 With more than `ALL` heads, first-order estimates of log p and of T, <d log p / do_h, o_h - r_h> and the same with T,
-choose in turn the `SOME` that are measured.
+and the values choose in turn the `SOME` that are measured: where a norm or softmax is saturated, derivatives are small.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _effects(
     with torch.no_grad():
         own = answering(heads.streams[-1]).mean(slice(None))
         every = [(block, head) for block, site in sites.items() for head in range(site.heads)]
-        chosen = every if len(every) <= ALL else largest_in_turn(every, [work.first_order(p) for p in every], SOME)
+        chosen = every if len(every) <= ALL else largest_in_turn(every, work.guesses(every), SOME)
         notes: list[str] = []
         found = Effects(by, others.words, *own, len(every), work.singles(sorted(chosen), own[0], notes))
         found = replace(found, edges=work.edges(found, read, notes))
@@ -120,9 +120,15 @@ class _Work:
     answering: Answering
     table: HeadTable
 
-    def first_order(self, place: Place) -> list[float]:
-        """Estimate what log p and the target gain by replacing a head."""
-        return self._first_order(place, self.others.of(place).mean(0))
+    def guesses(self, places: Sequence[Place]) -> list[list[float]]:
+        """Estimate what log p and the target gain by replacing each head, and what the frozen network loses."""
+        return [[*self._first_order(place, self.others.of(place).mean(0)), self._values(place)] for place in places]
+
+    def _values(self, place: Place) -> float:
+        """Return what the frozen network loses without a head."""
+        block, head = place
+        gone = self.table.outputs[block][0, head] - self.others.of(place).mean(0)
+        return float((self.table.adjoints[block][0, head] * gone).sum())
 
     def _first_order(self, place: Place, output: Tensor) -> list[float]:
         block, head = place
@@ -165,9 +171,7 @@ class _Work:
         with_patterns = dict(zip(earlier, lost.tolist(), strict=True))
         found: list[tuple[float, float] | None] = []
         for place in places:
-            block, head = place
-            gone = self.table.outputs[block][0, head] - self.others.of(place).mean(0)
-            values = float((self.table.adjoints[block][0, head] * gone).sum())
+            values = self._values(place)
             found.append((values, with_patterns.get(place, values)))
         return found
 

@@ -140,7 +140,7 @@ def _nothing(it: str, found: Effects) -> str:
 def _none(found: Effects) -> str:
     if found.whole:
         return "No single head"
-    return f"None of the {len(found.heads)} heads that were taken out (of {found.of_heads}, chosen by first order)"
+    return f"None of the {len(found.heads)} heads that were taken out (of {found.of_heads}, chosen by estimates)"
 
 
 def _says(report: PathReport) -> str:
@@ -166,7 +166,7 @@ def effect_sentences(report: PathReport) -> list[str]:
     if found is None:
         return []
     taken = count(len(found.heads), "head") if found.whole else f"{len(found.heads)} of {found.of_heads} heads"
-    chosen = "" if found.whole else ", those with the largest first-order estimates,"
+    chosen = "" if found.whole else ", those with the largest first-order estimates and frozen values,"
     said = [
         f"{taken}{chosen} {'was' if len(found.heads) == 1 else 'were'} taken out one at a time, with everything after "
         f"responding: a head is replaced by {replaced_by(found)}."

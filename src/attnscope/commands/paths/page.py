@@ -183,12 +183,11 @@ def _effects(report: PathReport) -> dict[str, Any] | None:
     found = report.effects
     if found is None:
         return None
-    chosen = (
-        "" if found.whole else f" Of {found.of_heads} heads, those with the {len(found.heads)} largest first-order "
-    )
+    largest = f"the {len(found.heads)} with the largest first-order estimates and frozen values"
+    chosen = "" if found.whole else f" Of {found.of_heads} heads, {largest} were taken out."
     return {
         "replaced_by": replaced_by(found),
-        "chosen": f"{chosen}estimates were taken out." if chosen else "",
+        "chosen": chosen,
         "heads": effect_lines(report),
         "edges": edge_lines(report) if found.edges else [],
     }
