@@ -6,8 +6,9 @@ with MLPs of 3072 units. `freeze` runs before and has its own row. For compariso
 measured time of one path times their number), a sample of 20 paths, and the lengths of one target, meeting in the
 middle. `pocket` and `smollm2` measure the same on trained models with 64 tokens. `command` measures all of `attnscope
 paths pocket TEXT` at 179 tokens, from loading the model to the report (and drawing the page separately), in forward
-passes of the same model in float64. `memory` measures lengths and head values of SmolLM2-135M on 64 tokens in its own
-process.
+passes of the same model in float64. `effects` measures the same command with heads taken out against the command
+without (`--no-effects`), on pocket (all 24 heads, 179 tokens) and SmolLM2-135M (20 of 270 heads, 64 tokens). `memory`
+measures lengths and head values of SmolLM2-135M on 64 tokens in its own process.
 """
 
 from __future__ import annotations
@@ -38,17 +39,18 @@ COMMAND_TOKENS = 179
 MET = "all edges of one target, meeting in the middle"
 REACH = {"all lengths, attention only": 4.0, "all lengths, with MLPs": 8.0, "all edges, with MLPs": 8.0, MET: 5.0}
 REACH["pocket, 179 tokens, whole command"] = 40.0
+REACH |= {"pocket, 179 tokens, with effects of heads": 2.0, "smollm2, 64 tokens, with effects of heads": 1.5}
 
 
-def cpu_seconds(ways: dict[str, Callable[[], Any]], turns: int) -> dict[str, float]:
+def cpu_seconds(ways: dict[str, Callable[[], Any]], turns: int, warm_up: bool = True) -> dict[str, float]:
     """Return the smallest CPU time of several alternating turns, since disturbances only add time."""
     best = dict.fromkeys(ways, float("inf"))
     with torch.no_grad():
-        for turn in range(turns + 1):
+        for turn in range(turns + warm_up):
             for name, way in ways.items():
                 start = time.process_time()
                 way()
-                if turn:  # the first call includes allocations
+                if turn or not warm_up:  # the first call includes allocations
                     best[name] = min(best[name], time.process_time() - start)
     return best
 
@@ -127,24 +129,49 @@ def whole_command(turns: int) -> list[dict[str, Any]]:
 
     from attnscope.commands.paths.run import paths
     from attnscope.hf.loading.load import load
-    from bench.subjects import wikitext
 
     loaded = load("pocket", dtype="float64")
-    tokenizer = loaded.tokenizer
-    assert tokenizer is not None
-    cuts = range(200, 3000)
-    text = next(wikitext()[:cut] for cut in cuts if len(tokenizer(wikitext()[:cut])["input_ids"]) == COMMAND_TOKENS)
-    ids = torch.tensor([tokenizer(text)["input_ids"]])
+    text = text_of(loaded.tokenizer, COMMAND_TOKENS)
+    assert loaded.tokenizer is not None
+    ids = torch.tensor([loaded.tokenizer(text)["input_ids"]])
     report = paths(loaded, text)
     with tempfile.TemporaryDirectory() as folder:
         ways: dict[str, Callable[[], Any]] = {
             "one forward, pocket, 179 tokens": lambda: loaded.model(ids, use_cache=False),
-            "pocket, 179 tokens, whole command": lambda: paths("pocket", text),
+            "pocket, 179 tokens, whole command": lambda: paths("pocket", text, effects=None),
             "its page": lambda: report.write_page(Path(folder) / "paths.html"),
         }
         seconds = cpu_seconds(ways, turns)
     one = seconds["one forward, pocket, 179 tokens"]
     return [{"way": way, "cpu_seconds": s, "ratio": s / one} for way, s in seconds.items()]
+
+
+def text_of(tokenizer: Any, tokens: int) -> str:
+    """Return the beginning of WikiText-2 that has this many tokens."""
+    from bench.subjects import wikitext
+
+    whole = wikitext()
+    return next(whole[:cut] for cut in range(2 * tokens, 3000) if len(tokenizer(whole[:cut])["input_ids"]) == tokens)
+
+
+def effects(turns: int) -> list[dict[str, Any]]:
+    """Measure the whole command with and without the effects of heads."""
+    from attnscope.commands.paths.run import paths
+    from attnscope.hf.loading.load import load
+    from tools.fetch_models import path as weights
+
+    rows = []
+    for name, tokens, own_turns in (("pocket", COMMAND_TOKENS, turns), ("smollm2", 64, 1)):
+        source = name if name == "pocket" else str(weights(name))
+        text = text_of(load(source).tokenizer, tokens)
+        ways: dict[str, Callable[[], Any]] = {
+            f"{name}, {tokens} tokens, without effects of heads": lambda s=source, t=text: paths(s, t, effects=None),
+            f"{name}, {tokens} tokens, with effects of heads": lambda s=source, t=text: paths(s, t),
+        }
+        seconds = cpu_seconds(ways, own_turns, warm_up=name == "pocket")
+        one = next(iter(seconds.values()))
+        rows += [{"way": way, "cpu_seconds": s, "ratio": s / one} for way, s in seconds.items()]
+    return rows
 
 
 def smollm2() -> dict[str, float]:
@@ -184,7 +211,10 @@ def _peak() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "what", nargs="?", choices=["all", "time", "pocket", "command", "smollm2", "memory", "peak"], default="all"
+        "what",
+        nargs="?",
+        choices=["all", "time", "pocket", "command", "effects", "smollm2", "memory", "peak"],
+        default="all",
     )
     parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args()
@@ -197,6 +227,7 @@ def main() -> None:
         "time": lambda: measured(options.turns),
         "pocket": lambda: real("pocket", options.turns),
         "command": lambda: whole_command(options.turns),
+        "effects": lambda: effects(options.turns),
         "smollm2": lambda: real("smollm2", options.turns),
     }
     for what in [name for name in measuring if options.what in ("all", name)]:

@@ -62,6 +62,17 @@ def test_json_is_all_that_is_printed_and_a_file_is_read() -> None:
     assert abs(sum(row["value"] for row in data["lengths"]) - data["value"]) < 1e-11
 
 
+def test_heads_are_taken_out_as_asked_or_not_at_all() -> None:
+    assert invoke("pocket", "The old man", "--effects", "zero", "--out", "zero", *QUICK).exit_code == 0
+    effects = PathReport.load(Path("zero") / "paths.json").effects
+    assert effects is not None
+    assert (effects.replacement, len(effects.heads)) == ("zero", 24)
+    result = invoke("pocket", "The old man", "--no-effects", "--out", "none", *QUICK)
+    assert PathReport.load(Path("none") / "paths.json").effects is None
+    assert "Heads taken out" not in result.stdout
+    refused("pocket", "The old man", "--effects", "median", *QUICK, says="effects")
+
+
 def test_standard_input_is_a_text_and_json_says_where_files_are() -> None:
     result = CliRunner().invoke(app, ["pocket", "-", "--json", *QUICK], input="The old man\n")
     assert result.exit_code == 0, result.output

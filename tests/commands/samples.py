@@ -19,7 +19,7 @@ from tests.reports.sample_explanation import sample_explanation
 from tests.reports.sample_faithfulness import sample_faithfulness
 from tests.reports.sample_logit_paths import sample_logit_paths
 from tests.reports.sample_operator_map import sample_operator_map
-from tests.reports.sample_paths import sample_paths
+from tests.reports.sample_paths import sample_paths, with_effects
 from tests.reports.sample_task_paths import sample_task_paths
 from tests.reports.sample_view import sample_view
 
@@ -30,7 +30,7 @@ def sample(kind: str) -> Record:
         "survey": lambda: sample_survey(2, 2, 2),
         "comparison": lambda: compare(sample_survey(2, 2, 2), sample_survey(2, 2, 2, seed=1)),
         "collapse": sample_collapse,
-        "paths": lambda: sample_paths(2, 2),
+        "paths": lambda: with_effects(sample_paths(2, 3)),
         "task_paths": sample_task_paths,
         "logit_paths": sample_logit_paths,
         "explanation": sample_explanation,

@@ -57,6 +57,8 @@ POSSIBLE: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {
         (r"lengths\.\d+\.(up_to|without)\.value", SIGNED),
         (r"head_(lengths|values)\..*", (*SIGNED, *MISSING)),
         (r"(edges|players)\..*|top\.\d+\.(contribution|of_token)", SIGNED),
+        (r"effects\.(value|(edges|sets)\.\d+\.total)", SIGNED),
+        (r"effects\.((heads|edges|sets)\.\d+\.)?probability", MISSING),
     ),
     "task_paths": (
         (r"prompts\.\d+\.loss", MISSING),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from attnscope.commands.paths.effect_record import EdgeEffect, Effects, HeadEffect, SetEffect
 from attnscope.commands.paths.record import Chain, Goal, LengthRow, PathReport, Players, Prediction
 
 
@@ -86,3 +88,35 @@ def nested(array: np.ndarray) -> Any:
         return tuple(tuples(one) for one in thing) if isinstance(thing, list) else thing
 
     return tuples(array.tolist())
+
+
+def with_effects(report: PathReport) -> PathReport:
+    return replace(report, effects=sample_effects(report))
+
+
+def sample_effects(report: PathReport, probability: float = 0.8, **changes: Any) -> Effects:
+    """Return effects in which block 0 head 0 moves where block 1 heads 0 and 1 look, and block 1 head 2 is against."""
+    without = {(0, 0): 0.01, (1, 0): 0.2, (1, 1): 0.1, (1, 2): 0.95}
+    heads = []
+    for block, row in enumerate(report.head_values):
+        for head, value in enumerate(row):
+            left = without.get((block, head), probability)
+            total = 10 * (probability - left)
+            heads.append(HeadEffect(block, head, total, left, value, 0.5, total - 0.5 - value))
+    edges = (
+        EdgeEffect((0, 0), (1, 1), "key", 6.0, 0.12, induction=True),
+        EdgeEffect((0, 0), (1, 0), "key", 5.0, 0.22, induction=True),
+        EdgeEffect((0, 0), (1, 2), "value", -1.0, 0.93),
+    )
+    sets = (SetEffect(((1, 0), (1, 1)), 7.0, 0.02),)
+    fields: dict[str, Any] = {
+        "replacement": "mean",
+        "reference": "32 windows of 16 tokens from the embedded book",
+        "value": report.value,
+        "probability": probability,
+        "of_heads": len(heads),
+        "heads": tuple(heads),
+        "edges": edges,
+        "sets": sets,
+    }
+    return Effects(**{**fields, **changes})

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, FloatRect, Page, expect
 from attnscope.commands.paths.chart import head_length_rows
 from attnscope.commands.paths.record import Chain, PathReport
 from tests.reports import looks
-from tests.reports.sample_paths import sample_paths
+from tests.reports.sample_paths import sample_paths, with_effects
 
 pytestmark = pytest.mark.browser
 NASTY = "<script>document.title='taken'</script><img src=x onerror=alert(1)>"
@@ -24,7 +24,8 @@ def long_report() -> PathReport:
     """Write a report of thirty words, with paths of either sign and different sizes from several rows of them."""
     ends = [(29, ()), (3, ((3, 1),)), (12, ((0, 2),)), (28, ((5, 0),)), (12, ((0, 2), (3, 1))), (0, ((1, 1), (2, 2)))]
     chains = [Chain(2.0 * (-0.7) ** n, heads, at, TEXT[at], 1.5 * (-0.7) ** n) for n, (at, heads) in enumerate(ends)]
-    return replace(sample_paths(), tokens=TEXT, position=29, top=tuple(chains), text="".join(TEXT))
+    report = with_effects(sample_paths())
+    return replace(report, tokens=TEXT, position=29, top=tuple(chains), text="".join(TEXT))
 
 
 def written(report: PathReport, folder: Path) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnscope.commands.paths.carriers import CARRIED, carriers, heads
+from attnscope.commands.paths.carriers import CARRIED, carriers, frozen_heads, heads
 from attnscope.commands.paths.record import Goal, PathReport
 from attnscope.commands.paths.words import verdict
 from tests.reports.sample_paths import nested, sample_paths
@@ -76,7 +76,7 @@ def test_heads_are_sorted_by_size_and_ties_by_place() -> None:
         (
             [[2.0, -1.0], [-1.5, -1.5]],
             9.0,
-            "Heads work against it: all 4 heads together -2, most of all block 1 head 0 (-1.5).",
+            "Heads subtract: all 4 heads together -2, most of all block 1 head 0 (-1.5).",
         ),
         (
             [[1.0, 0.5], [-0.25, 0.0]],
@@ -87,22 +87,21 @@ def test_heads_are_sorted_by_size_and_ties_by_place() -> None:
         (
             [[-5.0, 1.0]],
             9.0,
-            "Heads work against it: all 2 heads together -4, most of all block 0 head 0 (-5).",
+            "Heads subtract: all 2 heads together -4, most of all block 0 head 0 (-5).",
         ),
         ([[0.01, -0.02]], 9.0, "Heads hardly move it: all 2 heads together -0.01, paths through no head +9."),
         ([[0.0, 0.0]], 0.0, "Heads hardly move it: all 2 heads together 0, paths through no head 0."),
     ],
 )
 def test_every_way_heads_can_share(values: list[list[float]], alone: float, words: str) -> None:
-    said = verdict(worth(values, alone))
-    assert said.sentence.endswith(f"). {words}")
-    assert said.level == "note"
+    said = frozen_heads(worth(values, alone))
+    assert said == f"In the frozen network (values only) {words[0].lower()}{words[1:]}"
 
 
 def test_the_sum_of_few_heads_and_no_few_heads_meet_without_a_gap() -> None:
     """Four heads are named, five are not."""
-    assert "4 of 6 heads carry it" in verdict(worth([[1.0] * 6])).sentence
-    assert "it takes 5 of 7" in verdict(worth([[1.0] * 7])).sentence
+    assert "4 of 6 heads carry it" in frozen_heads(worth([[1.0] * 6]))
+    assert "it takes 5 of 7" in frozen_heads(worth([[1.0] * 7]))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ from pathlib import Path
 import attnscope
 from attnscope.commands.evaluate.chart import curves
 from attnscope.commands.evaluate.words import method_rows
+from attnscope.commands.paths.headline import effect_sentences
 from attnscope.commands.paths.record import PathReport
+from attnscope.commands.paths.words import edge_lines, effect_lines
 from attnscope.core.files import write_atomically
 from attnscope.core.words import numeral
 from attnscope.reports.export import save
@@ -82,6 +84,13 @@ def logit() -> str:
     return _list(found.sentences()).replace("<", "&lt;")  # a BOS token is no tag
 
 
+def without_heads() -> str:
+    """Take heads out of the model on one text, and list those and the edges that matter most."""
+    found = attnscope.paths("pocket", TEXT, draws=0, mlp=False)
+    tables = [_table(lines[0], lines[1:8]) for lines in (effect_lines(found), edge_lines(found))]
+    return "\n\n".join([found.sentences()[0], *tables, *effect_sentences(found)])
+
+
 def treat() -> str:
     """Remove heads in five orders, within a budget."""
     found = attnscope.treat("pocket", remedy="prune", keep_loss=0.05)
@@ -113,7 +122,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "collapse": {"pocket_collapse": collapse, "pocket_carried": carried},
     "explain": {"pocket_explain": explain},
-    "paths": {"pocket_paths": paths, "pocket_logit": logit},
+    "paths": {"pocket_paths": paths, "pocket_logit": logit, "pocket_without_heads": without_heads},
     "statistics": {"pocket_induction": induction},
     "treat": {"pocket_treat": treat},
 }

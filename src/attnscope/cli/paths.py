@@ -87,6 +87,15 @@ def paths(
         int, typer.Option(help="Random signs for estimating path energies; 0 skips the energies and is faster.", min=0)
     ] = 16,
     mlp: Annotated[bool, typer.Option("--mlp/--no-mlp", help="Also count and value MLPs; faster without.")] = True,
+    effects: Annotated[
+        str,
+        typer.Option(
+            help="What replaces a head that is taken out: its mean over other texts, its output on other texts "
+            "(resample), or zero.",
+            metavar="mean|resample|zero",
+        ),
+    ] = "mean",
+    no_effects: Annotated[bool, typer.Option("--no-effects", help="Take no head out: faster, no heads named.")] = False,
     removal: Annotated[
         str,
         typer.Option(help="For a task: what replaces a head that is actually removed: zero, mean, or none (no check)."),
@@ -130,6 +139,7 @@ def paths(
     with running(output, folder, "the decomposition") as run:
         from attnscope.commands.paths.run import paths as twin
 
+        question["effects"] = None if no_effects else effects
         decomposition = twin(model, words, top=top, mlp=mlp, draws=draws, progress=run.progress, **question, **shared)
         run.keep(decomposition, "paths.json", "paths.html")
     run.tell(decomposition)

@@ -23,6 +23,12 @@ from attnscope.pathways.graded import (
 )
 from attnscope.pathways.linear_rules import times_constant
 from attnscope.pathways.network import cached_pattern
+from attnscope.pathways.responding import (
+    patterns_respond,
+    responding_attention,
+    responding_product,
+    responding_softmax,
+)
 from attnscope.pathways.sums import LEADING, Backwards, PathSums, split_axis
 
 
@@ -60,6 +66,8 @@ def _product(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
         left, right = right, left
     if isinstance(left, Graded) and isinstance(right, Graded):
         _show_logits(left, lambda: _transposed(right, right.value.mT))
+        if patterns_respond():
+            return responding_product(left, right, value)
         return freeze_answer(func, name, args, kwargs, value)
     if isinstance(left, Frozen):
         return _mixed(right, lambda: plain(left), value)
@@ -195,6 +203,8 @@ def _attention(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
         _show_logits(query, lambda: key)
     if isinstance(values, Frozen):
         return freeze_answer(func, name, args, kwargs, value)
+    if patterns_respond():
+        return responding_attention(arguments, value)
     if not isinstance(values, Graded):  # in cross-attention, values from the other stack are constants
         return lifted(value, next(x for x in leaves((args, kwargs)) if isinstance(x, Graded)))
     made: list[Tensor] = []
@@ -206,6 +216,14 @@ def _attention(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
         return made[0]
 
     return _mixed(values, cached_pattern(pattern), value)
+
+
+def _softmax(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """Freeze a softmax of the stream, unless patterns respond to a change of it."""
+    scores, dim = args[0] if args else kwargs["input"], args[1] if len(args) > 1 else kwargs.get("dim")
+    if patterns_respond() and isinstance(scores, Graded) and isinstance(dim, int):
+        return responding_softmax(scores, dim, value)
+    return freeze_answer(func, name, args, kwargs, value)
 
 
 def of_another_stack(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
@@ -225,5 +243,6 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(PRODUCTS, _product),
     "baddbmm": _logits_plus_bias,
     "einsum": _einsum,
+    "softmax": _softmax,
     "scaled_dot_product_attention": _attention,
 }

@@ -146,7 +146,9 @@ class HeadTable:
 
     `contributions[l, h, k]` is c_k(l, h). `lengths[k]` is the target summed over all paths of length k; `sources[s, k]`
     splits it by where paths begin, at the input or at a constant. `stream` is the output of the last block, sorted by
-    length. `constant` is the contribution of constants after the last block, of length zero.
+    length. `constant` is the contribution of constants after the last block, of length zero. `last` is the adjoint of
+    the target at the last stream, and `adjoints[l]` at the outputs of the heads of block l, along all continuations;
+    `outputs[l]` are these outputs.
     """
 
     contributions: Float[Tensor, "layer head length"]
@@ -154,6 +156,9 @@ class HeadTable:
     sources: Float[Tensor, "2 length"]
     constant: float
     stream: Graded
+    last: Float[Tensor, "batch token width"]
+    adjoints: tuple[Float[Tensor, "batch head token channel"], ...]
+    outputs: tuple[Float[Tensor, "batch head token channel"], ...]
 
     @property
     def shapley(self) -> Float[Tensor, "layer head"]:
@@ -173,14 +178,14 @@ def head_table(network: Network, target: Functional, advance: Advance = silent) 
     multiplied by the stream that enters, and adjoints at a constant by the constant.
     """
     network = network_read_by(target, network)
-    stream, forward = _forward(network)
+    stream, forward, outputs = _forward(network)
     last, constant = pulled_back_through_tail(network, target)
     lengths = torch.einsum("k...,...->k", stream.parts[0, :, 0], last)
     lengths[0] += constant
     sources = lengths.new_zeros(2, len(lengths))
     sources[1, 0] = constant
     adjoint = Sums(last[None, None, None])
-    rows = []
+    rows, adjoints = [], []
     for layer in reversed(range(network.layers)):
         pulled = pulled_through(network, layer, adjoint, "attention", heads=True)
         if pulled.constants is not None:
@@ -188,6 +193,7 @@ def head_table(network: Network, target: Functional, advance: Advance = silent) 
         heads = only_attention(list(pulled.kept), network, layer)
         assert heads is not None, "an attention whose output goes nowhere"
         after = split_heads(heads.dense[0, :, 0], network)  # [b, batch, head, token, channel]
+        adjoints.append(after.sum(0))
         rows.append(_collected(torch.einsum("anhtc,bnhtc->hab", forward.pop(), after), network.layers + 1))
         nothing = Sums(torch.zeros_like(network.streams[layer])[None, None, None])
         adjoint = nothing if pulled.before is None else pulled.before
@@ -199,27 +205,34 @@ def head_table(network: Network, target: Functional, advance: Advance = silent) 
             "needs equally many in each: choose another model or stack."
         )
     sources[0, : adjoint.stop[0]] = torch.einsum("k...,...->k", adjoint.dense[0, :, 0], network.streams[0])
-    return HeadTable(torch.stack(rows[::-1]), lengths, sources, constant, stream)
+    return HeadTable(torch.stack(rows[::-1]), lengths, sources, constant, stream, last, tuple(adjoints[::-1]), outputs)
 
 
-def _forward(network: Network) -> tuple[Graded, list[Float[Tensor, "before batch head token channel"]]]:
-    """Return the output of the last block by length, and for every block and head its mixed values A_h Y^(a) V_h before
-    the output projection.
+def _forward(
+    network: Network,
+) -> tuple[
+    Graded,
+    list[Float[Tensor, "before batch head token channel"]],
+    tuple[Float[Tensor, "batch head token channel"], ...],
+]:
+    """Return the output of the last block by length, for every block and head its mixed values A_h Y^(a) V_h before the
+    output projection, and their sums over a.
     """
     stream = network.entering("attention", sources=False)
-    mixed_parts = []
+    mixed_parts, outputs = [], []
     for layer in range(network.layers):
         seen: list[Sums] = []
 
         def keep(mixed: Graded, pattern: Tensor, seen: list[Sums] = seen) -> None:
             seen.append(mixed.sums)
+            outputs.append(split_heads(mixed.value[None], network)[0])
 
         with watching(keep):
             stream = network.block(layer, stream)
         # `Sums` omits lengths without a path. Start at one edge: the index then counts the edges before this one.
         mixed = only_attention(seen, network, layer)
         mixed_parts.append(split_heads(mixed.within((1, 0), mixed.stop)[0, :, 0], network))
-    return stream, mixed_parts
+    return stream, mixed_parts, tuple(outputs)
 
 
 def _collected(pairs: Float[Tensor, "head before after"], lengths: int) -> Float[Tensor, "head length"]:

@@ -1,4 +1,4 @@
-"""The verdict of a decomposition: what the model predicts, which lengths it comes from, and which heads carry it.
+"""Sentences on the frozen network: which lengths the target comes from, and which heads carry it by their values.
 
 Only heads are players here: a path through k heads gives each of them an equal share, and the Shapley value of a head
 is the sum of its shares. MLPs belong to their blocks. The values of all heads add up to the target minus the
@@ -25,10 +25,9 @@ from attnscope.commands.paths.vocabulary import (
     signed,
     target_is,
     target_word,
-    visible,
 )
 from attnscope.core.words import count, numeral
-from attnscope.reports.words import Verdict, listed
+from attnscope.reports.words import listed
 
 # Positive lengths (or heads) add up to P, negative ones to -N, and P - N is the target. P + N > 3 |P - N| means that
 # N > P - N: more cancels than is left, and shares of the target are meaningless.
@@ -215,26 +214,22 @@ def balance(report: PathReport) -> Balance:
     return Balance(adds, takes, report.lengths[0].value)
 
 
-def verdict(report: PathReport) -> Verdict:
-    """Say what the model predicts and which heads carry it."""
-    return Verdict("note", f"{_says(report)} {_carried(report)}")
+def measured_without(report: PathReport, head: Head) -> str:
+    """Return what was measured without a head, to be said beside what its values subtract."""
+    found = report.effects
+    one = None if found is None else next((x for x in found.heads if x.place == (head.block, head.head)), None)
+    if found is None or one is None:
+        return ""
+    measured = numeral(found.value - one.total) if one.probability is None else chance(one.probability)
+    what = "the target is" if one.probability is None else f"{target_word(report)} has"
+    own = numeral(found.value) if found.probability is None else chance(found.probability)
+    return f" (taken out of the model itself, {what} {measured}, not {own})"
 
 
-def _says(report: PathReport) -> str:
-    own, goal = report.lengths[-1].up_to, report.goal
-    if own.predicted is None or own.probability is None or own.target_probability is None:
-        return f"{target_is(report)}."
-    said = f"{'class ' if report.output == 'classes' else ''}{quoted(own.predicted)} ({chance(own.probability)})"
-    where = "" if goal is None else goal.where
-    start = f"{where[0].upper()}{where[1:]} the model says" if where else "The model says"
-    if goal is not None and goal.kind == "difference":
-        return f"{start} {said}; the target is the logit of {quoted(goal.word)} minus that of {quoted(goal.other)}."
-    if other_than_said(report):
-        asked = visible(report.target) if goal is None else quoted(goal.word)
-        return f"{start} {said}; the target is {asked} ({chance(own.target_probability)})."
-    if where == "after the last token" and report.output == "tokens":
-        return f"Next token {said}."
-    return f"{start} {said}."
+def frozen_heads(report: PathReport) -> str:
+    """Say which heads carry the target in the frozen network."""
+    said = _carried(report)
+    return f"In the frozen network (values only) {said[0].lower()}{said[1:]}"
 
 
 def _carried(report: PathReport) -> str:
@@ -254,11 +249,12 @@ def _carried(report: PathReport) -> str:
         most, least = (choose(all_heads, key=lambda head: head.value) for choose in (max, min))
         return (
             f"Heads cancel: some add {numeral(moved.adds)}, others subtract {numeral(moved.takes)}, which leaves "
-            f"{signed(moved.left)}; the strongest are {most.words} and {least.words}."
+            f"{signed(moved.left)}; the strongest are {most.words} and {least.words}{measured_without(report, least)}."
         )
     if moved.kind == "against":
         worst = min(all_heads, key=lambda head: head.value)
-        return f"Heads work against it: {all_of_them} {signed(moved.left)}, most of all {worst.words}."
+        measured = measured_without(report, worst)
+        return f"Heads subtract: {all_of_them} {signed(moved.left)}, most of all {worst.words}{measured}."
     return _few_or_many(carriers(report), len(all_heads), moved)
 
 

@@ -243,7 +243,7 @@ def _titled(chart: Any, text: str, subtitle: str) -> Any:
 def _series(name: str, names: list[str]) -> alt.Color:
     """Return colours for these names. The first two colours are skipped, because they stand for signs elsewhere."""
     legend = alt.Legend(orient="top", title=None, values=names) if len(names) > 1 else None
-    scale = alt.Scale(domain=["takes away", "adds", *names])
+    scale = alt.Scale(domain=["subtracts", "adds", *names])
     return alt.Color(f"{name}:N", sort=names, scale=scale, title=None, legend=legend)
 
 

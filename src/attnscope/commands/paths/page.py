@@ -22,6 +22,7 @@ from attnscope.commands.paths.chart import (
     reconstruction_chart,
     value_rows,
 )
+from attnscope.commands.paths.headline import replaced_by
 from attnscope.commands.paths.record import Chain, PathReport
 from attnscope.commands.paths.vocabulary import (
     chain_words,
@@ -32,7 +33,7 @@ from attnscope.commands.paths.vocabulary import (
     signed,
     target_word,
 )
-from attnscope.commands.paths.words import length_lines, player_words, sentences, verdict
+from attnscope.commands.paths.words import edge_lines, effect_lines, length_lines, player_words, sentences, verdict
 from attnscope.core.words import count, numeral
 from attnscope.reports.colours import STEPS
 from attnscope.reports.document import rows
@@ -168,12 +169,28 @@ def render(report: PathReport) -> str:
         share_in_words=IN_WORDS,
         values=_grids(value_rows(report), "block", "head"),
         by_length=_grids(head_length_rows(report), "length", "head", length="heads passed"),
+        effects=_effects(report),
         zero=zero,
         chains=chains,
         missed=numeral(report.top_missed),
         begun=beginning_words(report.provenance),
         provenance=rows(report.provenance),
     )
+
+
+def _effects(report: PathReport) -> dict[str, Any] | None:
+    """Return the tables of heads that were taken out; None if none was."""
+    found = report.effects
+    if found is None:
+        return None
+    largest = f"the {len(found.heads)} with the largest first-order estimates and frozen values"
+    chosen = "" if found.whole else f" Of {found.of_heads} heads, {largest} were taken out."
+    return {
+        "replaced_by": replaced_by(found),
+        "chosen": chosen,
+        "heads": effect_lines(report),
+        "edges": edge_lines(report) if found.edges else [],
+    }
 
 
 def _beside(draw: Any, report: PathReport, name: str, title: str, caption: str) -> Drawn:

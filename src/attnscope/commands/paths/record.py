@@ -3,6 +3,7 @@
     report.lengths[2].value            the contribution of all paths through exactly two heads
     report.lengths[2].up_to.predicted  the prediction with only the lengths 0, 1 and 2
     report.head_values[12][5]          Shapley value of head 5 of block 12
+    report.effects.heads[0].total      what the target really loses without a head (`effect_record`)
     report.goal.word                   the token or class that is decomposed
     report.save("paths.json"); PathReport.load("paths.json")
 
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from attnscope.commands.paths.effect_record import Effects
 from attnscope.core.decoding import FieldError, encode
 from attnscope.core.ranges import INFINITE, NAN, Count, Finite, Huge, Index, Probability, Provenance, Size, adds_up
 from attnscope.reports.record import Record
@@ -129,6 +131,7 @@ class PathReport(Record):
     notes: tuple[str, ...] = ()
     provenance: Provenance = field(default_factory=dict)
     goal: Goal | None = None  # None in files of earlier versions
+    effects: Effects | None = None  # None if no head was taken out, and in files of earlier versions
 
     @property
     def difference(self) -> float:
@@ -174,6 +177,25 @@ class PathReport(Record):
                 raise FieldError(f"top[{number}].position: one of {len(self.tokens)} tokens is needed")
             if any(b >= len(self.head_values) or h >= len(self.head_values[b]) for b, h in chain.heads):
                 raise FieldError(f"top[{number}].heads: blocks and heads of head_values are needed")
+
+        self._check_effects()
+
+    def _check_effects(self) -> None:
+        """Raise a `FieldError` unless effects belong to heads that exist, and their parts add up."""
+        found = self.effects
+        if found is None:
+            return
+        places = [one.place for one in found.heads]
+        places += [place for edge in found.edges for place in (edge.sender, edge.reader)]
+        places += [place for some in found.sets for place in some.heads]
+        if any(b >= len(self.head_values) or h >= len(self.head_values[b]) for b, h in places):
+            raise FieldError("effects: blocks and heads of head_values are needed")
+        if found.of_heads < len(found.heads):
+            raise FieldError("effects.of_heads: at least as many as in heads are needed")
+        for number, one in enumerate(found.heads):
+            parts = [x for x in (one.values, one.patterns, one.norms_and_gates) if x is not None]
+            if parts and (len(parts) < 3 or not adds_up(parts, one.total)):
+                raise FieldError(f"effects.heads[{number}]: parts that sum to total are needed")
 
     def table(self) -> pandas.DataFrame:
         """Return a row per length: its contribution, and predictions with lengths up to it and without it."""

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnscope.commands.paths.effects import measured_effects
 from attnscope.commands.paths.reading import (
     LARGE,
     Aim,
@@ -27,6 +28,7 @@ from attnscope.commands.paths.reading import (
     refusing_what_is_not_followed,
 )
 from attnscope.commands.paths.record import Chain, LengthRow, PathReport, Players
+from attnscope.commands.paths.reference import REPLACEMENTS
 from attnscope.commands.paths.removals import Predicting, predictions
 from attnscope.core.errors import RefusalError, at_least, nearest, one_of
 from attnscope.core.progress import Advance, silent
@@ -68,6 +70,7 @@ def paths(
     top: int = 10,
     mlp: bool = True,
     draws: int = 16,
+    effects: str | None = "mean",
     stack: str | None = None,
     loading: Loading = Loading(dtype="float64"),
     sampling: Sampling = Sampling(),
@@ -96,6 +99,10 @@ def paths(
     draws : int
         Number of random sign draws that estimate the energy of each length: the sum of squared contributions of its
         paths. 0 skips the energies and is faster.
+    effects : str or None
+        Also take heads out of the model itself, everything after them responding: their outputs are replaced by their
+        "mean" over other texts, by those on other texts ("resample") or by "zero". None skips it, and then the headline
+        names no head.
     stack : str, optional
         The stack to decompose. Default: the last.
     loading, sampling : Loading, Sampling
@@ -123,6 +130,8 @@ def paths(
     >>> report = attnscope.paths("pocket", "The dog chased its own tail", top=3)
     """
     _check(top, draws, loading.dtype)
+    if effects is not None:
+        one_of(effects, REPLACEMENTS, "effects")
     seed, bos = loading.seed, sampling.bos
     progress("loading", 0, 0)
     loaded = load(model, loading=loading, tokenizer=tokenizer)
@@ -156,6 +165,9 @@ def paths(
         progress("energies", 0, 0)
         outer = outer_routes(network_read_by(goal.target, network), goal.target, suffixes, blocks)
         energy = path_energy(network, draws, seed, goal.target, SIGNS_AT_ONCE, outer) if draws else None
+        taken_out, more_notes = measured_effects(
+            loaded, read, network, table, goal, structure, stack, effects, seed, progress
+        )
         chains = top_paths(network, goal.target, top, suffixes, seed=seed, advance=progress, outer=outer)
     rows = _rows(graded, number_of_paths(network, blocks), view if len(read.words) != 1 else None, energy, predicted)
     return PathReport(
@@ -181,11 +193,12 @@ def paths(
         top_exact=chains.exact,
         top_missed=chains.missed,
         draws=draws,
-        notes=(*goal.notes, *_notes(structure, read, stack, narrow)),
+        notes=(*goal.notes, *_notes(structure, read, stack, narrow), *more_notes),
         provenance=loaded.stamped(
             tokens=len(read.words), **read.bos_note(), **({"seed": seed} if loading.random_init else {})
         ),
         goal=goal.goal,
+        effects=taken_out,
     )
 
 

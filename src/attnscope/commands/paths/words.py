@@ -10,7 +10,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.commands.paths.carriers import balance, constants_matter, heads, origin, verdict
+from attnscope.commands.paths.carriers import (
+    balance,
+    constants_matter,
+    frozen_heads,
+    heads,
+    measured_without,
+    origin,
+)
+from attnscope.commands.paths.headline import effect_sentences, names, verdict, without
 from attnscope.commands.paths.record import LengthRow, PathReport
 from attnscope.commands.paths.vocabulary import (
     all_known,
@@ -36,24 +44,26 @@ __all__ = ["html", "length_lines", "player_words", "sentences", "show", "verdict
 RANK_ONE = 0.1  # a relative residual below which the rows of a sum are nearly one row
 CONSTANTS, OF_TARGET = "from constants", "p of target"  # optional columns
 CANCEL = 10.0  # paths of a length cancel if their energy is this many times the square of their sum
+ROUNDING = 1e-13  # parts below this share of the target are rounding errors
 FEW, MANY = 4, 12  # heads in the table, without and with `verbose`
 FEW_PATHS, FEW_SENTENCES, FEW_NOTES = 4, 2, 2
 COLUMNS = 80
 
 
 def sentences(report: PathReport) -> tuple[str, ...]:
-    """Return the verdict, and sentences on the sources of the target, heads against it, and the precision."""
-    said = [*origin(report), *_against(report), *_rank(report), *_cancelling(report)]
+    """Return the verdict, and sentences on the effects of heads, the sources of the target, and the precision."""
+    frozen = [*origin(report), frozen_heads(report), *_against(report)]
+    said = [*effect_sentences(report), *frozen, *_rank(report), *_cancelling(report)]
     return (verdict(report).sentence, *said, _exact(report))
 
 
 def _against(report: PathReport) -> list[str]:
-    """Name the head that works most against the target, unless the verdict does."""
+    """Name the head whose values subtract most, unless `frozen_heads` does."""
     found, moved = heads(report), balance(report)
     if moved.kind != "carried":
         return []
     worst = min(found, key=lambda one: one.value)
-    against = f"; {worst.words} works most against it" if worst.value < 0 else ""
+    against = f"; the values of {worst.words} subtract most{measured_without(report, worst)}" if worst.value < 0 else ""
     return [f"{count(len(found), 'head')} together add {signed(moved.left)}{against}."]
 
 
@@ -147,10 +157,17 @@ def _line(rows: Sequence[LengthRow], bare: bool) -> dict[str, str]:
 def html(report: PathReport) -> str:
     """Return sentences and the table of lengths for a notebook. All text is escaped."""
     words = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences(report)[1:])  # the first is the verdict
-    head, *rows = length_lines(report)
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    table = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"{words}<table><tr>{top}</tr>{table}</table>"
+    effects = "" if report.effects is None else _html_table(effect_lines(report)) + _html_table(edge_lines(report))
+    return f"{words}{effects}{_html_table(length_lines(report))}"
+
+
+def _html_table(lines: Sequence[tuple[str, ...]]) -> str:
+    """Return a table, or nothing if there are no lines under its heading."""
+    if len(lines) == 1:
+        return ""
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in lines[0])
+    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in lines[1:])
+    return f"<table><tr>{top}</tr>{rows}</table>"
 
 
 def show(report: PathReport, *, verbose: bool = False) -> RenderableType:
@@ -164,8 +181,8 @@ def show(report: PathReport, *, verbose: bool = False) -> RenderableType:
         Text(""),
         *(Text(clean(sentence)) for sentence in listed),
         *(Text(clean(note), style="dim") for note in (report.notes if verbose else report.notes[:FEW_NOTES])),
-        section("Heads that move it most (Shapley values)"),
-        _head_table(report, MANY if verbose else FEW),
+        *_effect_tables(report, MANY if verbose else FEW),
+        *(_frozen_table(report, MANY if verbose else FEW) if verbose or report.effects is None else ()),
         section("Largest single paths"),
         _chain_table(report, len(report.top) if verbose else FEW_PATHS),
     ]
@@ -200,6 +217,57 @@ def _length_table(report: PathReport) -> Table:
     for line in lines:
         table.add_row(*(Text(clean(line[i]), style="bold" if heading[i] == "adds" else "") for i in columns))
     return table
+
+
+def effect_lines(report: PathReport) -> list[tuple[str, ...]]:
+    """Return a heading and a line for every head that was taken out, largest change first."""
+    found = report.effects
+    assert found is not None
+    of = "p" if found.probability is not None else "target"
+    lines: list[tuple[str, ...]] = [("head", f"{of} without it", "effect", "values", "patterns", "norms, gates")]
+    for one in sorted(found.heads, key=found.size):
+        parts = (one.total, one.values, one.patterns, one.norms_and_gates)
+        nothing = ROUNDING * max(abs(found.value), abs(one.total))
+        told = ["–" if part is None else signed(part) if abs(part) > nothing else "0" for part in parts]
+        lines.append((head_name(*one.place), without(found, one), *told))
+    return lines
+
+
+def edge_lines(report: PathReport) -> list[tuple[str, ...]]:
+    """Return a heading and a line for every measured edge between heads, largest change first."""
+    found = report.effects
+    assert found is not None
+    of = "p" if found.probability is not None else "target"
+    lines: list[tuple[str, ...]] = [("from", "to", "through its", f"{of} without it", "effect")]
+    for edge in found.edges:
+        lines.append((names([edge.sender]), names([edge.reader]), edge.by, without(found, edge), signed(edge.total)))
+    return lines
+
+
+def _effect_tables(report: PathReport, most: int) -> list[RenderableType]:
+    if report.effects is None:
+        return []
+    tables: list[RenderableType] = [section("Heads taken out, everything after them responding")]
+    tables.append(_plain_table(effect_lines(report)[: most + 1]))
+    if report.effects.edges:
+        tables += [section("Heads taken out of what another head reads"), _plain_table(edge_lines(report)[: most + 1])]
+    return tables
+
+
+def _plain_table(lines: Sequence[tuple[str, ...]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name in lines[0]:
+        words = name in ("head", "from", "to", "through its")
+        table.add_column(justify="left" if words else "right", no_wrap=True)
+    table.add_row(*(Text(name, style="dim") for name in lines[0]))
+    for line in lines[1:]:
+        table.add_row(*(Text(clean(cell)) for cell in line))
+    return table
+
+
+def _frozen_table(report: PathReport, most: int) -> list[RenderableType]:
+    title = section("Shapley values of heads in the frozen network (values only)")
+    return [title, _head_table(report, most)]
 
 
 def _head_table(report: PathReport, most: int) -> Table:

@@ -135,10 +135,15 @@ def _network(
     ]
     streams.append(stack.turned(plain(at(calls[-1].answer, stack.blocks[-1].leaves))))
 
+    rows = len(streams[0])
+
     def runner(call: _Call, block: Block) -> Callable[[Tensor], Tensor]:
         def piece(stream: Tensor) -> Tensor:
             stream = stream.clone() if block.overwrites else stream
-            args, kwargs = with_argument(call.args, call.kwargs, block.enters, stack.turned(stream))
+            args, kwargs = call.args, call.kwargs
+            if len(stream) != rows:  # changed copies of one sequence
+                args, kwargs = _for_rows((args, kwargs), len(stream))
+            args, kwargs = with_argument(args, kwargs, block.enters, stack.turned(stream))
             with _plainly(call.module, found):
                 answer: Tensor = at(call.module(*args, **kwargs), block.leaves)
             return stack.turned(answer)
@@ -153,6 +158,15 @@ def _network(
 
     blocks = tuple(runner(call, block) for call, block in zip(calls, stack.blocks, strict=True))
     return Network(type(model).__name__, tuple(streams), blocks, tail, output)
+
+
+def _for_rows(given: Any, rows: int) -> Any:
+    """Return stored arguments for several changed copies of the sequence: masks and positions get a row for each."""
+    if isinstance(given, Tensor):
+        return given.expand(rows, *given.shape[1:]) if given.ndim > 1 and len(given) == 1 else given
+    if isinstance(given, (tuple, list)) and not hasattr(given, "_fields"):
+        return type(given)(_for_rows(item, rows) for item in given)
+    return {name: _for_rows(item, rows) for name, item in given.items()} if type(given) is dict else given
 
 
 def _recorded(model: nn.Module, stack: Stack, batch: Batch) -> tuple[tuple[_Call, ...], Tensor]:
