@@ -291,7 +291,7 @@ def test_command_reads_a_picture_and_refuses_other_files(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     assert "The picture: Gradient x input" in done.stdout
     assert "3 x 3 patches" in done.stdout
-    page = (tmp_path / "out" / "explanation.html").read_text()
+    page = (tmp_path / "out" / "explanation-photo.html").read_text()
     assert "Which part of the picture decided in " in page
     assert page.count('data-reading="patch ') == 9
     refused = command("explain", str(folder), str(tmp_path / "text.png"), "--out", str(tmp_path / "none"))
