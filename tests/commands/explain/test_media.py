@@ -157,6 +157,9 @@ def test_two_texts_are_explained_on_both_sides() -> None:
     assert found.value == pytest.approx(back.value, rel=1e-5)
     assert found.method("relevance").scores[1] == back.method("relevance").scores[0]
     assert found.target == "likeness of '5 6 7' and '8 9 10 11'"
+    assert found.trial is not None
+    assert {word.input for word in found.trial.words} == {"first", "second"}
+    assert "their likeness" in found.sentences()[0]
 
 
 def test_every_method_of_two_texts_has_a_page_and_a_record_that_loads(tmp_path: Path) -> None:
