@@ -29,7 +29,7 @@ def test_paths_and_collapse_follow_the_bos_setting_of_a_gguf_header(tmp_path: Pa
     done = attnscope("paths", model, "ab a b", "--draws", "0", *out)
     assert done.returncode == 0, done.stderr
     assert "BOS first (the GGUF header asks for it)" in " ".join(done.stdout.split())
-    assert json.loads((tmp_path / "o" / "paths.json").read_text())["tokens"][0] == "<s>"
+    assert json.loads((tmp_path / "o" / "paths-ab-a-b.json").read_text())["tokens"][0] == "<s>"
     bare = attnscope("paths", model, "ab a b", "--draws", "0", "--bos", "no", "--json", *out)
     assert json.loads(bare.stdout)["tokens"][0] == "ab"
     (tmp_path / "c.txt").write_text("ab a b ab " * 20)

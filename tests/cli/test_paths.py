@@ -18,6 +18,7 @@ from attnscope.core.errors import RefusalError
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command()(command)
 QUICK = ("--draws", "0", "--no-mlp", "--top", "2")
+MAN, AND = "paths-the-old-man", "paths-the-old-man-and"  # names of files
 
 
 def invoke(*words: str | Path) -> Result:
@@ -40,13 +41,13 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_text_is_decomposed_and_written() -> None:
     result = invoke("pocket", "The old man", "--target", " and", "--chart", "paths.svg", *QUICK)
     assert result.exit_code == 0, result.output
-    for word in ("logit of ' and' after the last token", "the target is ' and'", "Largest single paths", "paths.html"):
+    for word in ("logit of ' and' after the last token", "the target is ' and'", "Largest single paths", f"{AND}.html"):
         assert word in result.stdout
     folder = Path("attnscope-pocket")
-    report = PathReport.load(folder / "paths.json")
+    report = PathReport.load(folder / f"{AND}.json")
     assert report.difference < 1e-11
     assert len(report.top) == 2
-    assert "Content-Security-Policy" in (folder / "paths.html").read_text()
+    assert "Content-Security-Policy" in (folder / f"{AND}.html").read_text()
     assert Path("paths.svg").read_text().startswith("<svg")
 
 
@@ -58,7 +59,7 @@ def test_json_is_all_that_is_printed_and_a_file_is_read() -> None:
     assert data["text"] == "The old man"
     assert data["position"] == 1
     assert data["sentences"]
-    assert data["files"]["page"] == str(Path("here") / "paths.html")
+    assert data["files"]["page"] == str(Path("here") / f"{MAN}.html")
     assert abs(sum(row["value"] for row in data["lengths"]) - data["value"]) < 1e-11
 
 
@@ -79,13 +80,13 @@ def test_standard_input_is_a_text_and_json_says_where_files_are() -> None:
     data = json.loads(result.stdout)
     assert data["text"] == "The old man"
     folder = Path("attnscope-pocket")
-    assert data["files"] == {"data": str(folder / "paths.json"), "page": str(folder / "paths.html"), "chart": None}
-    assert sorted(path.name for path in folder.iterdir()) == ["paths.html", "paths.json"]
+    assert data["files"] == {"data": str(folder / f"{MAN}.json"), "page": str(folder / f"{MAN}.html"), "chart": None}
+    assert sorted(path.name for path in folder.iterdir()) == [f"{MAN}.html", f"{MAN}.json"]
 
 
 def test_report_draws_the_page_again_without_torch() -> None:
     assert invoke("pocket", "The old man", "--out", "here", *QUICK).exit_code == 0
-    Path("here/paths.html").unlink()
+    Path(f"here/{MAN}.html").unlink()
     code = (
         "import sys; from attnscope.cli.main import run; sys.argv = ['attnscope', 'report', 'here'];\n"
         "try: run()\nexcept SystemExit as end: assert not end.code\n"
@@ -94,10 +95,10 @@ def test_report_draws_the_page_again_without_torch() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Largest single paths" in done.stdout
-    assert "Single paths" in Path("here/paths.html").read_text()
+    assert "Single paths" in Path(f"here/{MAN}.html").read_text()
     from attnscope.cli.main import app as whole
 
-    surveys_only = CliRunner().invoke(whole, ["report", "here/paths.json", "--charts", "charts"])
+    surveys_only = CliRunner().invoke(whole, ["report", f"here/{MAN}.json", "--charts", "charts"])
     assert isinstance(surveys_only.exception, RefusalError)
 
 
@@ -132,7 +133,7 @@ def test_ctrl_c_while_drawing_says_what_is_kept(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("attnscope.commands.paths.page.render", interrupted)
     result = invoke("pocket", "The old man", "--out", "here", *QUICK)
     assert result.exit_code == 130
-    assert "paths.json is written, the page is not" in result.stderr
+    assert f"{MAN}.json is written, the page is not" in result.stderr
     assert PathReport.load("here").top
 
 
@@ -144,7 +145,7 @@ def test_a_page_or_a_chart_that_cannot_be_drawn_leaves_the_data(monkeypatch: pyt
     chart = ("--chart", "paths.svg", *QUICK)
     result = invoke("pocket", "The old man", "--out", "drawn", *chart)
     assert isinstance(result.exception, RefusalError)
-    assert sorted(path.name for path in Path("drawn").iterdir()) == ["paths.html", "paths.json"]
+    assert sorted(path.name for path in Path("drawn").iterdir()) == [f"{MAN}.html", f"{MAN}.json"]
     printed = invoke("pocket", "The old man", "--json", *chart)
     assert isinstance(printed.exception, RefusalError)
     kept = PathReport.load("drawn")
@@ -152,5 +153,5 @@ def test_a_page_or_a_chart_that_cannot_be_drawn_leaves_the_data(monkeypatch: pyt
     monkeypatch.setattr("attnscope.commands.paths.page.render", failing)
     result = invoke("pocket", "The old man", "--out", "here", *chart)
     assert isinstance(result.exception, RefusalError)
-    assert [path.name for path in Path("here").iterdir()] == ["paths.json"]
+    assert [path.name for path in Path("here").iterdir()] == [f"{MAN}.json"]
     assert PathReport.load("here").lengths == kept.lengths

@@ -49,8 +49,8 @@ def test_report_without_views_says_how_to_make_them(scanned: Path, tmp_path: Pat
     done = attnscope("view", "pocket", "--from", str(kept), "--sample", str(sample), "--out", str(tmp_path), "--json")
     said = json.loads(done.stdout)
     assert tuple(said["inputs"][0]["tokens"]) == survey.excerpts[sample]
-    assert said["files"]["page"] == str(tmp_path / "view.html")
-    assert package.load(tmp_path / "view.json").to_json()["parts"] == said["parts"]
+    assert said["files"]["page"] == str(tmp_path / f"view-sample-{sample}.html")
+    assert package.load(tmp_path / f"view-sample-{sample}.json").to_json()["parts"] == said["parts"]
 
 
 def test_view_of_a_source_and_its_target(tmp_path: Path) -> None:

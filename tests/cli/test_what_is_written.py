@@ -14,6 +14,8 @@ import pytest
 
 from attnscope.cli.files import model_folder
 from attnscope.cli.main import app
+from attnscope.commands.view.record import View
+from attnscope.core.errors import RefusalError
 from attnscope.papers import cards
 from attnscope.papers import run as driver
 from tests.command import attnscope
@@ -30,9 +32,17 @@ FINDS = {
         "model",
         ["collapse.html", "collapse.json"],
     ),
-    "paths": (("model", "Hello", "--draws", "0", "--no-mlp", "--top", "1"), "model", ["paths.html", "paths.json"]),
-    "explain": (("model", "Hello", "--method", "relevance"), "model", ["explanation.html", "explanation.json"]),
-    "view": (("model", "Hello"), "model", ["view.html", "view.json"]),
+    "paths": (
+        ("model", "Hello", "--draws", "0", "--no-mlp", "--top", "1"),
+        "model",
+        ["paths-hello.html", "paths-hello.json"],
+    ),
+    "explain": (
+        ("model", "Hello", "--method", "relevance"),
+        "model",
+        ["explanation-hello.html", "explanation-hello.json"],
+    ),
+    "view": (("model", "Hello"), "model", ["view-hello.html", "view-hello.json"]),
     "treat": (
         ("model", "--remedy", "qk_clip", "--samples", "4", "--max-tokens", "12"),
         "model",
@@ -139,6 +149,23 @@ def test_report_of_a_folder_with_several_records_draws_them_all(here: Path) -> N
     one_page = attnscope("report", "all", "--out", "page.html")
     assert one_page.returncode == 2
     assert "survey.json and collapse.json, but --out names one page" in one_page.stderr
+
+
+def test_another_text_gets_another_page_and_the_same_text_says_that_it_is_replaced(here: Path) -> None:
+    words = ("view", "model", "Hello", "--out", "other")
+    first = attnscope(*words)
+    assert "Page    other/view-hello.html" in first.stdout
+    assert attnscope("view", "model", "Bye", "--out", "other").returncode == 0
+    pages = ["view-bye.html", "view-bye.json", "view-hello.html", "view-hello.json"]
+    assert inside(here / "other") == pages
+    again = attnscope(*words)
+    assert "Page (replaced) other/view-hello.html" in again.stdout
+    assert inside(here / "other") == pages
+    with pytest.raises(RefusalError, match=r"view-bye\.json and view-hello\.json: name the file itself"):
+        View.load("other")
+    assert View.load("other/view-bye.json").text == "Bye"
+    drawn = json.loads(attnscope("report", "other", "--json").stdout)
+    assert [Path(one["report"]).name for one in drawn] == ["view-bye.html", "view-hello.html"]
 
 
 def test_two_models_of_one_name_do_not_share_a_folder(here: Path, specimen: Path) -> None:

@@ -126,4 +126,4 @@ def test_crash_has_its_own_exit_code_and_says_what_to_do(
 def test_text_of_process_substitution_is_read(tmp_path: Path) -> None:
     done = through_shell(f"A view pocket <(printf 'The dog saw the dog') --out {tmp_path}/seen --json")
     assert done.returncode == 0, done.stderr
-    assert View.load(tmp_path / "seen" / "view.json").text == "The dog saw the dog"
+    assert View.load(tmp_path / "seen" / "view-the-dog-saw-the-dog.json").text == "The dog saw the dog"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @with_requests(
     TextOptions,
     seed=seed_option("random weights and the random baseline"),
-    out=out_option("explanation.json and explanation.html", "MODEL"),
+    out=out_option("explanation-TEXT.json and explanation-TEXT.html", "MODEL"),
     chart=chart_option("the map of tokens by methods"),
     as_json=json_option("the explanation"),
 )
@@ -166,7 +166,7 @@ def explain(
 
             answer |= {"methods": methods, "trial": trial, "loading": loading, "sampling": sampling}
             record = twin(model, first, second, progress=run.progress, **answer)
-            run.keep(record, "explanation.json", "explanation.html")
+            run.keep(record, "explanation.json", "explanation.html", about=(first, second, target, against))
     run.tell(record)
 
 

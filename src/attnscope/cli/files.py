@@ -16,6 +16,7 @@ from typer.core import TyperArgument, TyperCommand
 from attnscope.cli.help import write_examples
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import named_path, read_all, read_document, refusal_words, shortened
+from attnscope.core.names import files_named
 from attnscope.core.words import replace_surrogates
 from attnscope.data.formats import LONGEST_TEXT, TEXT_SUFFIXES, plain_text, text_of_file
 
@@ -76,6 +77,7 @@ OF_MODELS = (
     "survey.json",
     "survey.partial.json",
     "collapse.json",
+    "explanation.json",
     "paths.json",
     "task_paths.json",
     "logit_paths.json",
@@ -122,8 +124,11 @@ def _first_free(usual: Path, may_be_used: Callable[[Path], bool], what: str) -> 
 def _is_about(folder: Path, model: str) -> bool:
     """Return whether nothing in the folder is about another model; unreadable files are ignored."""
     for name in OF_MODELS:
-        with contextlib.suppress(RefusalError, KeyError, TypeError, AttributeError):
-            data = read_document(folder / name)
+        with contextlib.suppress(RefusalError, KeyError, TypeError, AttributeError, OSError):
+            files = files_named(folder, name)
+            if not files:
+                continue
+            data = read_document(files[0])  # the others are about the same model
             source = data["provenance"]["model"]["source"]
             if isinstance(source, str) and _place(source) != _place(model):
                 return False

@@ -17,6 +17,7 @@ import typer
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import make_folders, refusal_words
+from attnscope.core.names import files_named
 from attnscope.core.words import clean
 
 REFUSED = 2
@@ -129,10 +130,11 @@ def output_folder(folder: Path) -> Iterator[Path]:
     if folder.resolve() in (Path(folder.resolve().anchor), home.resolve()):
         raise RefusalError(f"'{folder}' is the root folder or your home folder: name a new folder with --out.")
     for name in WRITTEN:
-        if (folder / name).exists() and not (folder / name).is_file():
-            raise RefusalError(
-                f"'{folder / name}' is not a file and cannot be replaced by one: name another folder with --out."
-            )
+        for path in files_named(folder, name):
+            if not path.is_file():
+                raise RefusalError(
+                    f"'{path}' is not a file and cannot be replaced by one: name another folder with --out."
+                )
     new = not folder.exists()
     try:
         make_folders(folder)

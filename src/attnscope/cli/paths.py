@@ -34,7 +34,7 @@ LOCK = "task_paths.lock"
     TextOptions,
     dtype=typer.Option(help="float64 (exact to 1e-10) or float32 (to 1e-4, half the memory)."),
     seed=seed_option("random weights and random signs"),
-    out=out_option("paths.json and paths.html", "MODEL"),
+    out=out_option("paths-TEXT.json and paths-TEXT.html", "MODEL"),
     chart=chart_option("all charts into one file"),
     as_json=json_option("the report"),
 )
@@ -141,7 +141,7 @@ def paths(
 
         question["effects"] = None if no_effects else effects
         decomposition = twin(model, words, top=top, mlp=mlp, draws=draws, progress=run.progress, **question, **shared)
-        run.keep(decomposition, "paths.json", "paths.html")
+        run.keep(decomposition, "paths.json", "paths.html", about=(words, target, against))
     run.tell(decomposition)
 
 

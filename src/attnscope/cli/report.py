@@ -23,9 +23,9 @@ def report(
     record: Annotated[
         Path,
         typer.Argument(
-            help="A record that any command wrote (survey.json, collapse.json, paths.json, explanation.json, "
-            "view.json, treatment.json, capacity.json, timeline.json, results.json, head.safetensors, ...), or the "
-            "folder that holds it.",
+            help="A record that any command wrote (survey.json, collapse.json, paths-TEXT.json, "
+            "explanation-TEXT.json, view-TEXT.json, treatment.json, capacity.json, timeline.json, "
+            "results.json, head.safetensors, ...), or the folder that holds it.",
             metavar="FILE",
         ),
     ],

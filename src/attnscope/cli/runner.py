@@ -2,7 +2,7 @@
 
 with running(output, folder, "the view") as run:
     found = view(model, text, progress=run.progress)
-    run.keep(found, "view.json", "view.html")
+    run.keep(found, "view.json", "view.html", about=(text,))
 run.tell(found)
 """
 
@@ -20,6 +20,7 @@ from attnscope.cli.output import output_folder, print_json, say
 from attnscope.cli.progress import showing
 from attnscope.core.errors import RefusalError
 from attnscope.core.locks import FolderLock
+from attnscope.core.names import named_for
 from attnscope.core.progress import Listener, silent, uninterrupted
 
 if TYPE_CHECKING:
@@ -67,14 +68,30 @@ class Run:
     folder: Path = Path()
     progress: Listener = silent
     files: dict[str, Path | None] = field(default_factory=dict)
+    replaced: bool = False  # a page of this name was there before
 
     def enter(self, folder: Path) -> Path:
         """Create the output folder. Remove it at the end if it is still empty."""
         self.folder = self.stack.enter_context(output_folder(folder))
         return self.folder
 
-    def keep(self, record: Record, data: str, page: str, label: str = "Record", **options: Any) -> None:
-        """Save the record before drawing its page: if drawing fails, the page can be made from the record."""
+    def keep(
+        self,
+        record: Record,
+        data: str,
+        page: str,
+        label: str = "Record",
+        about: tuple[str | Path | None, ...] = (),
+        **options: Any,
+    ) -> None:
+        """Save the record before drawing its page: if drawing fails, the page can be made from the record.
+
+        `about` holds the text and target of the run. A slug of them becomes part of both names, so that a run on
+        another text does not replace this one.
+        """
+        if about:
+            data, page = named_for(data, *about), named_for(page, *about)
+        self.replaced = (self.folder / page).exists()
         with uninterrupted():
             saved = record.save(self.folder / data)
             self.files = {"Page": None, label: saved}
@@ -111,7 +128,11 @@ class Run:
         else:
             from attnscope.reports.terminal import print_record
 
-            print_record(record, files=self.files, verbose=output.verbose, **shown)
+            told = {
+                f"{label} (replaced)" if label == "Page" and self.replaced else label: path
+                for label, path in self.files.items()
+            }
+            print_record(record, files=told, verbose=output.verbose, **shown)
         if refusal is not None:
             raise refusal
 

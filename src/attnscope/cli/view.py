@@ -25,7 +25,7 @@ OPENS = "{} at which the page opens. If several are given (0-3,7), only these ar
     head=Annotated[str | None, typer.Option(help=OPENS.format("Head"), metavar="HEADS")],
     max_mb=Annotated[float, typer.Option(help="Refuse a page larger than this, in megabytes.", min=0, metavar="MB")],
     seed=seed_option("random weights"),
-    out=out_option("view.json and view.html", "MODEL"),
+    out=out_option("view-TEXT.json and view-TEXT.html", "MODEL"),
     chart=chart_option("the head at which the page opens"),
     as_json=json_option("what every head does (not the maps)"),
 )
@@ -83,7 +83,7 @@ def view(
             sampling=sampling,
             progress=run.progress,
         )
-        run.keep(found, "view.json", "view.html")
+        run.keep(found, "view.json", "view.html", about=read or (f"sample {sample}",))
     run.tell(found)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.core.decoding import plain
 from attnscope.core.errors import RefusalError, did_you_mean
 from attnscope.core.files import named_path, read_document, write_atomically
+from attnscope.core.names import files_named
 from attnscope.reports.page import page
 from attnscope.reports.record import HEADS, Kind, Record, kind_of, read_record
 from attnscope.reports.words import Verdict
@@ -113,7 +114,8 @@ def files_of(path: Path) -> tuple[Path, ...]:
     if not path.is_dir():
         return (path,)
     names = _file_names()
-    files = tuple(path / name for name in (*names, *(f"{name}.gz" for name in names)) if (path / name).is_file())
+    packed = (f"{name}.gz" for name in names)
+    files = tuple(file for name in (*names, *packed) for file in files_named(path, name) if file.is_file())
     if not files:
         raise RefusalError(f"{path} holds no record: give a folder with {' or '.join(names)}.")
     return files

@@ -28,6 +28,7 @@ from attnscope.core.decoding import FieldError, decode, encode
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import named_path, read_document, write_atomically
 from attnscope.core.hashes import hashed, refuse_damaged
+from attnscope.core.names import files_named
 
 if TYPE_CHECKING:
     import pandas
@@ -111,12 +112,17 @@ class Record:
 
     @classmethod
     def file_in(cls, path: Path) -> Path:
-        """If `path` is a folder, return the file of this kind in it; otherwise return `path`."""
+        """If `path` is a folder, return the file of this kind in it; otherwise return `path`.
+
+        Refuse a folder with files of several texts and none of the usual name.
+        """
         if not path.is_dir():
             return path
         usual = path / cls.FILE
-        packed = usual.with_name(f"{usual.name}.gz")
-        return packed if packed.is_file() and not usual.exists() else usual
+        files = [*files_named(path, usual.name), *files_named(path, f"{usual.name}.gz")]
+        if len(files) > 1 and files[0] != usual:
+            raise RefusalError(f"{path} holds {' and '.join(file.name for file in files)}: name the file itself.")
+        return files[0] if files else usual
 
     def table(self) -> pandas.DataFrame:
         """Return the numbers as a tidy data frame."""

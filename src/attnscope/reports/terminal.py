@@ -53,11 +53,12 @@ def print_record(
 def print_screen(what: RenderableType, files: Mapping[str, Path | None], console: Console) -> None:
     """Print a screen and the paths of files. On a terminal without Unicode, use ASCII characters."""
     written = {label: path for label, path in files.items() if path is not None}
+    width = max((7, *map(len, written)))
     with console.capture() as captured:
         console.print(what)
         for place, (label, path) in enumerate(written.items()):
             # Paths never wrap, so that they can be copied.
-            line = Text.assemble("" if place else "\n", (f"{label:<8}", "dim"), clean(str(path)))
+            line = Text.assemble("" if place else "\n", (f"{label:<{width}} ", "dim"), clean(str(path)))
             console.print(line, soft_wrap=True)
         console.print()
     text = captured.get()

@@ -157,6 +157,9 @@ def test_two_texts_are_explained_on_both_sides() -> None:
     assert found.value == pytest.approx(back.value, rel=1e-5)
     assert found.method("relevance").scores[1] == back.method("relevance").scores[0]
     assert found.target == "likeness of '5 6 7' and '8 9 10 11'"
+    assert found.trial is not None
+    assert {word.input for word in found.trial.words} == {"first", "second"}
+    assert "their likeness" in found.sentences()[0]
 
 
 def test_every_method_of_two_texts_has_a_page_and_a_record_that_loads(tmp_path: Path) -> None:
@@ -289,11 +292,11 @@ def test_command_reads_a_picture_and_refuses_other_files(tmp_path: Path) -> None
         "explain", str(folder), str(tmp_path / "photo.png"), "--method", QUICK, "--out", str(tmp_path / "out")
     )
     assert done.returncode == 0, done.stderr
-    assert "The picture: Gradient x input" in done.stdout
+    assert "The picture: Measured effect" in done.stdout
     assert "3 x 3 patches" in done.stdout
-    page = (tmp_path / "out" / "explanation.html").read_text()
+    page = (tmp_path / "out" / "explanation-photo.html").read_text()
     assert "Which part of the picture decided in " in page
-    assert page.count('data-reading="patch ') == 9
+    assert page.count('data-reading="patch ') == 2 * 9  # measured, and by the method
     refused = command("explain", str(folder), str(tmp_path / "text.png"), "--out", str(tmp_path / "none"))
     assert refused.returncode == 2
     assert "is not a picture that can be read" in refused.stderr

@@ -16,9 +16,11 @@ from attnscope.commands.explain.parts import Part
 from attnscope.commands.explain.record import Explanation, Scored
 from attnscope.commands.explain.replacing import Vocabulary, kind_of, words_of
 from attnscope.commands.explain.trial import SOFTNESS, candidates
+from attnscope.core.errors import RefusalError
 from attnscope.hf.loading.load import load
 from attnscope.hf.loading.options import Loading
 from attnscope.hf.tapping import capture
+from tests.hf.families import FAMILIES
 
 TOKENIZER: Any = load("pocket").tokenizer
 DOG = "The dog chased its own tail and the dog"
@@ -174,6 +176,50 @@ def test_model_is_unchanged_after_a_trial() -> None:
 
 def test_text_of_one_token_has_no_trial() -> None:
     found = attnscope.explain("pocket", "The", bos="no", methods="gradient_input")
-    if len(found.inputs[0].tokens) == 1:
-        assert found.trial is None
-        assert found.sentences()[0] == "There is a single token, so there is nothing to compare it with."
+    assert len(found.inputs[0].tokens) == 1
+    assert found.trial is None
+    assert found.sentences()[0] == "There is a single token, so there is nothing to compare it with."
+
+
+def test_special_tokens_and_the_asking_token_alone_leave_nothing_to_try() -> None:
+    found = attnscope.explain("pocket", "The", bos="yes", methods="gradient_input")
+    assert len(found.inputs[0].tokens) == 2
+    assert found.trial is None
+    assert found.sentences()[0] == "Nothing was tried on the model, so no word is said to have decided."
+
+
+def test_tied_words_are_tried_in_reading_order() -> None:
+    parts = [Part(0, (n,), str(n)) for n in range(4)]
+    assert [part.word for part in candidates(parts, scored((1.0, 1.0, 1.0, 1.0)), 3)] == ["0", "1", "2"]
+
+
+def test_answer_that_no_replacement_moves_has_no_deciding_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unmoved(model: Any, batch: Any, places: Any, vectors: Any) -> torch.Tensor:
+        rows = len(next(iter(vectors.values())))
+        with torch.no_grad():
+            logits: torch.Tensor = model(**batch).logits
+        return logits.expand(rows, -1, -1)
+
+    monkeypatch.setattr(trial_of, "output_with", unmoved)
+    found = attnscope.explain("pocket", DOG, methods="gradient_input")
+    assert found.trial is not None
+    assert found.trial.deciding == ()
+    assert found.trial.pairs
+    assert found.sentences()[0].startswith("No single word decided: of ")
+    assert "Together" not in found.sentences()[0]
+
+
+def test_target_outside_the_vocabulary_is_refused_before_anything_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_of, "output_with", lambda *_: pytest.fail("the model ran"))
+    with pytest.raises(RefusalError, match="999999"):
+        attnscope.explain("pocket", DOG, target=999_999, methods="gradient_input")
+
+
+def test_model_without_a_head_is_tried_by_the_number_that_is_explained() -> None:
+    model = next(family for family in FAMILIES if family.name == "BERT").model()
+    found = attnscope.explain(model, "5 6 7 8 9 10", methods="gradient_input")
+    assert found.asked.kind == "norm"
+    assert found.trial is not None
+    assert found.trial.unit == "number"
+    assert found.trial.before == pytest.approx(found.value, rel=1e-5)
+    assert all(one.fit == 1 for word in found.trial.words for one in word.replacements)

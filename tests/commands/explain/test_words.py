@@ -11,10 +11,12 @@ from rich.console import Console
 
 from attnscope.commands.explain.chart import share_rows
 from attnscope.commands.explain.conclusions import verdict
+from attnscope.commands.explain.measured import as_written
 from attnscope.commands.explain.record import Explanation
-from attnscope.commands.explain.words import MOST_TOKENS, as_written, document, tab, token_shades
+from attnscope.commands.explain.words import MOST_TOKENS, document, tab, token_shades
 from attnscope.commands.paths.vocabulary import signed
 from attnscope.reports.page import document_page
+from attnscope.reports.tabs import ShadedText
 from attnscope.reports.terminal import print_record
 from tests.reports.sample_explanation import sample_explanation, sample_scene
 
@@ -56,7 +58,7 @@ def test_verdict_names_a_word_that_methods_overrate() -> None:
     found = sample_explanation()
     first = replace(found.method("relevance"), scores=((0.0, 9.0, *(0.0,) * 8),))
     said = verdict(replace(found, methods=(first,))).sentence
-    assert said.endswith(" 'The', first by relevance, changes little (from 68% to 69%).")
+    assert said.endswith(" Replacing 'The', first by relevance, changes little (from 68% to 69%).")
 
 
 def test_word_with_a_small_effect_is_not_in_the_verdict_but_below() -> None:
@@ -74,7 +76,7 @@ def test_no_word_is_named_if_none_moves_the_answer() -> None:
     assert found.trial is not None
     still = replace(found.trial, words=found.trial.words[2:], asking=None)
     said = verdict(replace(found, trial=still)).sentence
-    assert said == "No single word decided: of 2 words tried, 'The' moves ' Paris' most (from 68% to 69%)."
+    assert said == "No single word decided: of 2 tried, replacing 'The' moves ' Paris' most (from 68% to 69%)."
     asked = verdict(replace(found, trial=replace(still, asking=found.trial.asking))).sentence
     assert asked.endswith("' Rome', after which the answer is read, moves it (from 68% to 10%).")
     pair = replace(found.trial.words[0], word="' a' and ' b'", tokens=(1, 2))
@@ -100,7 +102,8 @@ def test_methods_are_ordered_by_their_agreement_with_the_trial() -> None:
 def test_sentences_name_the_target_the_negative_word_and_the_missing_sum() -> None:
     sentences = " ".join(sample_explanation(methods=2).sentences())
     assert "The target is the logit of ' Paris' after the last token: 7.25." in sentences
-    assert "' not' speaks against the answer: replaced, ' Paris' rises from 68% to 90%." in sentences
+    either = "it speaks against the answer, or what took its place speaks for it."
+    assert f"Replacing ' not' raises ' Paris' from 68% to 90%: {either}" in sentences
     assert "' Rome' asks: the answer is read after it." in sentences
     assert "of 7.25 (the answer, less what constants take)" in sentences
     assert "rank correlation" in sentences
@@ -184,7 +187,7 @@ def test_page_escapes_tokens_and_has_every_method() -> None:
 
 def test_notebook_shows_the_shaded_text_and_escapes_it() -> None:
     shown = sample_explanation()._repr_html_()
-    assert 'title="&#x27; France&#x27;: to 2%' in shown
+    assert 'title="&#x27; France&#x27;: the answer goes to 2%' in shown
     assert "background: #" in shown
     assert "<b> </b>" not in shown
     assert "&lt;b&gt;" in shown
@@ -197,3 +200,25 @@ def test_map_of_many_tokens_keeps_those_that_did_most_in_reading_order() -> None
     places = [int(token.split()[0]) for token in tokens]
     assert places == sorted(places)
     assert 4 in places
+
+
+def test_methods_that_ignore_the_answer_share_one_tab_and_one_ramp_of_colours() -> None:
+    found = sample_explanation()
+    ignoring = [method.title for method in found.methods if not method.reads_answer]
+    last = document(found).sections[0].tabs[-1]
+    assert last.title == "Methods that ignore the answer"
+    assert [block.label for block in last.blocks] == ignoring
+    ramps = {piece.colour[:1] for block in last.blocks if isinstance(block, ShadedText) for piece in block.pieces}
+    assert ramps == {"d" if last.diverging else "q"}
+
+
+def test_table_of_a_trial_quotes_replacements_and_shows_fits_below_one() -> None:
+    found = sample_explanation()
+    (table,) = document(found).sections[1].tables
+    assert "fit" not in table.heading
+    assert all(row[2].startswith("'") for row in table.rows)
+    assert found.trial is not None
+    first, *others = found.trial.words
+    rare = replace(first, replacements=tuple(replace(one, fit=0.5) for one in first.replacements))
+    (table,) = document(replace(found, trial=replace(found.trial, words=(rare, *others)))).sections[1].tables
+    assert dict(zip(table.heading, table.rows[0], strict=True))["fit"] == "50%"

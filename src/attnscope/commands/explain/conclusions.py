@@ -35,8 +35,9 @@ def _decided(found: Explanation, trial: Trial) -> str:
         more = "".join(f" {_capitalized(part_words(found, one))} did too ({_fall(trial, one)})." for one in others)
         return _capitalized(f"{part_words(found, first)} decided: {_replaced(found, trial, first)}.{more}")
     most = trial.words[0]
-    small = f"of {count(len(trial.words), 'word')} tried, {part_words(found, most)} moves {answer_words(found)} most"
-    none = f"No single word decided: {small} ({_fall(trial, most)})."
+    kind = part_kind(found)
+    tried = f"{len(trial.words)} tried, replacing {part_words(found, most)} moves {answer_words(found)} most"
+    none = f"No single {kind} decided: of {tried} ({_fall(trial, most)})."
     pair = next((one for one in trial.pairs if trial.moved(one)), None)
     if pair is not None:
         return f"{none} Together, {pair.word} decided: {_replaced(found, trial, pair)}."
@@ -67,7 +68,15 @@ def answer_words(found: Explanation) -> str:
     """Return words for the answer, for the middle of a sentence."""
     if found.asked.kind == "logit":
         return quoted(found.asked.word)
+    if found.asked.kind in ("similarity", "match"):  # the target names both inputs, which is long
+        return "their likeness"
     return "the continuation" if found.asked.kind == "continuation" else f"the {visible(found.target)}"
+
+
+def part_kind(found: Explanation) -> str:
+    """Return what was replaced as a whole."""
+    kinds = {read.kind for read in found.inputs}
+    return "group of patches" if "image" in kinds else "group of moments" if "sound" in kinds else "word"
 
 
 def part_words(found: Explanation, tried: Tried) -> str:
@@ -92,9 +101,7 @@ def _overrated(found: Explanation, trial: Trial) -> str:
         return ""
     place, methods = max(firsts.items(), key=lambda item: len(item[1]))
     by = listed(methods) if len(methods) < FEW else f"{len(methods)} methods"
-    return _capitalized(
-        f"{part_words(found, still[place])}, first by {by}, changes little ({_fall(trial, still[place])})."
-    )
+    return f"Replacing {part_words(found, still[place])}, first by {by}, changes little ({_fall(trial, still[place])})."
 
 
 def conclusions(found: Explanation) -> tuple[str, ...]:
@@ -112,14 +119,14 @@ def _of_trial(found: Explanation) -> tuple[str, ...]:
     listing = listed([f"{part_words(found, one)} (to {answer_number(trial, one.after)})" for one in others])
     against = [one for one in trial.words if one.after > trial.before + MOVED * abs(trial.before)]
     rises = [
-        f"{part_words(found, one)} speaks against the answer: replaced, {answer_words(found)} rises "
-        f"{_fall(trial, one)}."
+        f"Replacing {part_words(found, one)} raises {answer_words(found)} {_fall(trial, one)}: it speaks against the "
+        "answer, or what took its place speaks for it."
         for one in against[-1:]
     ]
     asks = trial.asking if trial.named else None
     return (
         f"Replacing {listing} moves the answer too." if others else "",
-        *map(_capitalized, rises),
+        *rises,
         "" if asks is None else _capitalized(f"{part_words(found, asks)} asks: the answer is read after it."),
         _best_method(found, trial),
     )

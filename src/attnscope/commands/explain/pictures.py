@@ -49,7 +49,7 @@ def patches(read: Input, numbers: Sequence[float], label: str = "") -> Drawing |
     )
     total = math.fsum(abs(_finite(number)) for number in numbers)
     leading = math.fsum(abs(_finite(number)) for number in numbers[: read.before])
-    elsewhere = f" {leading / total:.0%} of all scores belong to leading tokens." if read.before and total else ""
+    elsewhere = f" {leading / total:.0%} of all scores belong to leading tokens." if leading and total else ""
     return Drawing(
         "What every patch did, beside the picture as the model read it",
         columns,

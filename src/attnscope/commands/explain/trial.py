@@ -131,6 +131,10 @@ def _with_pairs(result: Trial, model: _Model, edits: dict[Part, list[Edit]], par
     return Trial(result.unit, result.before, result.words, result.asking, ranked, result.agreement, inputs=model.inputs)
 
 
+def _quoted(part: Part) -> str:
+    return part.word if part.among != (0, 0) else f"'{part.word}'"  # patches and moments have names
+
+
 Answered = tuple[tuple[Edit, ...], float, float]  # the edits, the answer with them, and their fit
 
 
@@ -174,13 +178,14 @@ class _Model:
 
     def tried(self, parts: tuple[Part, ...], answered: list[Answered]) -> Tried:
         replacements = tuple(
-            Replacement(" and ".join(edit.text for edit in edits), answer, fit) for edits, answer, fit in answered
+            Replacement(" and ".join(dict.fromkeys(edit.text for edit in edits)), answer, fit)
+            for edits, answer, fit in answered
         )
         falls = [one.fit * (self._scale(self.before) - self._scale(one.answer)) for one in replacements]
         return Tried(
             input=self.names[parts[0].place].name,
             tokens=tuple(token for part in parts for token in part.tokens),
-            word=" and ".join(f"'{part.word}'" for part in parts) if len(parts) > 1 else parts[0].word,
+            word=" and ".join(map(_quoted, parts)) if len(parts) > 1 else parts[0].word,
             replacements=replacements,
             effect=math.fsum(falls) / max(len(falls), 1),
         )

@@ -17,7 +17,7 @@ from typing import Literal
 
 from attnscope.core.ranges import Count, Finite, Index, Share
 
-MOVED = 0.1  # an answer within this share of itself did not move
+MOVED = 0.1  # relative to the answer: a smaller fall is no movement
 NAMED = 2  # words that a verdict names at most
 CLOSE = 0.1  # share of the largest effect from which a second word is named too
 
@@ -74,7 +74,7 @@ class Trial:
     inputs: Count = 0  # how many inputs the model ran on
 
     def moved(self, tried: Tried) -> bool:
-        """Return whether the answer falls by more than a tenth of itself, in the median of the replacements."""
+        """Return whether the answer falls by more than a tenth, in the median of the replacements."""
         return tried.after < self.before - MOVED * abs(self.before)
 
     @property

@@ -7,20 +7,19 @@ from dataclasses import replace
 
 from attnscope.commands.explain.conclusions import (
     FEW,
-    answer_number,
     conclusions,
     correlation_words,
     decides,
     in_continuation,
     named_by,
-    part_words,
     verdict,
     voters_of,
 )
+from attnscope.commands.explain.measured import as_written, measured_tab, trial_section
 from attnscope.commands.explain.pictures import matrices, patches, sound
 from attnscope.commands.explain.record import Explanation, Input, Scored
 from attnscope.commands.paths.vocabulary import exactly, quoted, signed, visible
-from attnscope.core.words import count, numeral
+from attnscope.core.words import numeral
 from attnscope.reports.colours import STEPS
 from attnscope.reports.document import Document, Figure, Section, Table, drawn_by, rows
 from attnscope.reports.tabs import Drawing, Shade, ShadedText, Tab
@@ -41,9 +40,11 @@ PREDICTED = "the last token of the continuation: predicted and not read, so no m
 def document(found: Explanation) -> Document:
     kinds = [read.kind for read in found.inputs]
     medium = "picture" if "image" in kinds else "sound" if "sound" in kinds else "text"
-    how = HOW.get(medium, "The darker a token, the more it did")
+    how = HOW.get(medium, "The stronger the colour of a token, the more it did")
+    fits = found.trial is not None and found.trial.agreement
+    compared = " The number behind a method is its rank correlation with the measured effects." if fits else ""
     about = f"{found.model} ({found.class_name}, {found.dtype}): {visible(found.target)}"
-    tabs = (*_measured_tab(found), *(tab(found, method) for method in by_agreement(found)), *_ignoring_tab(found))
+    tabs = (*measured_tab(found), *(tab(found, method) for method in by_agreement(found)), *_ignoring_tab(found))
     return Document(
         verdict(found),
         f"{HEADINGS.get(medium, 'Which tokens decided')} in {found.model}?",
@@ -51,12 +52,12 @@ def document(found: Explanation) -> Document:
         sections=(
             Section(
                 f"The {medium}",
-                background=(f"{how}; point at one, or use the arrow keys, for its number.",),
+                background=(f"{how}; point at one, or use the arrow keys, for its number.{compared}",),
                 sentences=(f"The target is the {visible(found.target)}: {numeral(found.value)}.",),
                 tabs=tabs,
                 link=medium.capitalize(),
             ),
-            *_trial_section(found),
+            *trial_section(found),
             Section("Findings", items=conclusions(found), notes=found.notes),
             Section(
                 "Where methods agree",
@@ -87,95 +88,49 @@ def by_agreement(found: Explanation) -> list[Scored]:
     return sorted(known, key=lambda method: (not decides(method), -fits.get(method.name, -1.0)))
 
 
-def _trial_section(found: Explanation) -> tuple[Section, ...]:
-    """Tabulate every word that was tried: what took its place, and the answer with it."""
-    trial = found.trial
-    if trial is None:
-        return ()
-    listing = [*trial.words, *([trial.asking] if trial.asking else []), *trial.pairs]
-    lines = tuple(
-        (
-            part_words(found, one) if one not in trial.pairs else one.word,
-            "asks" if one is trial.asking else ", ".join(map(str, one.tokens[:1])),
-            ", ".join(f"{quoted(r.text, bare=not r.text[:1].isspace())}" for r in one.replacements),
-            answer_number(trial, one.after),
-            f"{answer_number(trial, one.low)} to {answer_number(trial, one.high)}",
-            signed(one.effect),
-        )
-        for one in listing
-    )
-    before = answer_number(trial, trial.before)
-    measure = "of its logarithm" if trial.unit == "probability" else "of the number"
-    how = (
-        f"Each word was replaced by others of its kind, and the model ran on {count(trial.inputs, 'text')}: one "
-        f"forward pass each. The answer without a change is {before}. The effect is the mean fall {measure}; a "
-        "replacement counts less, the less likely the whole text is with it."
-    )
-    heading = ("word", "token", "replaced by", "answer", "range", "effect")
-    table = Table(heading, lines, align="lrlrrr", brief=6)
-    return (Section("Tried on the model", background=(how,), tables=(table,), link="Trial"),)
-
-
-def _measured_tab(found: Explanation) -> tuple[Tab, ...]:
-    """Shade every word by its measured effect. Words that were not tried have no colour."""
-    trial = found.trial
-    if trial is None:
-        return ()
-    reach = max((abs(one.effect) for one in trial.words), default=0.0) or 1.0
-    blocks = []
-    for read in found.inputs:
-        if read.kind != "text":
-            continue
-        effects = {token: one for one in trial.words if one.input == read.name for token in one.tokens}
-        shades = []
-        for place, text in enumerate(as_written(read.tokens)):
-            one = effects.get(place)
-            share = 0.0 if one is None else max(one.effect, 0.0) / reach
-            colour = "" if one is None else f"q{round(share * (STEPS - 1))}"
-            reading = "" if one is None else f"{part_words(found, one)}: to {answer_number(trial, one.after)}"
-            answers = read is found.inputs[-1] and place == found.position
-            shades.append(Shade(text, colour, reading, "underlined" if answers else ""))
-        blocks.append(ShadedText(tuple(shades), read.name if len(found.inputs) > 1 else ""))
-    if not blocks:
-        return ()
-    caption = f"How far the answer falls when a word is replaced. {count(len(trial.words), 'word')} tried."
-    return (Tab("Measured effect", tuple(blocks), caption=caption, ends=("0", numeral(reach)), diverging=False),)
-
-
 def _ignoring_tab(found: Explanation) -> tuple[Tab, ...]:
     """Put the methods that give the same scores for every answer into one tab."""
     ignoring = [method for method in found.methods if not method.reads_answer]
+    diverging = any(map(diverges, ignoring))  # one legend for all of them
     blocks = [
-        replace(block, label=method.title) if isinstance(block, ShadedText) else block
+        replace(block, label=f"{method.title}, {block.label}" if block.label else method.title)
         for method in ignoring
-        for block in tab(found, method).blocks
+        for block in tab(found, method, diverging).blocks
     ]
     caption = "These methods give the same scores whatever the answer is, and had no part in choosing words."
     title = "Methods that ignore the answer"
-    return (Tab(title, tuple(blocks), caption=caption, ends=("0", "largest"), diverging=False),) if blocks else ()
+    ends = ("−largest", "+largest") if diverging else ("0", "largest")
+    return (Tab(title, tuple(blocks), caption=caption, ends=ends, diverging=diverging),) if blocks else ()
 
 
-def tab(found: Explanation, method: Scored) -> Tab:
-    """Return the inputs that a method covers. Text is shaded token by token; pictures and sounds are drawn."""
+def tab(found: Explanation, method: Scored, diverging: bool | None = None) -> Tab:
+    """Return the inputs that a method covers. Text is shaded token by token; pictures and sounds are drawn.
+
+    Colours diverge if the method has negative scores, or as `diverging` says.
+    """
+    diverging = diverges(method) if diverging is None else diverging
     total = f"All tokens together: {signed(method.total)}."
     largest = numeral(method.reach)
     several = len(found.inputs) > 1
     fits = dict(found.trial.agreement) if found.trial is not None else {}
-    fit = f" ({correlation_words(fits[method.name])})" if method.name in fits else ""
+    fit = correlation_words(fits[method.name]) if method.name in fits else ""
+    caption = f"{total} They add up to {method.adds_up}." if method.adds_up else total
+    if fit:
+        caption = f"{caption} Rank correlation with the measured effects: {fit}."
     blocks: list[ShadedText | Drawing] = []
     for read, row in zip(found.inputs, method.scores, strict=True):
         label = read.name if several else ""
         drawing = patches(read, row, label) or sound(read, row, label) if row else None
         blocks += [drawing] if drawing else []
-        pieces = token_shades(found, method, read)
+        pieces = token_shades(found, method, read, diverging)
         if pieces:
             blocks.append(ShadedText(pieces, "" if drawing else label))
     return Tab(
-        f"{method.title}{fit}",
+        f"{method.title} ({fit})" if fit else method.title,
         (*blocks, *matrices(found, method.name)),
-        caption=f"{total} They add up to {method.adds_up}." if method.adds_up else total,
-        ends=(f"−{largest} against", f"+{largest} for") if diverges(method) else ("0", largest),
-        diverging=diverges(method),
+        caption=caption,
+        ends=(f"−{largest} against", f"+{largest} for") if diverging else ("0", largest),
+        diverging=diverging,
     )
 
 
@@ -184,8 +139,9 @@ def diverges(method: Scored) -> bool:
     return method.signed and any(number < 0 for row in method.scores for number in row)
 
 
-def token_shades(found: Explanation, method: Scored, read: Input) -> tuple[Shade, ...]:
+def token_shades(found: Explanation, method: Scored, read: Input, diverging: bool | None = None) -> tuple[Shade, ...]:
     """Return the shaded tokens of one input. Patches and moments are drawn instead and are left out."""
+    diverging = diverges(method) if diverging is None else diverging
     row = method.scores[found.inputs.index(read)]
     if not row:
         return ()
@@ -196,7 +152,7 @@ def token_shades(found: Explanation, method: Scored, read: Input) -> tuple[Shade
     for place, (word, text) in enumerate(zip(read.tokens, as_written(read.tokens[:shown]), strict=False)):
         number = row[place]
         share = number / method.reach if math.isfinite(number) else 0.0
-        step = round(((1 + share) / 2 if diverges(method) else max(share, 0.0)) * (STEPS - 1))
+        step = round(((1 + share) / 2 if diverging else max(share, 0.0)) * (STEPS - 1))
         answers = read is found.inputs[-1] and place == found.position
         continues = in_continuation(found, read, place)
         reading = (
@@ -204,21 +160,10 @@ def token_shades(found: Explanation, method: Scored, read: Input) -> tuple[Shade
             f"number {ranks[read.name, place]} of {len(ranks)}{', in the continuation' * continues}"
         )
         mark = " ".join(["underlined"] * answers + ["dotted"] * continues)
-        shades.append(Shade(text, f"{'d' if diverges(method) else 'q'}{step}", reading, mark))
+        shades.append(Shade(text, f"{'d' if diverging else 'q'}{step}", reading, mark))
     if shades and found.steps and read is found.inputs[-1]:
         shades.append(Shade(visible(found.steps[-1].word), "", PREDICTED, "dim"))
     return tuple(shades)
-
-
-def as_written(tokens: tuple[str, ...]) -> tuple[str, ...]:
-    """Return tokens that read like the text when joined. Some vocabularies put the space into the next token; others
-    mark pieces that continue a word (##ing)."""
-    if len(tokens) < 2 or any(token[:1].isspace() for token in tokens):
-        return tokens
-    return tuple(
-        token.removeprefix("##") if token.startswith("##") else f"{' ' if place else ''}{token}"
-        for place, token in enumerate(tokens)
-    )
 
 
 def _figures(found: Explanation) -> tuple[Figure, ...]:
