@@ -19,6 +19,7 @@ from attnscope.core.ranges import Count, Finite, Index, Share
 
 MOVED = 0.1  # an answer within this share of itself did not move
 NAMED = 2  # words that a verdict names at most
+SEVERAL = 2  # replacements that a word needs before it is said to have moved the answer
 CLOSE = 0.1  # share of the largest effect from which a second word is named too
 
 
@@ -74,8 +75,21 @@ class Trial:
     inputs: Count = 0  # how many inputs the model ran on
 
     def moved(self, tried: Tried) -> bool:
-        """Return whether the answer falls by more than a tenth of itself, in the median of the replacements."""
-        return tried.after < self.before - MOVED * abs(self.before)
+        """Return whether the answer falls by more than a tenth of itself, in the median of several replacements."""
+        return len(tried.replacements) >= SEVERAL and tried.after < self.before - self.notable
+
+    def raised(self, tried: Tried) -> bool:
+        """Return whether the answer rises by more than a tenth of itself, in the median of several replacements."""
+        return len(tried.replacements) >= SEVERAL and tried.after > self.before + self.notable
+
+    def unmoved(self, tried: Tried) -> bool:
+        """Return whether the answer does not fall by more than a tenth of itself."""
+        return tried.after >= self.before - self.notable
+
+    @property
+    def notable(self) -> float:
+        """The smallest change of the answer that counts."""
+        return MOVED * abs(self.before)
 
     @property
     def deciding(self) -> tuple[Tried, ...]:
