@@ -82,7 +82,7 @@ def main() -> None:
         assert len(ids) == len(found.inputs[0].tokens)
         silent += not found.trial.named
         for word in found.trial.named:
-            used = {one.text for one in word.replacements}
+            used = {one.text for one in (*word.replacements, *word.again)}
             others = answers_without(loaded, ids, word, used, generator)
             if not others:  # a vocabulary may have only a few tokens of a kind
                 continue

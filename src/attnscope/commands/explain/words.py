@@ -107,8 +107,8 @@ def _trial_section(found: Explanation) -> tuple[Section, ...]:
     before = answer_number(trial, trial.before)
     measure = "of its logarithm" if trial.unit == "probability" else "of the number"
     how = (
-        f"Each word was replaced by others of its kind, and the model ran on {count(trial.inputs, 'text')}: one "
-        f"forward pass each. The answer without a change is {before}. The effect is the mean fall {measure}; a "
+        f"Each word was replaced by others of its kind, and the model ran on {count(trial.inputs, 'text')}. "
+        f"The answer without a change is {before}. The effect is the mean fall {measure}; a "
         "replacement counts less, the less likely the whole text is with it."
     )
     heading = ("word", "token", "replaced by", "answer", "range", "effect")
