@@ -24,11 +24,11 @@ from dataclasses import replace
 from functools import partial
 from itertools import combinations, islice
 
-from attnscope.commands.explain.edited_inputs import Answered, EditedInputs, Parts, Rows
+from attnscope.commands.explain.edited_inputs import REPLACEMENTS, Answered, EditedInputs, Parts, Rows
 from attnscope.commands.explain.parts import Part, parts_of
 from attnscope.commands.explain.record import Input, Scored
 from attnscope.commands.explain.running import Run
-from attnscope.commands.explain.tried import Trial, Tried
+from attnscope.commands.explain.tried import SEVERAL, Trial, Tried
 from attnscope.core.progress import Advance
 from attnscope.hf.tapping.entrances import explaining
 
@@ -81,9 +81,10 @@ def _trial(
     if not result.deciding and len(words) > 1:
         progress("trying pairs of words", 0, 0)
         first = [part for part in chosen if edits[part]]
-        if further:  # the two words of a longer text with the largest effects
-            first = sorted(first, key=lambda part: -found[(part,)].effect)[:PAIRED_OF_LONG]
-        rows = {(a, b): list(zip(edits[a], edits[b], strict=False)) for a, b in combinations(first[:PAIRED], 2)}
+        most = REPLACEMENTS
+        if further:  # the two words of a longer text with the largest effects, with as few replacements as a name needs
+            most, first = SEVERAL, sorted(first, key=lambda part: -found[(part,)].effect)[:PAIRED_OF_LONG]
+        rows = {(a, b): list(zip(edits[a][:most], edits[b], strict=False)) for a, b in combinations(first[:PAIRED], 2)}
         pairs = _tried(model, rows, further).values()
         result = replace(result, pairs=tuple(sorted(pairs, key=lambda one: -one.effect)), inputs=model.inputs)
     return result if words else None
