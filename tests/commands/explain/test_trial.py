@@ -22,6 +22,7 @@ from attnscope.commands.explain.tried import Replacement, Trial, Tried
 from attnscope.hf.loading.load import load
 from attnscope.hf.loading.options import Loading
 from attnscope.hf.tapping import capture
+from attnscope.hf.tapping.suffixes import Prefix
 from tests.hf.small_models import WORDS, small_model, with_exact_norms
 
 TOKENIZER: Any = load("pocket").tokenizer
@@ -216,19 +217,19 @@ def raising(*_: object) -> torch.Tensor:
 def test_trial_with_shared_prefixes_equals_one_with_whole_texts(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = tried(text, monkeypatch, shared_prefix=lambda *_: None)
     assert_same(tried(text, monkeypatch), whole)
-    monkeypatch.setattr(edited_inputs.Prefix, "output_with", raising)
+    monkeypatch.setattr(Prefix, "output_with", raising)
     assert_same(tried(text, monkeypatch), whole)
 
 
 def test_shared_prefixes_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     begins = []
-    original = edited_inputs.Prefix.output_with
+    original = Prefix.output_with
 
-    def seen(prefix: edited_inputs.Prefix, begin: int, vectors: torch.Tensor) -> torch.Tensor:
+    def seen(prefix: Prefix, begin: int, vectors: torch.Tensor) -> torch.Tensor:
         begins.append((begin, len(vectors)))
         return original(prefix, begin, vectors)
 
-    monkeypatch.setattr(edited_inputs.Prefix, "output_with", seen)
+    monkeypatch.setattr(Prefix, "output_with", seen)
     found = tried(LONG, monkeypatch)
     whole = sum(len(word.replacements) for word in found.words if 0 in word.tokens)
     assert sum(rows for _, rows in begins) >= found.inputs - 2 * whole
@@ -269,13 +270,13 @@ def test_random_models_answer_alike_with_and_without_shared_prefixes(
     ids = torch.randint(0, WORDS, (1, 30), generator=torch.Generator().manual_seed(0))
     weights = {key: value.clone() for key, value in model.state_dict().items()}
     begins = []
-    original = edited_inputs.Prefix.output_with
+    original = Prefix.output_with
 
-    def seen(prefix: edited_inputs.Prefix, begin: int, vectors: torch.Tensor) -> torch.Tensor:
+    def seen(prefix: Prefix, begin: int, vectors: torch.Tensor) -> torch.Tensor:
         begins.append(begin)
         return original(prefix, begin, vectors)
 
-    monkeypatch.setattr(edited_inputs.Prefix, "output_with", seen)
+    monkeypatch.setattr(Prefix, "output_with", seen)
     shared = attnscope.explain(model, {"input_ids": ids}, methods="gradient_input", dtype="float64").trial
     assert bool(begins) == shares
     assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())

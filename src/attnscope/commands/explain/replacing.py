@@ -87,7 +87,7 @@ class Vocabulary:
     @cached_property
     def lengths(self) -> Float[Tensor, " token"]:
         """|v - m| for every token's vector v and their mean m, from |v|^2 - 2 v.m + |m|^2: no copy of the table."""
-        squared = self.vectors.norm(dim=-1).square() - 2 * (self.vectors @ self.mean) + self.mean.square().sum()
+        squared: Tensor = self.vectors.norm(dim=-1).square() - 2 * (self.vectors @ self.mean) + self.mean.square().sum()
         return squared.clamp(min=torch.finfo(squared.dtype).tiny).sqrt()
 
     @cached_property
