@@ -27,11 +27,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import combinations, islice
 
-<<<<<<< HEAD
 from attnscope.commands.explain.edited_inputs import REPLACEMENTS, Answered, Edit, EditedInputs, Parts, Rows
-=======
-from attnscope.commands.explain.edited_inputs import REPLACEMENTS, Answered, EditedInputs, Parts, Rows
->>>>>>> speed
 from attnscope.commands.explain.parts import Part, parts_of
 from attnscope.commands.explain.record import Input, Scored
 from attnscope.commands.explain.running import Run
@@ -89,17 +85,10 @@ def _trial(
     if not result.named and len(words) > 1:
         progress("trying pairs of words", 0, 0)
         first = [part for part in chosen if edits[part]]
-<<<<<<< HEAD
-        if further:  # the two words of a longer text with the largest effects
-            first = sorted(first, key=lambda part: -found[(part,)].effect)[:PAIRED_OF_LONG]
-        cut = {part: edits[part][:REPLACEMENTS] for part in first[:PAIRED]}
-        rows = {(a, b): list(zip(cut[a], cut[b], strict=False)) for a, b in combinations(cut, 2)}
-=======
         most = REPLACEMENTS
         if further:  # the two words of a longer text with the largest effects, with as few replacements as a name needs
             most, first = SEVERAL, sorted(first, key=lambda part: -found[(part,)].effect)[:PAIRED_OF_LONG]
         rows = {(a, b): list(zip(edits[a][:most], edits[b], strict=False)) for a, b in combinations(first[:PAIRED], 2)}
->>>>>>> speed
         pairs = _tried(model, rows, further).values()
         result = replace(result, pairs=tuple(sorted(pairs, key=lambda one: -one.effect)), inputs=model.inputs)
     return result if words else None
