@@ -6,6 +6,7 @@
           arXiv:2103.15679: eager maps, their gradients, and R as an n x n matrix
     long     the same at n = 16,384: whether it runs, and in how much memory
     small    all default methods on 256 tokens of SmolLM2-135M, compared with captum's integrated gradients of 50 steps
+    trial    the trial on eight texts of 64 tokens with SmolLM2-135M, compared with one forward and backward pass
 
 One thread, CPU time, the smaller of two turns. Memory is the peak of a separate process minus the memory in use before.
 """
@@ -16,13 +17,14 @@ import argparse
 import gc
 import json
 import platform
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 import torch
 from rich.console import Console
@@ -35,8 +37,9 @@ from bench.work import peak_megabytes_of
 
 RESULTS = Path(__file__).with_name("explain.json")
 SHORT, LONG, READ, STEPS = 4096, 16384, 256, 50
+TRIED, TEXTS, APART = 64, 8, 4000  # tokens and number of texts for the trial, and tokens between their beginnings
 MOST_STAND_INS = 20
-REACH = {"time": 3.0, "memory": 2.0, "long_mb": 6 * 1024}
+REACH = {"time": 3.0, "trial": 3.0, "memory": 2.0, "long_mb": 6 * 1024}
 WAYS = ("forward + backward", "relevance", "eager maps")
 
 
@@ -136,6 +139,44 @@ def smollm2() -> dict[str, Any]:
     return seconds
 
 
+def trials() -> list[dict[str, Any]]:
+    """Return the seconds of a trial and of one forward and backward pass, for several texts.
+
+    Methods that take one backward pass choose the words. The first text is left out: it includes imports.
+    """
+    from attnscope.commands.explain import run as explain_run
+    from attnscope.core.registry import chosen_methods
+    from attnscope.hf.loading.load import load
+    from tools.fetch_models import path as weights
+
+    loaded = load(str(weights("smollm2")))
+    assert loaded.tokenizer is not None
+    model: Any = loaded.model
+    model.requires_grad_(False)
+    ids = loaded.tokenizer(wikitext()[: 8 * APART * (TEXTS + 1)])["input_ids"]
+    methods = [method.card.name for method in chosen_methods(["default"]) if method.card.cost == "one backward pass"]
+    seconds: dict[str, float] = {}
+
+    def timing(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            begun = time.process_time()
+            answer = call(*args)
+            seconds[name] = time.process_time() - begun
+            return answer
+
+        return run
+
+    rows = []
+    with patch.object(explain_run, "try_on_model", timing("trial", explain_run.try_on_model)):
+        for number in range(TEXTS + 1):
+            row = torch.tensor([ids[number * APART :][:TRIED]])
+            timing("forward + backward", forward_and_backward)(model, row)
+            found = attnscope.explain(loaded, {"input_ids": row}, methods=",".join(methods)).trial
+            assert found is not None
+            rows.append({**seconds, "inputs": found.inputs, "pairs": len(found.pairs)})
+    return rows[1:]
+
+
 def captum_gradients() -> Any:
     """Return captum's class. Its plotting imports are replaced by stubs, since nothing is drawn."""
     sys.path.append(str(PEERS))
@@ -162,15 +203,16 @@ def captum_integrated_gradients(of: Any, model: Any, ids: torch.Tensor) -> None:
     answer.attribute(vectors, nothing, n_steps=STEPS, internal_batch_size=8)
 
 
-def child(*words: str) -> dict[str, Any]:
+def child(*words: str) -> Any:
     """Run one measurement in its own process."""
     command = [sys.executable, "-m", "bench.explain", *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-def in_child(asked: argparse.Namespace) -> dict[str, Any]:
+def in_child(asked: argparse.Namespace) -> Any:
+    if asked.what == "trials":
+        return trials()
     if asked.what == "time":
         return timed(SHORT, asked.turns)
     if asked.what == "smollm2":
@@ -201,14 +243,17 @@ def short_rows(turns: int) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "what", nargs="?", choices=["all", "short", "long", "small", "time", "memory", "smollm2"], default="all"
+        "what",
+        nargs="?",
+        choices=["all", "short", "long", "small", "trial", "time", "memory", "smollm2", "trials"],
+        default="all",
     )
     parser.add_argument("way", nargs="?", choices=WAYS, default="relevance")
     parser.add_argument("--tokens", type=int, default=SHORT)
     parser.add_argument("--turns", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.what in ("time", "memory", "smollm2"):
+    if options.what in ("time", "memory", "smollm2", "trials"):
         print(json.dumps(in_child(options)))
         return
     results: dict[str, Any] = {"machine": platform.processor() or platform.machine()}
@@ -218,6 +263,8 @@ def main() -> None:
         results["relevance_16384"] = child("memory", "relevance", "--tokens", str(LONG))
     if options.what in ("all", "small"):
         results["smollm2_256_seconds"] = child("smollm2")
+    if options.what in ("all", "trial"):
+        results["smollm2_trials_64"] = child("trials")
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}  # parts may be measured separately
     RESULTS.write_text(json.dumps(kept | results, indent=2) + "\n")
     _print(results)
@@ -247,6 +294,12 @@ def _print(results: dict[str, Any]) -> None:
         )
     for name, seconds in results.get("smollm2_256_seconds", {}).items():
         console.print(f"SmolLM2-135M, {READ} tokens: {name} {seconds:.1f} CPU seconds")
+    if rows := results.get("smollm2_trials_64"):
+        ratios = sorted(row["trial"] / row["forward + backward"] for row in rows)
+        console.print(
+            f"SmolLM2-135M, trial on {len(rows)} texts of {TRIED} tokens: median {statistics.median(ratios):.1f} "
+            f"forward and backward passes, {ratios[0]:.1f} to {ratios[-1]:.1f} (reach {REACH['trial']:g})"
+        )
 
 
 if __name__ == "__main__":

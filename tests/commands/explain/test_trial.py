@@ -11,16 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attnscope
+from attnscope.commands.explain import edited_inputs
 from attnscope.commands.explain import trial as trial_of
+from attnscope.commands.explain.edited_inputs import SOFTNESS
 from attnscope.commands.explain.parts import Part
 from attnscope.commands.explain.record import Explanation, Scored
 from attnscope.commands.explain.replacing import Vocabulary, kind_of, words_of
-from attnscope.commands.explain.trial import SOFTNESS, candidates
+from attnscope.commands.explain.trial import candidates
+from attnscope.commands.explain.tried import Replacement, Trial, Tried
 from attnscope.core.errors import RefusalError
 from attnscope.hf.loading.load import load
 from attnscope.hf.loading.options import Loading
 from attnscope.hf.tapping import capture
+from attnscope.hf.tapping.suffixes import Prefix
 from tests.hf.families import FAMILIES
+from tests.hf.small_models import WORDS, small_model, with_exact_norms
 
 TOKENIZER: Any = load("pocket").tokenizer
 DOG = "The dog chased its own tail and the dog"
@@ -68,7 +73,7 @@ def test_replacements_are_of_the_same_kind_and_length_and_never_the_word_itself(
         assert found
         for (other,) in found:
             assert other != token
-            assert int(words.kinds[other]) == int(words.kinds[token])
+            assert words.kind(other) == words.kind(token)
     long = TOKENIZER(" rabbit", add_special_tokens=False)["input_ids"]
     assert all(len(row) == len(long) for row in words.replacements(long, 4))
 
@@ -155,7 +160,8 @@ def test_out_of_memory_halves_the_batch(dog: Explanation, monkeypatch: pytest.Mo
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return original(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(trial_of, "output_with", small)
+    monkeypatch.setattr(edited_inputs, "output_with", small)
+    monkeypatch.setattr(edited_inputs, "shared_prefix", lambda *_: None)
     again = attnscope.explain("pocket", DOG, methods="relevance,gradient_input,raw_attention", dtype="float64")
     assert again.trial is not None
     assert dog.trial is not None
@@ -200,7 +206,8 @@ def test_answer_that_no_replacement_moves_has_no_deciding_word(monkeypatch: pyte
             logits: torch.Tensor = model(**batch).logits
         return logits.expand(rows, -1, -1)
 
-    monkeypatch.setattr(trial_of, "output_with", unmoved)
+    monkeypatch.setattr(edited_inputs, "output_with", unmoved)
+    monkeypatch.setattr(edited_inputs, "shared_prefix", lambda *_: None)
     found = attnscope.explain("pocket", DOG, methods="gradient_input")
     assert found.trial is not None
     assert found.trial.deciding == ()
@@ -210,7 +217,7 @@ def test_answer_that_no_replacement_moves_has_no_deciding_word(monkeypatch: pyte
 
 
 def test_target_outside_the_vocabulary_is_refused_before_anything_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial_of, "output_with", lambda *_: pytest.fail("the model ran"))
+    monkeypatch.setattr(edited_inputs, "output_with", lambda *_: pytest.fail("the model ran"))
     with pytest.raises(RefusalError, match="999999"):
         attnscope.explain("pocket", DOG, target=999_999, methods="gradient_input")
 
@@ -223,3 +230,105 @@ def test_model_without_a_head_is_tried_by_the_number_that_is_explained() -> None
     assert found.trial.unit == "number"
     assert found.trial.before == pytest.approx(found.value, rel=1e-5)
     assert all(one.fit == 1 for word in found.trial.words for one in word.replacements)
+
+
+LONG = f"{DOG} ran after the cat. Then the cat ran up a tree, and the dog sat down under it and looked up at the"
+
+
+def tried(text: str, monkeypatch: pytest.MonkeyPatch, **changes: object) -> Trial:
+    with monkeypatch.context() as patched:
+        for name, value in changes.items():
+            patched.setattr(trial_of if hasattr(trial_of, name) else edited_inputs, name, value)
+        loaded = load("pocket", loading=Loading(dtype="float64"))
+        with_exact_norms(loaded.model)
+        found = attnscope.explain(loaded, text, methods="relevance,gradient_input", dtype="float64").trial
+    assert found is not None
+    return found
+
+
+def assert_same(one: Trial, other: Trial) -> None:
+    assert one.inputs == other.inputs
+    sides = [(*side.words, *filter(None, [side.asking]), *side.pairs) for side in (one, other)]
+    for left, right in zip(*sides, strict=True):
+        assert left.tokens == right.tokens
+        assert [r.text for r in left.replacements] == [r.text for r in right.replacements]
+        for a, b in zip(left.replacements, right.replacements, strict=True):
+            assert (a.answer, a.fit) == pytest.approx((b.answer, b.fit), rel=1e-9)
+
+
+def raising(*_: object) -> torch.Tensor:
+    raise ValueError("This cache cannot be cut.")
+
+
+@pytest.mark.parametrize("text", [DOG, LONG])
+def test_trial_with_shared_prefixes_equals_one_with_whole_texts(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = tried(text, monkeypatch, shared_prefix=lambda *_: None)
+    assert_same(tried(text, monkeypatch), whole)
+    monkeypatch.setattr(Prefix, "output_with", raising)
+    assert_same(tried(text, monkeypatch), whole)
+
+
+def test_shared_prefixes_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    begins = []
+    original = Prefix.output_with
+
+    def seen(prefix: Prefix, begin: int, vectors: torch.Tensor) -> torch.Tensor:
+        begins.append((begin, len(vectors)))
+        return original(prefix, begin, vectors)
+
+    monkeypatch.setattr(Prefix, "output_with", seen)
+    found = tried(LONG, monkeypatch)
+    whole = sum(len(word.replacements) for word in found.words if 0 in word.tokens)
+    assert sum(rows for _, rows in begins) >= found.inputs - 2 * whole
+    assert all(begin > 0 for begin, _ in begins)
+
+
+@pytest.mark.parametrize("text", [DOG, LONG])
+def test_stages_name_the_same_first_word(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    staged, at_once = (tried(text, monkeypatch, SHORT=short, CANDIDATES_OF_SHORT=5) for short in (0, 1000))
+    assert staged.inputs < at_once.inputs
+    assert [word.word for word in staged.named[:1]] == [word.word for word in at_once.named[:1]]
+    every = {word.tokens: word for word in at_once.words}
+    assert every.keys() == {word.tokens for word in staged.words}
+    for word in staged.words:
+        others = every[word.tokens].replacements
+        assert len(word.replacements) in (1, len(others))
+        assert [one.text for one in word.replacements] == [one.text for one in others][: len(word.replacements)]
+    assert len(staged.words[0].replacements) == len(every[staged.words[0].tokens].replacements)
+
+
+def test_a_single_replacement_names_no_word() -> None:
+    once = Tried("text", (1,), "dog", (Replacement("cat", 0.1, 1.0),), 2.0)
+    twice = replace(once, tokens=(2,), replacements=(*once.replacements, Replacement("cow", 0.2, 1.0)), effect=1.0)
+    found = Trial("probability", 0.8, (once, twice))
+    assert found.named == (twice,)
+    assert not found.unmoved(once)
+    assert not Trial("probability", 0.01, (once,)).raised(once)
+    assert Trial("probability", 0.01, (twice,)).raised(twice)
+
+
+@pytest.mark.parametrize(
+    ("name", "shares"), [("llama", True), ("gpt2", True), ("sliding window", False), ("bert", False)]
+)
+def test_random_models_answer_alike_with_and_without_shared_prefixes(
+    name: str, shares: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = small_model(name)
+    ids = torch.randint(0, WORDS, (1, 30), generator=torch.Generator().manual_seed(0))
+    weights = {key: value.clone() for key, value in model.state_dict().items()}
+    begins = []
+    original = Prefix.output_with
+
+    def seen(prefix: Prefix, begin: int, vectors: torch.Tensor) -> torch.Tensor:
+        begins.append(begin)
+        return original(prefix, begin, vectors)
+
+    monkeypatch.setattr(Prefix, "output_with", seen)
+    shared = attnscope.explain(model, {"input_ids": ids}, methods="gradient_input", dtype="float64").trial
+    assert bool(begins) == shares
+    assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
+    monkeypatch.setattr(edited_inputs, "shared_prefix", lambda *_: None)
+    whole = attnscope.explain(model, {"input_ids": ids}, methods="gradient_input", dtype="float64").trial
+    assert shared is not None
+    assert whole is not None
+    assert_same(shared, whole)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from attnscope.commands.explain.record import SUM_BOUND, Explanation, Input, Scored, Token
-from attnscope.commands.explain.tried import MOVED, Trial, Tried
+from attnscope.commands.explain.tried import Trial, Tried
 from attnscope.commands.paths.vocabulary import chance, quoted, signed, visible
 from attnscope.core.words import count, numeral, percent
 from attnscope.reports.words import Verdict, listed
@@ -91,7 +91,7 @@ def part_words(found: Explanation, tried: Tried) -> str:
 
 def _overrated(found: Explanation, trial: Trial) -> str:
     """Name the word that most methods put first although replacing it does not move the answer."""
-    still = {(one.input, token): one for one in trial.words if not trial.moved(one) for token in one.tokens}
+    still = {(one.input, token): one for one in trial.words if trial.unmoved(one) for token in one.tokens}
     firsts: dict[Place, list[str]] = {}
     for method in voters_of(found):
         for token in _leading(found, method.name, 1)[:1]:
@@ -117,7 +117,7 @@ def _of_trial(found: Explanation) -> tuple[str, ...]:
         return ()
     others = [one for one in trial.deciding if one not in trial.named]
     listing = listed([f"{part_words(found, one)} (to {answer_number(trial, one.after)})" for one in others])
-    against = [one for one in trial.words if one.after > trial.before + MOVED * abs(trial.before)]
+    against = [one for one in trial.words if trial.raised(one)]
     rises = [
         f"Replacing {part_words(found, one)} raises {answer_words(found)} {_fall(trial, one)}: it speaks against the "
         "answer, or what took its place speaks for it."

@@ -29,7 +29,10 @@ class Part:
 
 
 def parts_of(whole: Run, inputs: tuple[Input, ...]) -> list[Part]:
-    """Return all parts of all inputs. Tokens of a continuation are the answer, and belong to no part."""
+    """Return all parts of all inputs.
+
+    Tokens of a continuation are the answer, and white space has nothing to replace it: both belong to no part.
+    """
     return [part for place, read in enumerate(inputs) for part in _parts(whole, place, read, place == len(inputs) - 1)]
 
 
@@ -47,7 +50,7 @@ def _parts(whole: Run, place: int, read: Input, last: bool) -> list[Part]:
     return [
         Part(place, tuple(range(*span)), "".join(read.tokens[slice(*span)]), asking in range(*span))
         for span in words_of(read.tokens)
-        if span[1] <= stop
+        if span[1] <= stop and "".join(read.tokens[slice(*span)]).strip()
     ]
 
 

@@ -25,7 +25,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnscope.data.read import read
@@ -33,7 +33,8 @@ from attnscope.hf.loading.outputs import word
 
 SPACES = ("Ġ", "▁", " ")  # how vocabularies write a leading space
 PIECE = "##"  # how WordPiece marks a token that continues a word
-NEIGHBOURS = 64  # words among which replacements are chosen
+NEIGHBOURS = 64  # words among which a gradient chooses
+FIRST_LOOKED_AT = 64  # nearest tokens among which a replacement is looked for first
 
 Kind = tuple[bool, str]
 
@@ -76,34 +77,41 @@ class Vocabulary:
     tokenizer: Any | None
 
     @cached_property
-    def near(self) -> Float[Tensor, "token width"]:
-        """The vectors of all tokens without their mean, of length 1."""
-        vectors = self.table.weight.detach().float().cpu()
-        return nn.functional.normalize(vectors - vectors.mean(0), dim=-1)
+    def vectors(self) -> Float[Tensor, "token width"]:
+        return self.table.weight.detach().float().cpu()
 
     @cached_property
-    def texts(self) -> list[str]:
-        tokens = self.table.num_embeddings
-        if self.tokenizer is None:
-            return [""] * tokens
-        known = len(self.tokenizer)
-        return [
-            *map(str, self.tokenizer.convert_ids_to_tokens(list(range(min(known, tokens))))),
-            *[""] * (tokens - known),
-        ]
+    def mean(self) -> Float[Tensor, " width"]:
+        return self.vectors.mean(0)
 
     @cached_property
-    def kinds(self) -> Int[Tensor, " token"]:
-        """A number for the kind of every token; special tokens, and tokens beyond the tokenizer, have kind -1."""
+    def lengths(self) -> Float[Tensor, " token"]:
+        """|v - m| for every token's vector v and their mean m, from |v|^2 - 2 v.m + |m|^2: no copy of the table."""
+        squared: Tensor = self.vectors.norm(dim=-1).square() - 2 * (self.vectors @ self.mean) + self.mean.square().sum()
+        return squared.clamp(min=torch.finfo(squared.dtype).tiny).sqrt()
+
+    @cached_property
+    def specials(self) -> frozenset[int]:
+        return frozenset(() if self.tokenizer is None else self.tokenizer.all_special_ids)
+
+    def near(self, ids: Int[Tensor, " *shape"]) -> Float[Tensor, " *shape width"]:
+        """Return the vectors of tokens without the mean of all, of length 1."""
+        return nn.functional.normalize(self.vectors[ids] - self.mean, dim=-1)
+
+    def text(self, token: int) -> str:
+        """Return a token as the vocabulary writes it; empty without a tokenizer, or beyond it."""
+        known = 0 if self.tokenizer is None else len(self.tokenizer)
+        return str(self.tokenizer.convert_ids_to_tokens(token)) if self.tokenizer and token < known else ""
+
+    def kind(self, token: int) -> Kind | None:
+        """Return the kind of a token. Special tokens, and tokens beyond the tokenizer, have none."""
         if self.tokenizer is None:
-            return torch.zeros(len(self.texts), dtype=torch.long)
-        numbers: dict[Kind, int] = {}
-        found = torch.tensor([numbers.setdefault(kind_of(text), len(numbers)) if text else -1 for text in self.texts])
-        found[[i for i in self.tokenizer.all_special_ids if i < len(found)]] = -1
-        return found
+            return False, "other"
+        text = self.text(token)
+        return None if token in self.specials or not text else kind_of(text)
 
     def special(self, token: int) -> bool:
-        return int(self.kinds[token]) < 0
+        return self.kind(token) is None
 
     def spelt(self, ids: Sequence[int]) -> str:
         return "".join(word(self.tokenizer, token) for token in ids)
@@ -115,11 +123,12 @@ class Vocabulary:
 
         With a `gradient` (of the answer, at the vectors of the word) the largest promised fall comes first.
         """
-        if len(ids) > 1 and (pool := self._from_book(ids)):
+        pool_size = most if gradient is None else NEIGHBOURS
+        if len(ids) > 1 and (pool := self._from_book(ids, pool_size)):
             return self._lowest(ids, pool, gradient)[:most]
         columns = []
         for place, token in enumerate(ids):
-            pool = [(other,) for other in self._nearest(token)]
+            pool = [(other,) for other in self._nearest(token, pool_size)]
             slope = None if gradient is None else gradient[place : place + 1]
             columns.append([row[0] for row in self._lowest([token], pool, slope)[:most]])
         return [tuple(row) for row in zip(*columns, strict=False)]
@@ -134,22 +143,30 @@ class Vocabulary:
         moves = vectors[torch.tensor(pool)] - vectors[list(ids)]
         return [pool[place] for place in (moves * gradient.to(moves)).sum((1, 2)).argsort().tolist()]
 
-    def _nearest(self, token: int) -> list[int]:
-        allowed: Bool[Tensor, " token"] = self.kinds == self.kinds[token]
-        allowed[token] = False
-        likeness = (self.near @ self.near[token]).masked_fill(~allowed, -2.0)
-        ranked = likeness.topk(min(NEIGHBOURS, int(allowed.sum()))).indices.tolist()
-        own = _plain(self.texts[token])
-        return [other for other in ranked if not own or _plain(self.texts[other]) != own]
+    def _nearest(self, token: int, most: int) -> list[int]:
+        """Go through all tokens, nearest first, until enough are of the same kind and another word."""
+        own = self.near(torch.tensor(token))
+        likeness = (self.vectors @ own - self.mean @ own) / self.lengths
+        kind, word_of = self.kind(token), _plain(self.text(token))
+        found: list[int] = []
+        looked, size = 0, len(likeness)
+        while looked < size and len(found) < most:
+            upto = min(size, max(FIRST_LOOKED_AT, 8 * looked))
+            for other in likeness.topk(upto).indices[looked:].tolist():
+                differs = other != token and (not word_of or _plain(self.text(other)) != word_of)
+                if differs and self.kind(other) == kind:
+                    found.append(other)
+            looked = upto
+        return found[:most]
 
-    def _from_book(self, ids: Sequence[int]) -> list[tuple[int, ...]]:
-        wanted = kind_of(self.texts[ids[0]])
-        pool = [row for row in self._book.get(len(ids), []) if kind_of(self.texts[row[0]]) == wanted]
+    def _from_book(self, ids: Sequence[int], most: int) -> list[tuple[int, ...]]:
+        wanted = kind_of(self.text(ids[0]))
+        pool = [row for row in self._book.get(len(ids), []) if kind_of(self.text(row[0])) == wanted]
         pool = [row for row in pool if row != tuple(ids)]
         if not pool:
             return []
-        means = nn.functional.normalize(self.near[torch.tensor(pool)].mean(1), dim=-1)
-        best = (means @ self.near[list(ids)].mean(0)).topk(min(NEIGHBOURS, len(pool))).indices.tolist()
+        means = nn.functional.normalize(self.near(torch.tensor(pool)).mean(1), dim=-1)
+        best = (means @ self.near(torch.tensor(ids)).mean(0)).topk(min(most, len(pool))).indices.tolist()
         return [pool[place] for place in best]
 
     @cached_property

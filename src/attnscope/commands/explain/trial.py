@@ -1,7 +1,7 @@
 """Try on the model what the methods say: replace words, run the model, and see whether the answer moves.
 
 Candidates are the words that methods which depend on the answer rank highest. Each is replaced by several others
-(`replacing`), all in a few batches with fused attention. For a word with replacements r = 1 .. R
+(`replacing`), in a few batches with fused attention. For a word with replacements r = 1 .. R
 
     effect = 1/R sum_r fit_r (log p - log p_r),      fit_r = min(1, exp((log P_r - log P) / SOFTNESS))
 
@@ -9,51 +9,37 @@ p is the probability of the answer and P that of the whole text before it, if th
 1. So a replacement after which the text is no longer a text (a breach of grammar moves every answer) hardly counts. For
 an answer that is no probability, the numbers themselves take the place of the logarithms.
 
+A verdict names a word only if the median answer falls by a third, and by a tenth with further replacements that had no
+part in choosing the word.
+
 The token at which the answer is read asks the question and is listed apart: replacing it asks something else. If no
 single word moves the answer, pairs of the first candidates are tried.
+
+Two measures keep a trial cheap. In a longer text every word gets one replacement first, and only the words with the
+largest effect get the others. A causal model computes only the tokens from the replaced word on (`tapping.suffixes`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations, islice
-from typing import Literal
 
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor, nn
-
+from attnscope.commands.explain.edited_inputs import REPLACEMENTS, Answered, Edit, EditedInputs, Parts, Row, Rows
 from attnscope.commands.explain.parts import Part, parts_of
 from attnscope.commands.explain.record import Input, Scored
-from attnscope.commands.explain.replacing import Vocabulary
 from attnscope.commands.explain.running import Run
-from attnscope.commands.explain.tried import Replacement, Trial, Tried
+from attnscope.commands.explain.tried import SEVERAL, Trial, Tried
 from attnscope.core.progress import Advance
-from attnscope.hf.loading.load import out_of_memory
-from attnscope.hf.tapping.capture import output_with
+from attnscope.hf.tapping.entrances import explaining
 
-SOFTNESS = 4.0  # nats by which a text may become less likely before a replacement counts e times less
-REPLACEMENTS = 3
-CANDIDATES = 6
+CANDIDATES = 5
 SHORT, CANDIDATES_OF_SHORT = 24, 10  # a text of up to this many tokens costs little, so more words are tried
-PAIRED = 3  # candidates that are tried in pairs
-LEAST_PROBABILITY = 1e-12
-LARGEST_OUTPUT = 2**26  # numbers of output in memory at once
+FURTHER = 2  # words of a longer text that get more than one replacement: as many as a verdict names
+PAIRED, PAIRED_OF_LONG = 3, 2  # candidates that are tried in pairs
 FEWEST_RANKED = 4  # words that a rank correlation needs
-KINDS = ("logit", "continuation")  # of targets whose answer is a probability
-
-
-@dataclass(frozen=True)
-class Edit:
-    """Other vectors, or other tokens, at some tokens of one input."""
-
-    part: Part
-    vectors: Float[Tensor, "token width"]
-    text: str
-    ids: tuple[int, ...] | None = None
 
 
 def trial(whole: Run, inputs: tuple[Input, ...], scored: Sequence[Scored], progress: Advance) -> Trial | None:
@@ -64,33 +50,88 @@ def trial(whole: Run, inputs: tuple[Input, ...], scored: Sequence[Scored], progr
     """
     parts = parts_of(whole, inputs)
     voters = [method for method in scored if method.reads_answer and method.passes is not False]
-    tokens = max(len(read.tokens) for read in inputs)
-    most = CANDIDATES_OF_SHORT if tokens <= SHORT else CANDIDATES
+    short = max(len(read.tokens) for read in inputs) <= SHORT
+    most = CANDIDATES_OF_SHORT if short else CANDIDATES
     chosen = candidates([part for part in parts if not part.asks], voters, most)
     asking = next((part for part in parts if part.asks), None)
     if not chosen:
         return None
-    model = _Model(whole, inputs)
+    with explaining(whole.loaded.model):
+        return _trial(EditedInputs(whole, inputs), chosen, asking, scored, None if short else FURTHER, progress)
+
+
+def _trial(
+    model: EditedInputs,
+    chosen: list[Part],
+    asking: Part | None,
+    scored: Sequence[Scored],
+    further: int | None,
+    progress: Advance,
+) -> Trial | None:
     edits = {part: model.edits(part) for part in (*chosen, *([asking] if asking else []))}
     progress("trying words on the model", 0, 0)
-    answers = model.answers([(edit,) for rows in edits.values() for edit in rows])
-    found = {}
-    for part, rows in edits.items():
-        if rows:
-            found[part] = model.tried((part,), list(islice(answers, len(rows))))
-    words = sorted((found[part] for part in chosen if part in found), key=lambda one: -one.effect)
+    rows: Rows = {(part,): [(edit,) for edit in some[:REPLACEMENTS]] for part, some in edits.items() if some}
+    found = _tried(model, rows, further, asking)
+    found |= _confirmed(model, {part: found[(part,)] for part in chosen if (part,) in found}, edits)
+    words = sorted((found[(part,)] for part in chosen if (part,) in found), key=lambda one: -one.effect)
     result = Trial(
         unit=model.unit,
         before=model.before,
         words=tuple(words),
-        asking=found.get(asking) if asking else None,
-        agreement=agreement(words, scored, inputs),
+        asking=found.get((asking,)) if asking else None,
+        agreement=agreement(words, scored, model.names),
         inputs=model.inputs,
     )
-    if not result.deciding and len(words) > 1:
+    if not result.named and len(words) > 1:
         progress("trying pairs of words", 0, 0)
-        result = _with_pairs(result, model, edits, [part for part in chosen if edits[part]][:PAIRED])
+        first = [part for part in chosen if edits[part]]
+        most = REPLACEMENTS
+        if further:  # the two words of a longer text with the largest effects, with as few replacements as a name needs
+            most, first = SEVERAL, sorted(first, key=lambda part: -found[(part,)].effect)[:PAIRED_OF_LONG]
+        rows = {(a, b): list(zip(edits[a][:most], edits[b], strict=False)) for a, b in combinations(first[:PAIRED], 2)}
+        pairs = _tried(model, rows, further).values()
+        result = replace(result, pairs=tuple(sorted(pairs, key=lambda one: -one.effect)), inputs=model.inputs)
     return result if words else None
+
+
+def _tried(model: EditedInputs, rows: Rows, further: int | None, asking: Part | None = None) -> dict[Parts, Tried]:
+    """Run the model on all rows; with `further`, in stages.
+
+    In the first stage the asking word gets all its rows, and everything else gets one. Then the others are run for
+    those that moved the answer, at most `further` with the largest effects; of single words, also for the one with the
+    largest effect if it moved nothing. This is repeated until the one with the largest effect has all its rows.
+    """
+    answered: dict[Parts, list[Answered]] = {parts: [] for parts in rows}
+
+    def run(chosen: Rows) -> dict[Parts, Tried]:
+        answers = iter(model.answers([row for some in chosen.values() for row in some]))
+        for parts, some in chosen.items():
+            answered[parts] += islice(answers, len(some))
+        return {parts: model.tried(parts, answered[parts]) for parts in chosen}
+
+    if further is None:
+        return run(rows)
+    found = run({parts: some if parts == (asking,) else some[:1] for parts, some in rows.items()})
+    more = True
+    while more:
+        ranked = sorted((parts for parts in rows if parts != (asking,)), key=lambda parts: -found[parts].effect)
+        best = [parts for parts in ranked[:further] if model.falls(found[parts]) or parts == ranked[0][:1]]
+        left = {parts: rows[parts][1:] for parts in best if len(answered[parts]) < len(rows[parts])}
+        found |= run(left)
+        more, further = bool(left), 1
+    return found
+
+
+def _confirmed(model: EditedInputs, found: dict[Part, Tried], edits: dict[Part, list[Edit]]) -> dict[Parts, Tried]:
+    """Replace the words that a verdict would name once more, by others: the first ones were chosen for their effect."""
+    result = Trial(model.unit, model.before, tuple(sorted(found.values(), key=lambda one: -one.effect)))
+    named = [part for part, tried in found.items() if tried in result.named]
+    rows: list[Row] = [(edit,) for part in named for edit in edits[part][REPLACEMENTS:]]
+    answers = iter(model.answers(rows)) if rows else iter(())
+    return {
+        (part,): replace(found[part], again=model.replacements(list(islice(answers, len(edits[part][REPLACEMENTS:])))))
+        for part in named
+    }
 
 
 def candidates(parts: Sequence[Part], methods: Sequence[Scored], most: int) -> list[Part]:
@@ -121,138 +162,3 @@ def agreement(
         if max(scores) > min(scores) and max(effects) > min(effects):
             found.append((method.name, float(spearmanr(scores, effects).statistic)))
     return tuple(found)
-
-
-def _with_pairs(result: Trial, model: _Model, edits: dict[Part, list[Edit]], parts: list[Part]) -> Trial:
-    rows = {pair: list(zip(edits[pair[0]], edits[pair[1]], strict=False)) for pair in combinations(parts, 2)}
-    answers = model.answers([edit for pair in rows.values() for edit in pair])
-    pairs = [model.tried(pair, list(islice(answers, len(some)))) for pair, some in rows.items()]
-    ranked = tuple(sorted(pairs, key=lambda one: -one.effect))
-    return Trial(result.unit, result.before, result.words, result.asking, ranked, result.agreement, inputs=model.inputs)
-
-
-def _quoted(part: Part) -> str:
-    return part.word if part.among != (0, 0) else f"'{part.word}'"  # patches and moments have names
-
-
-Answered = tuple[tuple[Edit, ...], float, float]  # the edits, the answer with them, and their fit
-
-
-class _Model:
-    """The model on inputs with other words. Counts the inputs that it ran on."""
-
-    def __init__(self, whole: Run, inputs: tuple[Input, ...]) -> None:
-        self.whole, self.names = whole, inputs
-        self.unit: Literal["probability", "number"] = "probability" if whole.aim.goal.kind in KINDS else "number"
-        self.inputs = 0
-        self.vocabularies: dict[str, Vocabulary] = {}
-        output = whole.captured.output
-        self.predicts = whole.loaded.kind == "causal" and output.ndim == 3 and output.shape[1] == self._ids(()).shape[1]
-        self.before = float(self._answer(output)[0])
-        self._likely = self._log_probability(output, self._ids(()))[0]
-
-    def edits(self, part: Part) -> list[Edit]:
-        """Return the replacements of one part."""
-        place = self.whole.places[part.place]
-        if not place.looks_up:
-            return [Edit(part, vectors, text) for text, vectors in self._media(part)]
-        ids = self.whole.read.batch[place.argument][0].tolist()
-        vocabulary = self._vocabulary(part.place)
-        own = [ids[token] for token in part.tokens]
-        if any(vocabulary.special(token) for token in own):
-            return []
-        gradient = None if self.predicts else self.whole.captured.embedding_gradient[place.stack][list(part.tokens)]
-        rows = vocabulary.replacements(own, REPLACEMENTS, gradient)
-        device = vocabulary.table.weight.device
-        with torch.no_grad():
-            return [
-                Edit(part, vocabulary.table.forward(torch.tensor(row, device=device)), vocabulary.spelt(row), row)
-                for row in rows
-            ]
-
-    def answers(self, rows: list[tuple[Edit, ...]]) -> Iterator[Answered]:
-        """Yield the answer for each row, which has one or more edits. Rows run in batches."""
-        size = max(1, LARGEST_OUTPUT // max(1, self.whole.captured.output.numel()))
-        for begin in range(0, len(rows), size):
-            yield from self._run(rows[begin : begin + size])
-
-    def tried(self, parts: tuple[Part, ...], answered: list[Answered]) -> Tried:
-        replacements = tuple(
-            Replacement(" and ".join(dict.fromkeys(edit.text for edit in edits)), answer, fit)
-            for edits, answer, fit in answered
-        )
-        falls = [one.fit * (self._scale(self.before) - self._scale(one.answer)) for one in replacements]
-        return Tried(
-            input=self.names[parts[0].place].name,
-            tokens=tuple(token for part in parts for token in part.tokens),
-            word=" and ".join(map(_quoted, parts)) if len(parts) > 1 else parts[0].word,
-            replacements=replacements,
-            effect=math.fsum(falls) / max(len(falls), 1),
-        )
-
-    def _run(self, rows: Sequence[tuple[Edit, ...]]) -> list[Answered]:
-        """Run one batch. If memory runs out, halve it."""
-        whole = self.whole
-        vectors = {p.stack: whole.captured.embedding[p.stack].expand(len(rows), -1, -1).clone() for p in whole.places}
-        for number, edits in enumerate(rows):
-            for edit in edits:
-                entering = vectors[whole.places[edit.part.place].stack]
-                entering[number, list(edit.part.tokens)] = edit.vectors.to(entering)
-        try:
-            with torch.no_grad():
-                output = output_with(whole.loaded.model, whole.read.batch, whole.places, vectors)
-        except RuntimeError as error:
-            if not out_of_memory(error) or len(rows) < 2:
-                raise
-            half = len(rows) // 2
-            return [*self._run(rows[:half]), *self._run(rows[half:])]
-        self.inputs += len(rows)
-        likely = self._log_probability(output, torch.cat([self._ids(edits) for edits in rows]))
-        fits = [min(1.0, math.exp((float(one) - float(self._likely)) / SOFTNESS)) for one in likely]
-        return [(edits, float(a), fit) for edits, a, fit in zip(rows, self._answer(output), fits, strict=True)]
-
-    def _answer(self, output: Tensor) -> Tensor:
-        aim = self.whole.aim
-        return (aim.chance if self.unit == "probability" else aim.number)(output).double()
-
-    def _scale(self, answer: float) -> float:
-        return math.log(max(answer, LEAST_PROBABILITY)) if self.unit == "probability" else answer
-
-    def _ids(self, edits: Sequence[Edit]) -> Int[Tensor, "1 token"]:
-        """Return the tokens of the last input with some edits; empty if it has no tokens."""
-        place = self.whole.places[-1]
-        if not place.looks_up:
-            return torch.zeros(1, 0, dtype=torch.long)
-        ids: Tensor = self.whole.read.batch[place.argument].clone()
-        for edit in edits:
-            if edit.ids is not None and edit.part.place == len(self.whole.places) - 1:
-                ids[0, list(edit.part.tokens)] = torch.tensor(edit.ids, device=ids.device)
-        return ids
-
-    def _log_probability(self, output: Tensor, ids: Int[Tensor, "batch token"]) -> Float[Tensor, " batch"]:
-        """Return the log probability of the text before the answer, for models that predict their text; else zeros."""
-        whole = self.whole
-        stop = ids.shape[1] - max(len(whole.read.continued) - 1, 0)
-        if whole.aim.position is not None:
-            stop = min(stop, whole.aim.position + 1)
-        if not self.predicts or stop < 2:
-            return torch.zeros(len(ids))
-        logits = output[:, : stop - 1]
-        own = logits.gather(-1, ids[:, 1:stop, None]).squeeze(-1)
-        return (own - logits.logsumexp(-1)).double().sum(-1)
-
-    def _vocabulary(self, place: int) -> Vocabulary:
-        path = self.whole.places[place].path
-        if path not in self.vocabularies:
-            table = self.whole.loaded.model.get_submodule(path)
-            assert isinstance(table, nn.Embedding)
-            self.vocabularies[path] = Vocabulary(table, self.whole.loaded.tokenizer)
-        return self.vocabularies[path]
-
-    def _media(self, part: Part) -> list[tuple[str, Tensor]]:
-        """Return a blank part, and one with the mean content of the whole picture or sound."""
-        place = self.whole.places[part.place]
-        blank = self.whole.baseline()[place.stack]
-        content = (self.whole.captured.embedding[place.stack] - blank)[part.among[0] : part.among[1]].mean(0)
-        tokens = list(part.tokens)
-        return [("blank", blank[tokens]), ("the mean of all", blank[tokens] + content)]

@@ -11,14 +11,17 @@ In a picture or a sound, a group of patches or moments takes the place of a word
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
 from attnscope.core.ranges import Count, Finite, Index, Share
 
-MOVED = 0.1  # relative to the answer: a smaller fall is no movement
+MOVED = 0.1  # an answer within this share of itself did not move
+DECIDED = 1 / 3  # a word decided only if the answer falls by this share of itself
 NAMED = 2  # words that a verdict names at most
+SEVERAL = 2  # replacements that a word needs before it is said to have moved the answer
 CLOSE = 0.1  # share of the largest effect from which a second word is named too
 
 
@@ -31,6 +34,17 @@ class Replacement:
     fit: Share  # 1 if the whole text is as likely with it as without it; smaller if it is less likely
 
 
+def median(replacements: Sequence[Replacement]) -> float:
+    """Return the median answer, each replacement weighted by its fit; of two medians the larger one.
+
+    A median needs most replacements: a single one may bring evidence of its own for another answer.
+    """
+    ranked = sorted(replacements, key=lambda one: one.answer)
+    half = math.fsum(one.fit for one in ranked) / 2
+    sums = accumulate(one.fit for one in ranked)
+    return next((one.answer for one, held in zip(ranked, sums, strict=True) if held > half), ranked[-1].answer)
+
+
 @dataclass(frozen=True)
 class Tried:
     """A word that was replaced, or two words at once. `tokens` are their places in the input of this name."""
@@ -40,25 +54,20 @@ class Tried:
     word: str
     replacements: tuple[Replacement, ...]
     effect: Finite  # the mean fall of the answer (of its logarithm, for probabilities), times the fit
+    again: tuple[Replacement, ...] = ()  # further replacements that confirm it, for words that are to be named
 
     @property
     def after(self) -> float:
-        """The median answer, each replacement weighted by its fit. Of two medians it is the larger one.
-
-        A median needs most replacements: a single one may bring evidence of its own for another answer.
-        """
-        ranked = sorted(self.replacements, key=lambda one: one.answer)
-        half = math.fsum(one.fit for one in ranked) / 2
-        sums = accumulate(one.fit for one in ranked)
-        return next((one.answer for one, held in zip(ranked, sums, strict=True) if held > half), ranked[-1].answer)
+        """The median answer of all replacements."""
+        return median((*self.replacements, *self.again))
 
     @property
     def low(self) -> float:
-        return min(one.answer for one in self.replacements)
+        return min(one.answer for one in (*self.replacements, *self.again))
 
     @property
     def high(self) -> float:
-        return max(one.answer for one in self.replacements)
+        return max(one.answer for one in (*self.replacements, *self.again))
 
 
 @dataclass(frozen=True)
@@ -74,15 +83,34 @@ class Trial:
     inputs: Count = 0  # how many inputs the model ran on
 
     def moved(self, tried: Tried) -> bool:
-        """Return whether the answer falls by more than a tenth, in the median of the replacements."""
-        return tried.after < self.before - MOVED * abs(self.before)
+        """Return whether the answer falls by more than a tenth of itself, in the median of several replacements."""
+        return len(tried.replacements) >= SEVERAL and tried.after < self.before - self.notable
+
+    def raised(self, tried: Tried) -> bool:
+        """Return whether the answer rises by more than a tenth of itself, in the median of several replacements."""
+        return len(tried.replacements) >= SEVERAL and tried.after > self.before + self.notable
+
+    def unmoved(self, tried: Tried) -> bool:
+        """Return whether the answer does not fall by more than a tenth of itself."""
+        return tried.after >= self.before - self.notable
+
+    @property
+    def notable(self) -> float:
+        """The smallest change of the answer that counts."""
+        return MOVED * abs(self.before)
 
     @property
     def deciding(self) -> tuple[Tried, ...]:
         """The words that moved the answer, largest effect first."""
         return tuple(word for word in self.words if self.moved(word))
 
+    def decides(self, tried: Tried) -> bool:
+        """Return whether the answer falls by a third, and by a tenth with the replacements that confirm it."""
+        falls = self.moved(tried) and tried.after <= self.before - DECIDED * abs(self.before)
+        return falls and (not tried.again or median(tried.again) < self.before - self.notable)
+
     @property
     def named(self) -> tuple[Tried, ...]:
         """The words that a verdict names: the one with the largest effect, and the next if it has a tenth of it."""
-        return tuple(word for word in self.deciding[:NAMED] if word.effect >= CLOSE * self.deciding[0].effect)
+        found = [word for word in self.words if self.decides(word)]
+        return tuple(word for word in found[:NAMED] if word.effect >= CLOSE * found[0].effect)

@@ -1,0 +1,216 @@
+"""Run a model on its input with other words, and read its answer and how likely the text still is.
+
+    edited = EditedInputs(whole, inputs)
+    edited.answers([(edit,) for edit in edited.edits(part)])
+
+Rows run in a few batches. A causal model computes only the tokens from the first edited one on, where its cache allows
+that (`hf.tapping.suffixes`); other models compute the whole input.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attnscope.commands.explain.parts import Part
+from attnscope.commands.explain.record import Input
+from attnscope.commands.explain.replacing import Vocabulary
+from attnscope.commands.explain.running import Run
+from attnscope.commands.explain.tried import Replacement, Trial, Tried
+from attnscope.hf.loading.load import out_of_memory
+from attnscope.hf.tapping.capture import output_with
+from attnscope.hf.tapping.suffixes import Prefix, in_calls, shared_prefix
+
+SOFTNESS = 4.0  # nats by which a text may become less likely before a replacement counts e times less
+REPLACEMENTS = 3
+CONFIRMING = 2  # further replacements of the words that a verdict names
+LEAST_PROBABILITY = 1e-12
+LARGEST_OUTPUT = 2**26  # numbers of output in memory at once
+KINDS = ("logit", "continuation")  # of targets whose answer is a probability
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Other vectors, or other tokens, at some tokens of one input."""
+
+    part: Part
+    vectors: Float[Tensor, "token width"]
+    text: str
+    ids: tuple[int, ...] | None = None
+
+
+Parts = tuple[Part, ...]  # one word, or a pair
+Row = tuple[Edit, ...]  # the edits of one text
+Rows = dict[Parts, list[Row]]
+Answered = tuple[Row, float, float]  # the edits, the answer with them, and their fit
+
+
+class EditedInputs:
+    """The model on inputs with other words. Counts the inputs that it ran on."""
+
+    def __init__(self, whole: Run, inputs: tuple[Input, ...]) -> None:
+        self.whole, self.names = whole, inputs
+        self.unit: Literal["probability", "number"] = "probability" if whole.aim.goal.kind in KINDS else "number"
+        self.inputs = 0
+        self.vocabularies: dict[str, Vocabulary] = {}
+        output = whole.captured.output
+        self.predicts = whole.loaded.kind == "causal" and output.ndim == 3 and output.shape[1] == self._ids(()).shape[1]
+        self.before = float(self._answer(output)[0])
+        self._likely = self._log_probabilities(output, self._ids(()), 0)[0]
+
+    def edits(self, part: Part) -> list[Edit]:
+        """Return the replacements of one part: those of the trial, then those that confirm it."""
+        place = self.whole.places[part.place]
+        if not place.looks_up:
+            return [Edit(part, vectors, text) for text, vectors in self._media(part)]
+        ids = self.whole.read.batch[place.argument][0].tolist()
+        vocabulary = self._vocabulary(part.place)
+        own = [ids[token] for token in part.tokens]
+        if any(vocabulary.special(token) for token in own):
+            return []
+        gradient = None if self.predicts else self.whole.captured.embedding_gradient[place.stack][list(part.tokens)]
+        rows = vocabulary.replacements(own, REPLACEMENTS + CONFIRMING, gradient)
+        device = vocabulary.table.weight.device
+        with torch.no_grad():
+            return [
+                Edit(part, vocabulary.table.forward(torch.tensor(row, device=device)), vocabulary.spelt(row), row)
+                for row in rows
+            ]
+
+    def answers(self, rows: list[Row]) -> list[Answered]:
+        """Return the answer for each row. Rows run in batches."""
+        largest, tokens = self.whole.captured.output.numel(), 0
+        begins = [0] * len(rows)
+        if self.prefix is not None:
+            largest, tokens = max(largest, self.prefix.numbers), self._ids(()).shape[1]
+            begins = [min(token for edit in row for token in edit.part.tokens) for row in rows]
+        found: dict[int, Answered] = {}
+        for call in in_calls(begins, tokens, max(1, LARGEST_OUTPUT // max(1, largest))):
+            found.update(zip(call, self._run([rows[number] for number in call], begins[call[0]]), strict=True))
+        return [found[number] for number in range(len(rows))]
+
+    @cached_property
+    def prefix(self) -> Prefix | None:
+        """What all rows have in common, if the model is causal and has a plain cache."""
+        whole = self.whole
+        if whole.loaded.kind != "causal":
+            return None
+        return shared_prefix(whole.loaded.model, whole.read.batch, whole.places, whole.captured.output)
+
+    def tried(self, parts: Parts, answered: list[Answered]) -> Tried:
+        replacements = self.replacements(answered)
+        falls = [one.fit * (self._scale(self.before) - self._scale(one.answer)) for one in replacements]
+        return Tried(
+            input=self.names[parts[0].place].name,
+            tokens=tuple(token for part in parts for token in part.tokens),
+            word=" and ".join(map(_quoted, parts)) if len(parts) > 1 else parts[0].word,
+            replacements=replacements,
+            effect=math.fsum(falls) / max(len(falls), 1),
+        )
+
+    def replacements(self, answered: list[Answered]) -> tuple[Replacement, ...]:
+        return tuple(
+            Replacement(" and ".join(dict.fromkeys(edit.text for edit in edits)), answer, fit)
+            for edits, answer, fit in answered
+        )
+
+    def falls(self, tried: Tried) -> bool:
+        """Return whether the answer falls notably, however many replacements there are."""
+        return not Trial(self.unit, self.before, ()).unmoved(tried)
+
+    def _run(self, rows: Sequence[Row], begin: int) -> list[Answered]:
+        """Run one batch, in which tokens before `begin` are unchanged. If memory runs out, halve it."""
+        try:
+            output = self._output(rows, begin)
+        except RuntimeError as error:
+            if not out_of_memory(error) or len(rows) < 2:
+                raise
+            half = len(rows) // 2
+            return [*self._run(rows[:half], begin), *self._run(rows[half:], begin)]
+        self.inputs += len(rows)
+        unchanged = max(begin - 1, 0)  # of the predictions: the token at `begin` is predicted from the one before it
+        likely = self._log_probabilities(output, torch.cat([self._ids(edits) for edits in rows]), unchanged).sum(-1)
+        gained = (likely - self._likely[unchanged:].sum()) / SOFTNESS
+        fits = gained.clamp(max=0).exp().tolist()
+        return [(edits, float(a), fit) for edits, a, fit in zip(rows, self._answer(output), fits, strict=True)]
+
+    def _output(self, rows: Sequence[Row], begin: int) -> Float[Tensor, " row *shape"]:
+        whole = self.whole
+        vectors = {p.stack: whole.captured.embedding[p.stack].expand(len(rows), -1, -1).clone() for p in whole.places}
+        for number, edits in enumerate(rows):
+            for edit in edits:
+                entering = vectors[whole.places[edit.part.place].stack]
+                entering[number, list(edit.part.tokens)] = edit.vectors.to(entering)
+        if begin and self.prefix is not None:
+            try:
+                after = self.prefix.output_with(begin, vectors[whole.places[0].stack][:, begin:])
+                return torch.cat([whole.captured.output[:, :begin].expand(len(rows), -1, -1), after], 1)
+            except Exception:  # whatever is wrong with the cache, whole texts need none
+                self.prefix = None
+        with torch.no_grad():
+            return output_with(whole.loaded.model, whole.read.batch, whole.places, vectors)
+
+    def _answer(self, output: Tensor) -> Tensor:
+        aim = self.whole.aim
+        return (aim.chance if self.unit == "probability" else aim.number)(output).double()
+
+    def _scale(self, answer: float) -> float:
+        return math.log(max(answer, LEAST_PROBABILITY)) if self.unit == "probability" else answer
+
+    def _ids(self, edits: Sequence[Edit]) -> Int[Tensor, "1 token"]:
+        """Return the tokens of the last input with some edits; empty if it has no tokens."""
+        place = self.whole.places[-1]
+        if not place.looks_up:
+            return torch.zeros(1, 0, dtype=torch.long)
+        ids: Tensor = self.whole.read.batch[place.argument].clone()
+        for edit in edits:
+            if edit.ids is not None and edit.part.place == len(self.whole.places) - 1:
+                ids[0, list(edit.part.tokens)] = torch.tensor(edit.ids, device=ids.device)
+        return ids
+
+    def _log_probabilities(
+        self, output: Tensor, ids: Int[Tensor, "batch token"], skipped: int
+    ) -> Float[Tensor, "batch prediction"]:
+        """Return the log probability of each token before the answer, without the first `skipped` predictions.
+
+        It is empty for models that do not predict their text.
+        """
+        whole = self.whole
+        stop = ids.shape[1] - max(len(whole.read.continued) - 1, 0)
+        if whole.aim.position is not None:
+            stop = min(stop, whole.aim.position + 1)
+        if not self.predicts or stop - 1 <= skipped:
+            return torch.zeros(len(ids), 0)
+        logits = output[:, skipped : stop - 1]
+        own = logits.gather(-1, ids[:, skipped + 1 : stop, None]).squeeze(-1)
+        return (own - logits.logsumexp(-1)).double()
+
+    def _vocabulary(self, place: int) -> Vocabulary:
+        path = self.whole.places[place].path
+        if path not in self.vocabularies:
+            table = self.whole.loaded.model.get_submodule(path)
+            assert isinstance(table, nn.Embedding)
+            self.vocabularies[path] = Vocabulary(table, self.whole.loaded.tokenizer)
+        return self.vocabularies[path]
+
+    def _media(self, part: Part) -> list[tuple[str, Tensor]]:
+        """Return a blank part, one with the mean of the whole picture or sound, and one from elsewhere in it."""
+        place = self.whole.places[part.place]
+        blank = self.whole.baseline()[place.stack]
+        begin, end = part.among
+        content = (self.whole.captured.embedding[place.stack] - blank)[begin:end]
+        tokens = torch.tensor(part.tokens)
+        elsewhere = content[(tokens - begin + len(content) // 2) % len(content)]
+        mine = blank[tokens]
+        return [("blank", mine), ("the mean of all", mine + content.mean(0)), ("another part", mine + elsewhere)]
+
+
+def _quoted(part: Part) -> str:
+    return part.word if part.among != (0, 0) else f"'{part.word}'"  # patches and moments have names
