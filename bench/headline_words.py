@@ -2,7 +2,8 @@
 
 Windows of WikiText-2 are drawn at random. Every word that a verdict names is replaced once more, by words that the
 trial did not use: the next nearest of its kind, and tokens drawn from the model's own distribution at that place. A
-named word is *wrong* if the median answer with these stays within a tenth of the answer without a change.
+named word is *wrong* if the median answer with these stays within a tenth of the answer without a change. A verdict
+that names one replacement ("with 'woman' instead") is wrong if the answer with that one stays within a tenth.
 
     python -m bench.headline_words pocket --texts 100
     python -m bench.headline_words smollm2 --texts 100
@@ -60,6 +61,17 @@ def answers_without(
     return found
 
 
+@torch.no_grad()
+def answer_with(loaded: Loaded, ids: Tensor, word: Tried, text: str) -> float:
+    """Return the probability of the model's answer with one replacement, by a plain run of the text."""
+    model, tokenizer = loaded.model, loaded.tokenizer
+    assert tokenizer is not None
+    answer = int(model(input_ids=ids[None], use_cache=False).logits[0, -1].argmax())
+    changed = ids.clone()
+    changed[list(word.tokens)] = torch.tensor(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return float(model(input_ids=changed[None], use_cache=False).logits[0, -1].softmax(-1)[answer])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=("pocket", "smollm2"))
@@ -84,6 +96,9 @@ def main() -> None:
         for word in found.trial.named:
             used = {one.text for one in (*word.replacements, *word.again)}
             others = answers_without(loaded, ids, word, used, generator)
+            one = found.trial.contrast(word)
+            if not found.trial.decides(word) and one is not None:
+                others = [answer_with(loaded, ids, word, one.text)]
             if not others:  # a vocabulary may have only a few tokens of a kind
                 continue
             named += 1

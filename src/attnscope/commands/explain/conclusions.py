@@ -32,7 +32,7 @@ def verdict(found: Explanation) -> Verdict:
 def _decided(found: Explanation, trial: Trial) -> str:
     if trial.named:
         first, *others = trial.named
-        more = "".join(f" {_capitalized(part_words(found, one))} did too ({_fall(trial, one)})." for one in others)
+        more = "".join(f" {_capitalized(part_words(found, one))} did too ({_did(trial, one)})." for one in others)
         return _capitalized(f"{part_words(found, first)} decided: {_replaced(found, trial, first)}.{more}")
     most = trial.words[0]
     kind = part_kind(found)
@@ -51,9 +51,20 @@ def _asked_at(found: Explanation, trial: Trial, asking: Tried) -> str:
 
 
 def _replaced(found: Explanation, trial: Trial, tried: Tried) -> str:
-    times = count(len(tried.replacements), "replacement")
-    spread = f"{times}: {answer_number(trial, tried.low)} to {answer_number(trial, tried.high)}"
-    return f"replaced, {answer_words(found)} falls {_fall(trial, tried)} ({spread})"
+    every = (*tried.replacements, *tried.again)
+    spread = f"{answer_number(trial, tried.low)} to {answer_number(trial, tried.high)}"
+    if not trial.decides(tried) and trial.contrast(tried) is not None:
+        return f"{answer_words(found)} falls {_did(trial, tried)}; {count(len(every), 'replacement')} give {spread}"
+    return f"replaced, {answer_words(found)} falls {_fall(trial, tried)} ({count(len(every), 'replacement')}: {spread})"
+
+
+def _did(trial: Trial, tried: Tried) -> str:
+    """Return how far the answer falls: in the median, or with the one replacement that takes it away."""
+    one = trial.contrast(tried)
+    if trial.decides(tried) or one is None:
+        return _fall(trial, tried)
+    before, after = answer_number(trial, trial.before), answer_number(trial, one.answer)
+    return f"from {before} to {after} with {quoted(one.text)} instead"
 
 
 def _fall(trial: Trial, tried: Tried) -> str:
@@ -91,7 +102,12 @@ def part_words(found: Explanation, tried: Tried) -> str:
 
 def _overrated(found: Explanation, trial: Trial) -> str:
     """Name the word that most methods put first although replacing it does not move the answer."""
-    still = {(one.input, token): one for one in trial.words if trial.unmoved(one) for token in one.tokens}
+    still = {
+        (one.input, token): one
+        for one in trial.words
+        if trial.unmoved(one) and one not in trial.named
+        for token in one.tokens
+    }
     firsts: dict[Place, list[str]] = {}
     for method in voters_of(found):
         for token in _leading(found, method.name, 1)[:1]:

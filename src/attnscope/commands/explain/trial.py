@@ -9,8 +9,9 @@ p is the probability of the answer and P that of the whole text before it, if th
 1. So a replacement after which the text is no longer a text (a breach of grammar moves every answer) hardly counts. For
 an answer that is no probability, the numbers themselves take the place of the logarithms.
 
-A verdict names a word only if the median answer falls by a third, and by a tenth with further replacements that had no
-part in choosing the word.
+A verdict names a word if the median answer falls by a third, and by a tenth with further replacements that had no part
+in choosing the word; or if one replacement that fits as well as the word takes half of the answer away, and then the
+verdict names that replacement too ('man' and not 'woman').
 
 The token at which the answer is read asks the question and is listed apart: replacing it asks something else. If no
 single word moves the answer, pairs of the first candidates are tried.
@@ -81,6 +82,7 @@ def _trial(
         asking=found.get((asking,)) if asking else None,
         agreement=agreement(words, scored, model.names),
         inputs=model.inputs,
+        fitted=model.predicts,
     )
     if not result.named and len(words) > 1:
         progress("trying pairs of words", 0, 0)
@@ -124,8 +126,9 @@ def _tried(model: EditedInputs, rows: Rows, further: int | None, asking: Part | 
 
 def _confirmed(model: EditedInputs, found: dict[Part, Tried], edits: dict[Part, list[Edit]]) -> dict[Parts, Tried]:
     """Replace the words that a verdict would name once more, by others: the first ones were chosen for their effect."""
-    result = Trial(model.unit, model.before, tuple(sorted(found.values(), key=lambda one: -one.effect)))
-    named = [part for part, tried in found.items() if tried in result.named]
+    words = tuple(sorted(found.values(), key=lambda one: -one.effect))
+    result = Trial(model.unit, model.before, words, fitted=model.predicts)
+    named = [part for part, tried in found.items() if tried in result.named and result.decides(tried)]
     rows: list[Row] = [(edit,) for part in named for edit in edits[part][REPLACEMENTS:]]
     answers = iter(model.answers(rows)) if rows else iter(())
     return {

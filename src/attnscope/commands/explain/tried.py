@@ -20,6 +20,7 @@ from attnscope.core.ranges import Count, Finite, Index, Share
 
 MOVED = 0.1  # an answer within this share of itself did not move
 DECIDED = 1 / 3  # a word decided only if the answer falls by this share of itself
+FITTING, TAKEN = 0.5, 0.5  # fit of a single replacement that decides, and share of the answer that it may leave
 NAMED = 2  # words that a verdict names at most
 SEVERAL = 2  # replacements that a word needs before it is said to have moved the answer
 CLOSE = 0.1  # share of the largest effect from which a second word is named too
@@ -81,6 +82,7 @@ class Trial:
     pairs: tuple[Tried, ...] = ()  # tried if no single word moved the answer
     agreement: tuple[tuple[str, Finite], ...] = ()  # rank correlation of each method with the effects of words
     inputs: Count = 0  # how many inputs the model ran on
+    fitted: bool = False  # whether fits were measured: the model predicts its text
 
     def moved(self, tried: Tried) -> bool:
         """Return whether the answer falls by more than a tenth of itself, in the median of several replacements."""
@@ -109,8 +111,20 @@ class Trial:
         falls = self.moved(tried) and tried.after <= self.before - DECIDED * abs(self.before)
         return falls and (not tried.again or median(tried.again) < self.before - self.notable)
 
+    def contrast(self, tried: Tried) -> Replacement | None:
+        """Return the replacement that takes most of the answer away and fits as well as the word, or None.
+
+        Number and gender decide in this way: most words like 'man' keep the answer, and 'woman' changes it. Fits must
+        be known, because a replacement that does not fit can take any answer away.
+        """
+        fitting = [one for one in (*tried.replacements, *tried.again) if one.fit >= FITTING]
+        if not self.fitted or not fitting:
+            return None
+        lowest = min(fitting, key=lambda one: one.answer)
+        return lowest if lowest.answer <= TAKEN * self.before else None
+
     @property
     def named(self) -> tuple[Tried, ...]:
         """The words that a verdict names: the one with the largest effect, and the next if it has a tenth of it."""
-        found = [word for word in self.words if self.decides(word)]
+        found = [word for word in self.words if self.decides(word) or self.contrast(word) is not None]
         return tuple(word for word in found[:NAMED] if word.effect >= CLOSE * found[0].effect)
