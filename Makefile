@@ -61,7 +61,7 @@ docs: $(DOCS)  ## the site, in build/site/html: every example is run, and a brok
 bench: $(STAMP) weights  ## what a scan costs, as ratios in one run (some nine minutes of one core)
 	$(BIN)/python -m bench.run minilm llama-4096 smollm2
 
-bench-full: bench peers  ## the rest: 32,768 tokens, paths, operator, explanations, exchanged attention; who explains best; widths of heads; pages of views; many workers, and workers that are killed
+bench-full: bench peers  ## the rest: 32,768 tokens, paths, operator, explanations, exchanged attention; who explains best; which verdicts are right; widths of heads; pages of views; many workers, and workers that are killed
 	$(BIN)/python -m bench.run llama-32768
 	$(BIN)/python -m bench.paths
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.operator
@@ -69,6 +69,13 @@ bench-full: bench peers  ## the rest: 32,768 tokens, paths, operator, explanatio
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.atoms
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.sentiment
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.next_tokens
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.minimal_pairs.verdict smollm2
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.minimal_pairs.verdict minilm
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.minimal_pairs.peers
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.headline_words smollm2
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.headline_heads
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.coverage
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.prune_promise
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.variants
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.heads
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.view
