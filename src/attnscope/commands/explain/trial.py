@@ -32,7 +32,7 @@ from attnscope.commands.explain.replacing import Vocabulary
 from attnscope.commands.explain.running import Run
 from attnscope.commands.explain.tried import Replacement, Trial, Tried
 from attnscope.core.progress import Advance
-from attnscope.hf.loading.load import out_of_memory
+from attnscope.hf.loading.memory import out_of_memory
 from attnscope.hf.tapping.capture import output_with
 
 SOFTNESS = 4.0  # nats by which a text may become less likely before a replacement counts e times less
