@@ -213,6 +213,44 @@ def test_sums_of_a_survey_that_no_values_have_are_refused() -> None:
     read(document)
 
 
+@pytest.mark.parametrize(
+    ("kind", "way", "number", "words"),
+    [
+        (
+            "collapse",
+            "curves.san.mean.1",
+            1e30,
+            r"curves\['san'\].mean\[1\]: a relative residual from 0 to 2 is needed",
+        ),
+        ("collapse", "curves.san.high.1", 2.1, r"curves\['san'\].high\[1\]: a relative residual from 0 to 2 is needed"),
+        ("collapse", "bounds.0.tau", 1.5, r"bounds\[0\].tau: a share from 0 to 1 is needed"),
+        (
+            "collapse",
+            "provenance.corpus.sequences",
+            10**30,
+            r"provenance\['corpus'\]\['sequences'\]: a count is needed",
+        ),
+    ],
+)
+def test_numbers_that_only_their_meaning_excludes_are_refused(kind: str, way: str, number: Any, words: str) -> None:
+    text, read = document_and_reader(kind)
+    document = json.loads(text)
+    altered(document, tuple(int(step) if step.isdigit() else step for step in way.split(".")), number)
+    with pytest.raises(FieldError, match=words):
+        read(document)
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"), [("query_norm", 2), ("key_norm", 2), ("query_norm", 0.999), ("max_logit", 1e6)]
+)
+def test_sizes_of_a_head_that_its_tensors_do_not_have_are_refused(name: str, factor: float) -> None:
+    text, read = document_and_reader("compiled")
+    document = json.loads(text)
+    document[name] *= factor
+    with pytest.raises(FieldError, match=f"^{name}: .* is stored, and "):
+        read(document)
+
+
 def test_blocks_and_heads_beyond_the_model_are_refused() -> None:
     document = json.loads(json.dumps(sample("survey").document()))
     document["cells"][0]["key"][4] = 7

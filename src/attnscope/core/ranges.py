@@ -93,13 +93,15 @@ Huge = Annotated[int, Within(0, 10**308, "a count")]
 """A count of any size that a float can hold: thirty blocks of nine heads have 1e30 paths."""
 
 Provenance = Annotated[dict[str, Any], FACTS]
-"""Any JSON object whose numbers are finite, not negative (except seeds), and whole under the names in `COUNTED`."""
+"""Any JSON object whose numbers are finite and not negative (except seeds), and counts under the names in `COUNTED`."""
 COUNTED = frozenset(
     (
         *("parameters", "layers", "heads", "tokens", "sequences", "samples", "texts", "count", "window"),
         *("batch_size", "max_tokens", "files_read", "files_skipped", "training_sequences", "held_out_sequences"),
     )
 )
+MOST_COUNTED = 10**15
+"""Larger than any count under these names: the largest corpora have some 10^13 tokens, models 10^12 parameters."""
 SEEDS = ("seed", "seeds")
 
 
