@@ -83,6 +83,7 @@ Size = Annotated[float, Within(0.0, HUGE, "a finite number of 0 or more")]
 Positive = Annotated[float, Within(math.ulp(0.0), HUGE, "a finite number above 0")]
 Share = Annotated[float, Within(-slack(0.0), 1 + slack(1.0), "a share from 0 to 1")]
 Probability = Annotated[float, Within(-slack(0.0), 1 + slack(1.0), "a probability from 0 to 1")]
+Correlation = Annotated[float, Within(-1 - slack(1.0), 1 + slack(1.0), "a correlation from -1 to 1")]
 FiniteOrNan = Annotated[Finite, NAN]
 SizeOrNan = Annotated[Size, NAN]
 

@@ -177,6 +177,8 @@ def _refuse_contradictions(record: Collapse) -> None:
             raise FieldError(f"curves['{name}']: not one of {', '.join(VARIANTS)}")
         if {len(curve.mean), *map(len, curve.by_seed)} != {record.layers + 1}:
             raise FieldError(f"curves['{name}']: a number for each depth from 0 to layers is needed")
+        if not isnan(curve.order) and curve.pairs < 2:
+            raise FieldError(f"curves['{name}'].order: a fit needs at least 2 pairs")
         columns = zip(curve.mean, curve.std, curve.low, curve.high, strict=True)
         for depth, (n, numbers) in enumerate(zip(curve.n, columns, strict=True)):
             if any(math.isnan(number) != (n == 0) for number in numbers):

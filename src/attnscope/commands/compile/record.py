@@ -293,6 +293,9 @@ def _agree(compiled: Compiled, flat: _Flat, stored: HeadFile) -> None:
         if not (flat.universal and proof.proved):
             raise FieldError("universality: its numbers do not prove it")
     _agree_on_sizes(compiled.certificate, stored)
+    for number, one in enumerate(flat.tried):
+        if one.reached and not (one.ratio_error <= flat.asked_ratio_error and one.leak <= flat.asked_leak):
+            raise FieldError(f"tried[{number}]: its ratio_error or leak exceeds its limit, and it is said to reach it")
     met = flat.ratio_error <= flat.asked_ratio_error and flat.leak <= flat.asked_leak
     if met != compiled.reached:
         raise FieldError(f"failing: {flat.failing} is stored, and the worst row is accurate enough")
@@ -310,8 +313,10 @@ def _agree_on_sizes(told: Certificate, stored: HeadFile) -> None:
         if not (math.isclose(stated, right, rel_tol=1e-9) or (math.isnan(stated) and not math.isfinite(right))):
             raise FieldError(f"{name}: {stated:g} is stored, and {right:g} follows from the tensors")
     most = told.query_norm * told.key_norm / math.sqrt(told.d)
-    if math.isfinite(told.max_logit) and told.max_logit > most + slack(most):
+    if math.isfinite(most) and not told.max_logit <= most + slack(most):
         raise FieldError(f"max_logit: {told.max_logit:g} is stored, and the norms allow {most:g}")
+    if told.reached and not math.isfinite(told.zero_ratio):
+        raise FieldError("zero_ratio: a finite number is needed where every row is accurate enough")
     for name in ("ratio_error", "leak"):
         worst, mean = getattr(told, name), getattr(told, f"mean_{name}")
         if math.isfinite(worst) and not mean <= worst + slack(worst):

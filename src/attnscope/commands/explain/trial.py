@@ -30,7 +30,7 @@ from attnscope.commands.explain.parts import Part, parts_of
 from attnscope.commands.explain.record import Input, Scored
 from attnscope.commands.explain.replacing import Vocabulary
 from attnscope.commands.explain.running import Run
-from attnscope.commands.explain.tried import Replacement, Trial, Tried
+from attnscope.commands.explain.tried import Replacement, Trial, Tried, scaled
 from attnscope.core.progress import Advance
 from attnscope.hf.loading.memory import out_of_memory
 from attnscope.hf.tapping.capture import output_with
@@ -40,7 +40,6 @@ REPLACEMENTS = 3
 CANDIDATES = 6
 SHORT, CANDIDATES_OF_SHORT = 24, 10  # a text of up to this many tokens costs little, so more words are tried
 PAIRED = 3  # candidates that are tried in pairs
-LEAST_PROBABILITY = 1e-12
 LARGEST_OUTPUT = 2**26  # numbers of output in memory at once
 FEWEST_RANKED = 4  # words that a rank correlation needs
 KINDS = ("logit", "continuation")  # of targets whose answer is a probability
@@ -176,7 +175,7 @@ class _Model:
         replacements = tuple(
             Replacement(" and ".join(edit.text for edit in edits), answer, fit) for edits, answer, fit in answered
         )
-        falls = [one.fit * (self._scale(self.before) - self._scale(one.answer)) for one in replacements]
+        falls = [one.fit * (scaled(self.before, self.unit) - scaled(one.answer, self.unit)) for one in replacements]
         return Tried(
             input=self.names[parts[0].place].name,
             tokens=tuple(token for part in parts for token in part.tokens),
@@ -209,9 +208,6 @@ class _Model:
     def _answer(self, output: Tensor) -> Tensor:
         aim = self.whole.aim
         return (aim.chance if self.unit == "probability" else aim.number)(output).double()
-
-    def _scale(self, answer: float) -> float:
-        return math.log(max(answer, LEAST_PROBABILITY)) if self.unit == "probability" else answer
 
     def _ids(self, edits: Sequence[Edit]) -> Int[Tensor, "1 token"]:
         """Return the tokens of the last input with some edits; empty if it has no tokens."""
