@@ -14,8 +14,8 @@ import transformers
 import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.hf.loading import placing as room
-from attnscope.hf.loading.memory import memory_left
 from attnscope.hf.loading.load import load
+from attnscope.hf.loading.memory import memory_left
 from tests.hardening.test_arguments import refused
 from tests.hf.families import FAMILIES, Family
 
