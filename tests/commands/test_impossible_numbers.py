@@ -32,58 +32,58 @@ A_SURVEY = (
     (r"cards\.\w+\.(low|alarm\.threshold)", SIGNED),  # a card of another version may say so
     (r"cells\.\d+\.peak\.where\.\w+(\.\d+)?", (-1,)),  # a label that one of several shards lacks
     (r"provenance\..*", MISSING),
-    (r"provenance\.seed", SIGNED),
+    (r"provenance\.seed", SIGNED),  # any whole number is a seed
 )
 ONE_OF_A_SURVEY = tuple((rf"(first|second|surveys\.\w+)\.{pattern}", numbers) for pattern, numbers in A_SURVEY)
 THRESHOLDS = (r"thresholds\.\w+", (1e308,))  # a limit that nothing reaches
 
-# Patterns of fields, by kind, and the numbers that are possible there.
+# Patterns of fields, by kind, and the numbers that are possible there. A number that is MISSING is shown as unknown or
+# left out, so it cannot be taken for a fact. A wrong number in the other fields would be shown: only the hash of the
+# file guards these, and each line says why no range or sum can.
 POSSIBLE: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {
     "survey": A_SURVEY,
     "comparison": (*ONE_OF_A_SURVEY, THRESHOLDS),
     "collapse": (
-        (r"curves\.\w+\.by_seed\..*", MISSING),
         (r"bounds\.\d+\.(cubic|tau_bound|paper|spread|condition_met)", MISSING),  # a bound that does not apply
         (r"ends\.\d+\.bound\.\d+", (*SIGNED, *MISSING, 1e308)),  # a logarithm; its factor is 3^depth
         (r"ends\.\d+\.truth\.\d+", SIGNED),  # a logarithm
-        (r"order", (*SIGNED, *MISSING)),
+        (r"order", (*SIGNED, *MISSING)),  # a slope; the points of its fit are not in the record
         (r"provenance\..*", MISSING),
     ),
     "paths": (
         (r"position|whole_residual", MISSING),
         (r"lengths\.\d+\.(residual|residual_share|energy|energy_error)", MISSING),
-        (r"lengths\.\d+\.residual_share", SIGNED),
+        (r"lengths\.\d+\.residual_share", SIGNED),  # terms cancel, so the share of one has no bound
         (r"lengths\.\d+\.(up_to|without)\.(probability|target_probability|loss)", MISSING),
-        (r"lengths\.\d+\.(up_to|without)\.value", SIGNED),
-        (r"head_(lengths|values)\..*", (*SIGNED, *MISSING)),
-        (r"(edges|players)\..*|top\.\d+\.(contribution|of_token)", SIGNED),
-        (r"effects\.(value|(edges|sets)\.\d+\.total)", SIGNED),
+        (r"lengths\.\d+\.(up_to|without)\.value", SIGNED),  # a logit
+        (r"head_(lengths|values)\..*", (*SIGNED, *MISSING)),  # parts of a logit, of some paths only
+        (r"(edges|players)\..*|top\.\d+\.(contribution|of_token)", SIGNED),  # parts of a logit, of some paths only
+        (r"effects\.(value|(edges|sets)\.\d+\.total)", SIGNED),  # logits of changed copies
         (r"effects\.((heads|edges|sets)\.\d+\.)?probability", MISSING),
     ),
     "task_paths": (
         (r"prompts\.\d+\.loss", MISSING),
-        (r"prompts\.\d+\.(value|alone|values|paths|removal)\b.*", SIGNED),
+        (r"prompts\.\d+\.(paths|removal)\b.*", SIGNED),  # differences of logits and of losses
     ),
     "logit_paths": (
         (r"softcap|sources\.\d+\.(block|head)", MISSING),
-        (r"logit|lead|bias|bias_lead|sources\.\d+\.\w+_(logit|lead)|(terms|grid)\..*\b(logit|lead)\b.*", SIGNED),
+        (r"terms\..*\b(logit|lead)", SIGNED),  # parts of a logit; only the largest are listed, so no sum is known
     ),
     "faithfulness": (
-        (r"methods\.\d+\.\w+\.low", SIGNED),
-        (r"methods\.\d+\.(falling|staying)\.\d+", SIGNED),
-        (r"methods\.\d+\.(gaps|soft_gaps)\.\d+", (-1,)),
+        (r"methods\.\d+\.(\w*gap)\.low", (-1,)),  # the end of an interval within -1 to 1
+        (r"methods\.\d+\.log_gap\.low", SIGNED),  # a difference of logarithms
     ),
     "explanation": (
         (r"position", MISSING),
-        (r"value|methods\.\d+\.scores\..*|lengths\..*", SIGNED),
+        (r"value|methods\.\d+\.scores\..*|lengths\..*", SIGNED),  # logits; `passes` shows sums that do not fit
+        (r"trial\.agreement\..*", (-1,)),  # a correlation
     ),
     "view": ((r"parts\.\d+\.heads\.\d+\.(entropy|own|previous)|opened\.head", MISSING),),
-    "operator_map": ((r"(values|constants|totals)\..*", MISSING), (r"values\..*", (-1,))),
+    "operator_map": ((r"(values|constants|totals)\..*", MISSING),),
     "compiled": (
         (r"seed|tried\.\d+\.seed", SIGNED),
-        (r"(mean_ratio_error|mean_leak|zero_ratio|max_logit|query_norm|key_norm|rounding)", MISSING),
-        (r"tried\.\d+\.(ratio_error|leak)", MISSING),
-        (r"notes\..*", ANY),
+        (r"rounding", MISSING),  # infinite in a coarse precision, and missing in older files
+        (r"notes\..*", ANY),  # each construction has its own
     ),
     "capacity": ((r"(.*\.)?seeds\.\d+", SIGNED), (r".*\.widths\.\d+", MISSING)),
     "head_widths": ((r"heads\.\d+\.widths\.\d+", MISSING),),
@@ -93,17 +93,19 @@ POSSIBLE: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {
         (r"training\.seed", SIGNED),
         (r"start|arms\.\w+\.(curve\.\d+|seconds)|provenance\..*", MISSING),
         (r"provenance\.seed", SIGNED),
-        (r"remedy\.settings\..*", ANY),
+        (r"remedy\.settings\..*", ANY),  # each remedy has its own
     ),
     "reproduction": (
-        (r"(params|records|figures)\b.*", ANY),  # each experiment has its own
+        (r"(params|records)\b.*", ANY),  # each experiment has its own
+        (r"figures\..*\.x", ANY),  # a position on any axis
+        (r"figures\..*\.(y|low)", (*SIGNED, *MISSING)),  # any quantity
         (r"seeds\.\d+", SIGNED),
     ),
     "timeline": (
         (r"header\.measures\.\w+\.(low|alarm\.threshold)", SIGNED),
-        (r"header\.settings\..*", ANY),
+        (r"header\.settings\..*", ANY),  # settings of another version may have other meanings
         (r"looks\.\d+\.values\..*", MISSING),
-        (r"looks\.\d+\.(loss|alarms\.\d+\.(value|threshold))", (*SIGNED, *MISSING)),
+        (r"looks\.\d+\.(loss|alarms\.\d+\.(value|threshold))", (*SIGNED, *MISSING)),  # any loss, of any sign
     ),
 }
 
@@ -211,6 +213,44 @@ def test_sums_of_a_survey_that_no_values_have_are_refused() -> None:
             read(document)
         altered(one, ("moments", name, 0), old)
     read(document)
+
+
+@pytest.mark.parametrize(
+    ("kind", "way", "number", "words"),
+    [
+        (
+            "collapse",
+            "curves.san.mean.1",
+            1e30,
+            r"curves\['san'\].mean\[1\]: a relative residual from 0 to 2 is needed",
+        ),
+        ("collapse", "curves.san.high.1", 2.1, r"curves\['san'\].high\[1\]: a relative residual from 0 to 2 is needed"),
+        ("collapse", "bounds.0.tau", 1.5, r"bounds\[0\].tau: a share from 0 to 1 is needed"),
+        (
+            "collapse",
+            "provenance.corpus.sequences",
+            10**30,
+            r"provenance\['corpus'\]\['sequences'\]: a count is needed",
+        ),
+    ],
+)
+def test_numbers_that_only_their_meaning_excludes_are_refused(kind: str, way: str, number: Any, words: str) -> None:
+    text, read = document_and_reader(kind)
+    document = json.loads(text)
+    altered(document, tuple(int(step) if step.isdigit() else step for step in way.split(".")), number)
+    with pytest.raises(FieldError, match=words):
+        read(document)
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"), [("query_norm", 2), ("key_norm", 2), ("query_norm", 0.999), ("max_logit", 1e6)]
+)
+def test_sizes_of_a_head_that_its_tensors_do_not_have_are_refused(name: str, factor: float) -> None:
+    text, read = document_and_reader("compiled")
+    document = json.loads(text)
+    document[name] *= factor
+    with pytest.raises(FieldError, match=f"^{name}: .* is stored, and "):
+        read(document)
 
 
 def test_blocks_and_heads_beyond_the_model_are_refused() -> None:

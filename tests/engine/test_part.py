@@ -36,12 +36,16 @@ def test_env_takes_the_part_from_the_environment(environment: dict[str, str], fo
     [
         ("65/64", {}, "There is no part 65 of 64"),
         ("0/64", {}, "counted from 1"),
-        ("1/0", {}, "There is no part 1 of 0"),
+        ("3/2", {}, "There is no part 3 of 2: parts are counted from 1, so write `shard='1/2'` for the first of 2.$"),
+        ("1/0", {}, "'1/0' is not a part: write `shard='3/64'` for the third of 64, or `shard='env'`.$"),
+        ("0/0", {}, "'0/0' is not a part: write"),
+        ("a/b", {}, "'a/b' is not a part: write"),
         ("3", {}, "is not a part"),
         ("-1/4", {}, "is not a part"),
         ("env", {}, "`shard='env'` finds neither"),
         ("env", {"RANK": "x", "WORLD_SIZE": "2"}, "which are not numbers"),
         ("env", {"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_TASK_COUNT": "4"}, "There is no part 10 of 4"),
+        ("env", {"RANK": "0", "WORLD_SIZE": "0"}, "There is no part 1 of 0"),
     ],
 )
 def test_malformed_parts_are_refused(text: str, environment: dict[str, str], sentence: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -68,7 +69,65 @@ def test_every_flipped_bit_of_a_line_is_noticed() -> None:
         damaged = bytearray(line)
         damaged[bit // 8] ^= 1 << bit % 8
         found = parse_looks(before.replace(b"100", b"10") + bytes(damaged) + after)
-        assert 50 not in [one.step for one in found.looks], f"bit {bit} of {line!r}"
+        assert (50 in [one.step for one in found.looks]) == (bit // 8 == len(line) - 1), f"bit {bit} of {line!r}"
+
+
+ENDS = [b"\n", b"", *(bytes([ord("\n") ^ 1 << bit]) for bit in range(8)), b"\r\n"]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_damaged_line_end_costs_no_look(run: Path, end: bytes) -> None:
+    file = run / "looks.jsonl"
+    lines = file.read_bytes().splitlines()
+    file.write_bytes(b"\n".join(lines[:10]) + end + b"\n".join(lines[10:]) + end)
+    timeline = read_run(run)
+    assert timeline.steps.tolist() == list(range(1, 33))
+    assert timeline.notes == ()
+    with RunLog.resume(run, header(every=1), step=32) as log:
+        log.append(look(32, every=1))
+    assert read_run(run).steps.tolist() == list(range(1, 34))
+    with RunLog.resume(run, header(every=1), step=10) as log:  # cuts between the joined lines
+        log.append(look(10, every=1))
+    assert read_run(run).steps.tolist() == list(range(1, 12))
+    assert file.read_bytes().count(b"\n") == 11
+
+
+def test_of_joined_lines_each_is_read_if_it_fits_its_checksum(run: Path) -> None:
+    file = run / "looks.jsonl"
+    lines = file.read_bytes().splitlines()
+    for damaged in (9, 10):
+        wrong = [line.replace(b'"step":', b'"step":1') if n == damaged else line for n, line in enumerate(lines)]
+        file.write_bytes(b"\n".join(wrong[:10]) + b"\n".join(wrong[10:]) + b"\n")
+        timeline = read_run(run)
+        assert timeline.steps.tolist() == [step for step in range(1, 33) if step != damaged + 1]
+        assert timeline.notes == ("1 line of looks.jsonl could not be read and is skipped: 10.",)
+
+
+def test_an_unfinished_last_line_is_left_out_and_the_reader_says_so(run: Path) -> None:
+    file = run / "looks.jsonl"
+    whole = file.read_bytes()
+    for missing in (2, 20, 100):
+        file.write_bytes(whole[:-missing])
+        assert read_run(run).steps.tolist() == list(range(1, 32))
+        assert read_run(run).notes == ("The last line of looks.jsonl is unfinished: one look is left out.",)
+    file.write_bytes(old(whole)[:-1])  # without a checksum nobody knows whether it is whole
+    assert read_run(run).notes == ("The last line of looks.jsonl is unfinished: one look is left out.",)
+
+
+def test_a_reader_that_follows_a_run_reads_a_line_once_however_it_arrives(run: Path) -> None:
+    file = run / "looks.jsonl"
+    content = file.read_bytes()
+    two = content[: content.index(b"\n", content.index(b"\n") + 1) + 1]
+    for cut in range(len(two)):
+        file.write_bytes(two[:cut])
+        reader = RunReader(run)
+        seen = list(reader.timeline.looks)
+        for stop in (cut, cut + 1, len(two)):
+            file.write_bytes(two[:stop])
+            seen += reader.more()
+        assert [one.step for one in seen] == [1, 2]
+        assert [one.step for one in reader.timeline.looks] == [1, 2]
+        assert reader.timeline.notes == ()
 
 
 def test_a_line_without_a_checksum_is_read_and_one_that_does_not_fit_is_not() -> None:
@@ -144,6 +203,29 @@ def test_records_carry_a_hash_and_are_refused_where_it_does_not_fit(
     with caplog.at_level(logging.INFO, "attnscope"):
         assert attnscope.load(plain) is not None  # written before there were hashes
     assert "carries no hash" in caplog.text
+
+
+def written_by_jq(value: object) -> object:
+    """What `jq .` makes of a document: numbers are floats to it, and whole ones are written without a point."""
+    if isinstance(value, dict):
+        return {name: written_by_jq(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [written_by_jq(entry) for entry in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_a_record_that_jq_wrote_again_is_read_and_so_are_earlier_hashes(tmp_path: Path, kind: str) -> None:
+    path = RECORDS[kind]().save(tmp_path / "record.json")
+    before, saved = attnscope.load(path), json.loads(path.read_bytes())
+    again = written_by_jq(saved)
+    assert json.dumps(again) != json.dumps(saved)
+    path.write_text(json.dumps(again))
+    assert attnscope.load(path).document() == before.document()
+    del saved["sha256"]
+    text = json.dumps(saved, separators=(",", ":"), ensure_ascii=False)  # the hash of earlier versions
+    path.write_text(json.dumps({**saved, "sha256": hashlib.sha256(text.encode()).hexdigest()}))
+    assert attnscope.load(path).document() == before.document()
 
 
 def test_the_plan_of_a_store_carries_a_hash(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.hf.loading import placing as room
 from attnscope.hf.loading.load import load
+from attnscope.hf.loading.memory import memory_left
 from tests.hardening.test_arguments import refused
 from tests.hf.families import FAMILIES, Family
 
@@ -86,7 +87,7 @@ def test_every_family_can_be_counted(family: Family) -> None:
 
 
 def test_available_memory_is_known() -> None:
-    assert 10**8 < room.memory_left() < 1 << 62
+    assert 10**8 < memory_left() < 1 << 62
 
 
 @pytest.mark.parametrize(

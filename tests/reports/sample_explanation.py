@@ -67,12 +67,12 @@ def sample_trial(methods: list[str]) -> Trial:
         unit="probability",
         before=0.68,
         words=(
-            tried(4, (0.01, 0.02), 3.5),
+            tried(4, (0.01, 0.02), 3.87),
             tried(2, (0.4, 0.4), 0.53),
             tried(1, (0.68, 0.69), -0.01),
             tried(6, (0.9, 0.9), -0.28),
         ),
-        asking=tried(9, (0.1, 0.1), 1.9),
+        asking=tried(9, (0.1, 0.1), 1.92),
         agreement=tuple(
             (name, value) for name, value in (("relevance", 0.4), ("attention_lrp", 0.8)) if name in methods
         ),

@@ -13,7 +13,7 @@ def sample_faithfulness(texts: int = 24) -> Faithfulness:
     made = []
     for number, (name, mean) in enumerate(MEANS.items()):
         gaps = tuple(mean + 0.1 * math.sin(3 * text + number) for text in range(texts))
-        around = Estimate(mean, mean - 0.1, mean + 0.1)
+        around = Estimate(mean, max(mean - 0.1, 0.0), mean + 0.1)
         group = {"occlusion": "slow", "random": "floor"}.get(name, "default")
         made.append(
             Judged(

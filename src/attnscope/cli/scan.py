@@ -27,7 +27,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.finding import Severity
 from attnscope.core.locks import refuse_in_use
 from attnscope.core.words import clean
-from attnscope.engine.crew import Workers
+from attnscope.engine.crew import Workers, part
 from attnscope.hf.loading.options import Loading, Sampling, ScanOptions
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ def scan(
     check_model(model, loading)
     folder = output.out or model_folder(model, loading.random_init)
     if shard is not None:
+        part(shard)
         _refuse_what_parts_lack(store, view, fail_on, output.out)
         folder = Path()
     else:
@@ -185,8 +186,6 @@ def _refuse_what_parts_lack(store: str | None, view: bool, fail_on: Severity | N
 
 
 def _tell_part(survey: Survey, shard: str, store: str, as_json: bool) -> None:
-    from attnscope.engine.crew import part
-
     read, which = survey.provenance["corpus"], str(part(shard))  # the part that `env` means
     if as_json:
         print_json({"store": store, "shard": which, "sequences": read["sequences"], "tokens": read["tokens"]})

@@ -23,7 +23,7 @@ from cattrs import override
 from cattrs.errors import ClassValidationError, IterableValidationError
 from cattrs.gen import make_dict_structure_fn
 
-from attnscope.core.ranges import COUNTED, FACTS, HUGE, INFINITE, NAN, NEEDED, RELATIONS, SEEDS, Within
+from attnscope.core.ranges import COUNTED, FACTS, HUGE, INFINITE, MOST_COUNTED, NAN, NEEDED, RELATIONS, SEEDS, Within
 
 
 def plain(value: Any) -> Any:
@@ -143,6 +143,8 @@ def check_facts(value: Any, name: str) -> None:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         if name in (*COUNTED, *SEEDS) and not isinstance(value, int):
             raise FieldError(f"a whole number is needed, not {_named(value)}")
+        if name in COUNTED and not 0 <= value <= MOST_COUNTED:
+            raise FieldError(f"a count is needed, not {_named(value)}")
         if name not in SEEDS and not 0 <= value <= HUGE:
             raise FieldError(f"a finite number of 0 or more is needed, not {_named(value)}")
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Annotated, Any, Literal, NotRequired, Protocol, TypedDict, Unpack, get_args, runtime_checkable
 
-from attnscope.core.ranges import AtLeast
+from attnscope.core.ranges import INFINITE, NAN, AtLeast, Finite
 
 Relation = Literal["<", "<=", ">=", ">"]
 Verdict = Literal["reproduced", "not reproduced", "contradicted", "not run"]
@@ -160,11 +160,11 @@ class Point:
     """One point of a figure: x is a position on an axis or the name of a bar. NaN is a missing number."""
 
     x: float | int | str
-    y: float
+    y: Annotated[Finite, NAN, INFINITE]
     series: str
     panel: str = ""
-    low: float = math.nan  # the band around y runs from low to high; NaN if there is no band
-    high: Annotated[float, AtLeast("low")] = math.nan
+    low: Annotated[Finite, NAN, INFINITE] = math.nan  # the band around y runs from low to high; NaN if there is no band
+    high: Annotated[Finite, NAN, INFINITE, AtLeast("low")] = math.nan
     dashed: bool = False  # a reference for comparison
 
     @classmethod

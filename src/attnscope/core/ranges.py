@@ -83,6 +83,7 @@ Size = Annotated[float, Within(0.0, HUGE, "a finite number of 0 or more")]
 Positive = Annotated[float, Within(math.ulp(0.0), HUGE, "a finite number above 0")]
 Share = Annotated[float, Within(-slack(0.0), 1 + slack(1.0), "a share from 0 to 1")]
 Probability = Annotated[float, Within(-slack(0.0), 1 + slack(1.0), "a probability from 0 to 1")]
+Correlation = Annotated[float, Within(-1 - slack(1.0), 1 + slack(1.0), "a correlation from -1 to 1")]
 FiniteOrNan = Annotated[Finite, NAN]
 SizeOrNan = Annotated[Size, NAN]
 
@@ -93,13 +94,15 @@ Huge = Annotated[int, Within(0, 10**308, "a count")]
 """A count of any size that a float can hold: thirty blocks of nine heads have 1e30 paths."""
 
 Provenance = Annotated[dict[str, Any], FACTS]
-"""Any JSON object whose numbers are finite, not negative (except seeds), and whole under the names in `COUNTED`."""
+"""Any JSON object whose numbers are finite and not negative (except seeds), and counts under the names in `COUNTED`."""
 COUNTED = frozenset(
     (
         *("parameters", "layers", "heads", "tokens", "sequences", "samples", "texts", "count", "window"),
         *("batch_size", "max_tokens", "files_read", "files_skipped", "training_sequences", "held_out_sequences"),
     )
 )
+MOST_COUNTED = 10**15
+"""Larger than any count under these names: the largest corpora have some 10^13 tokens, models 10^12 parameters."""
 SEEDS = ("seed", "seeds")
 
 

@@ -76,7 +76,7 @@ def part(text: str, environment: Mapping[str, str] | None = None) -> ArrayPart:
     if text == FROM_ENVIRONMENT:
         return _from_environment(os.environ if environment is None else environment)
     match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text.strip())
-    if match is None:
+    if match is None or int(match[2]) == 0:
         raise RefusalError(f"'{text}' is not a part: write `shard='3/64'` for the third of 64, or `shard='env'`.")
     return _checked(int(match[1]), int(match[2]))
 
@@ -101,8 +101,8 @@ def _from_environment(environment: Mapping[str, str]) -> ArrayPart:
 def _checked(number: int, of: int) -> ArrayPart:
     if not 1 <= number <= of:
         raise RefusalError(
-            f"There is no part {number} of {of}: parts are counted from 1, so write `shard='1/{max(of, 1)}'` to "
-            f"'{max(of, 1)}/{max(of, 1)}'."
+            f"There is no part {number} of {of}: parts are counted from 1, so write `shard='1/{max(of, 1)}'` for the "
+            f"first of {max(of, 1)}."
         )
     return ArrayPart(number, of)
 

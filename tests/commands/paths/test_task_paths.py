@@ -131,6 +131,8 @@ def test_resumed_run_equals_unbroken_run(task: TaskPaths, tmp_path: Path) -> Non
     with pytest.raises(KeyboardInterrupt):
         run(checkpoint=kept, progress=Stop(2))
     assert len(kept.read_text().splitlines()) == 3
+    header, rest = kept.read_bytes().split(b"\n", 1)
+    kept.write_bytes(header + b"\n" + rest.replace(b"\n", b"*", 1))  # a damaged line end costs no prompt
     with kept.open("a") as stream:  # killed while it wrote
         stream.write('{"place": "Pro')
     going_on = Stop(99)

@@ -25,6 +25,7 @@ from attnscope.core.decoding import FieldError
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.ranges import (
     INFINITE,
+    NAN,
     AsMany,
     AtLeast,
     Count,
@@ -33,15 +34,18 @@ from attnscope.core.ranges import (
     Positive,
     Provenance,
     Several,
+    Share,
     Size,
-    SizeOrNan,
     Within,
+    slack,
 )
 from attnscope.reports.record import Record
 
 if TYPE_CHECKING:
     import pandas
 
+Residual = Annotated[float, Within(-slack(0.0), 2 + slack(2.0), "a relative residual from 0 to 2"), NAN]
+"""`matrix.residual` shows that it is below 2 in every norm, so its means, percentiles and deviations are too."""
 Bound = Annotated[Size, INFINITE]  # the product of norms may overflow
 Log10 = Annotated[float, Within(-400.0, 400.0, "the logarithm of a float"), INFINITE]
 VARIANTS = ("san", "san+mlp", "san+skip", "whole")
@@ -54,12 +58,12 @@ class Curve:
 
     variant: str
     title: str
-    mean: tuple[SizeOrNan, ...]
-    std: Annotated[tuple[SizeOrNan, ...], AsMany("mean")]
-    low: Annotated[tuple[SizeOrNan, ...], AsMany("mean")]  # 10th percentile
-    high: Annotated[tuple[SizeOrNan, ...], AtLeast("low")]  # 90th percentile
+    mean: tuple[Residual, ...]
+    std: Annotated[tuple[Residual, ...], AsMany("mean")]
+    low: Annotated[tuple[Residual, ...], AsMany("mean")]  # 10th percentile
+    high: Annotated[tuple[Residual, ...], AtLeast("low")]  # 90th percentile
     n: Annotated[tuple[Count, ...], AsMany("mean")]
-    by_seed: tuple[tuple[SizeOrNan, ...], ...]  # the mean of every seed
+    by_seed: tuple[tuple[Residual, ...], ...]  # the mean of every seed, if there are several
     order: FiniteOrNan  # p in r_{l+1} ~ r_l^p; NaN if fewer than two pairs of depths are above the floor
     pairs: Count
 
@@ -74,8 +78,8 @@ class LayerBounds:
     after: Size  # diameter of what it writes, bounded by `contraction` and `cubic`
     contraction: Bound  # (a)
     cubic: Bound | None  # (c)
-    tau: Size  # largest over heads
-    tau_bound: Bound | None  # (b)
+    tau: Share  # largest over heads
+    tau_bound: Share | None  # (b), a tanh
     residual_before: Size
     residual_after: Size  # bounded by `paper`
     paper: Bound | None  # Theorem 2.2
@@ -173,10 +177,15 @@ def _refuse_contradictions(record: Collapse) -> None:
             raise FieldError(f"curves['{name}']: not one of {', '.join(VARIANTS)}")
         if {len(curve.mean), *map(len, curve.by_seed)} != {record.layers + 1}:
             raise FieldError(f"curves['{name}']: a number for each depth from 0 to layers is needed")
+        if not isnan(curve.order) and curve.pairs < 2:
+            raise FieldError(f"curves['{name}'].order: a fit needs at least 2 pairs")
         columns = zip(curve.mean, curve.std, curve.low, curve.high, strict=True)
         for depth, (n, numbers) in enumerate(zip(curve.n, columns, strict=True)):
             if any(math.isnan(number) != (n == 0) for number in numbers):
                 raise FieldError(f"curves['{name}'].n[{depth}]: numbers are needed there unless it is 0")
+            seeds = [row[depth] for row in curve.by_seed if not isnan(row[depth])]
+            if curve.by_seed and n and not _amid(curve.mean[depth], seeds):
+                raise FieldError(f"curves['{name}'].mean[{depth}]: a number amid those of by_seed is needed")
     for field_name in ("bounds", "skip_bounds"):
         for number, row in enumerate(getattr(record, field_name)):
             if row.layer >= record.layers:
@@ -187,6 +196,11 @@ def _refuse_contradictions(record: Collapse) -> None:
     corpus = record.provenance.get("corpus")
     if not isinstance(corpus, Mapping) or not {"name", "sequences"} <= corpus.keys():
         raise FieldError("provenance['corpus']: its name and sequences are missing")
+
+
+def _amid(mean: float, numbers: list[float]) -> bool:
+    """Return whether a weighted mean of these numbers can be `mean`."""
+    return bool(numbers) and min(numbers) - slack(mean) <= mean <= max(numbers) + slack(mean)
 
 
 NAMES = {"san": "SAN", "san+mlp": "SAN+MLP", "san+skip": "SAN+skip", "whole": "transformer"}

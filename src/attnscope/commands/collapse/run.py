@@ -7,8 +7,8 @@ computed too. Numbers are float64, because after two or three blocks the residua
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -37,13 +37,13 @@ from attnscope.hf.loading.load import (
     Text,
     batches_for,
     load,
-    out_of_memory,
     precision_and_place,
     refuse_randomness,
     refusing_what_does_not_run,
     text_of,
     why_it_does_not_run,
 )
+from attnscope.hf.loading.memory import out_of_memory, refusing_when_memory_runs_out
 from attnscope.hf.loading.options import Loading, Sampling, with_options
 from attnscope.hf.loading.quiet import quiet
 from attnscope.matrix.residual import YARDSTICKS
@@ -254,17 +254,11 @@ def _coarse_when_widened(loaded: Loaded, first: Batch) -> tuple[str, ...] | None
         return None
 
 
-@contextmanager
-def _fitting() -> Iterator[None]:
+def _fitting() -> AbstractContextManager[None]:
     """Refuse bounds that do not fit into memory. Unlike the curves, they need whole patterns in float64."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
-            raise
-        raise RefusalError(
-            "The bounds do not fit into memory: skip them with `bounds=False`, or pass a smaller `max_tokens=`."
-        ) from error
+    return refusing_when_memory_runs_out(
+        "The bounds do not fit into memory: skip them with `bounds=False`, or pass a smaller `max_tokens=`."
+    )
 
 
 def _stack(found: Anatomy, name: str | None) -> Stack:

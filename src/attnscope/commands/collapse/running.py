@@ -23,10 +23,10 @@ from attnscope.hf.intercepting.restoring import evaluating
 from attnscope.hf.loading.load import (
     Loaded,
     forward_options,
-    out_of_memory,
     precision_and_place,
     refusing_what_does_not_run,
 )
+from attnscope.hf.loading.memory import out_of_memory
 from attnscope.hf.tapping.padding import attention_inputs, first_writes
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.matrix.collapse_bounds import collapse_order

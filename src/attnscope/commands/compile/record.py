@@ -10,6 +10,7 @@ Only `head` needs torch. The file is not JSON but safetensors (`heads.head_file`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -24,7 +25,7 @@ from attnscope import __version__
 from attnscope.core.decoding import FieldError, decode, encode
 from attnscope.core.errors import RefusalError, refuse_missing_torch
 from attnscope.core.files import named_path, read_document
-from attnscope.core.ranges import INFINITE, NAN, AtMost, Below, Count, Index, Positive, Several, Share, Size
+from attnscope.core.ranges import INFINITE, NAN, AtMost, Below, Count, Index, Positive, Several, Share, Size, slack
 from attnscope.heads.facts import Bound, Bounds, Certificate, Error, SparsePattern, Universality
 from attnscope.heads.head_file import HeadFile, read_head, write_head
 from attnscope.reports.record import Record, ask, kind_of
@@ -291,6 +292,32 @@ def _agree(compiled: Compiled, flat: _Flat, stored: HeadFile) -> None:
             raise FieldError("universality: it belongs to other keys")
         if not (flat.universal and proof.proved):
             raise FieldError("universality: its numbers do not prove it")
+    _agree_on_sizes(compiled.certificate, stored)
+    for number, one in enumerate(flat.tried):
+        if one.reached and not (one.ratio_error <= flat.asked_ratio_error and one.leak <= flat.asked_leak):
+            raise FieldError(f"tried[{number}]: its ratio_error or leak exceeds its limit, and it is said to reach it")
     met = flat.ratio_error <= flat.asked_ratio_error and flat.leak <= flat.asked_leak
     if met != compiled.reached:
         raise FieldError(f"failing: {flat.failing} is stored, and the worst row is accurate enough")
+
+
+def _agree_on_sizes(told: Certificate, stored: HeadFile) -> None:
+    """Raise `FieldError` for a norm that the tensors do not have, or a size that contradicts another.
+
+    Files write infinity as null, which is read as NaN. A logit is (query . key) / sqrt(d) before rounding, so it is at
+    most the product of both norms over sqrt(d), apart from rounding.
+    """
+    for name, rows in (("query_norm", stored.queries), ("key_norm", stored.keys)):
+        right = float(np.nan_to_num(np.linalg.norm(rows.astype(np.float64), axis=1), nan=np.inf).max())
+        stated = getattr(told, name)
+        if not (math.isclose(stated, right, rel_tol=1e-9) or (math.isnan(stated) and not math.isfinite(right))):
+            raise FieldError(f"{name}: {stated:g} is stored, and {right:g} follows from the tensors")
+    most = told.query_norm * told.key_norm / math.sqrt(told.d)
+    if math.isfinite(most) and not told.max_logit <= most + slack(most):
+        raise FieldError(f"max_logit: {told.max_logit:g} is stored, and the norms allow {most:g}")
+    if told.reached and not math.isfinite(told.zero_ratio):
+        raise FieldError("zero_ratio: a finite number is needed where every row is accurate enough")
+    for name in ("ratio_error", "leak"):
+        worst, mean = getattr(told, name), getattr(told, f"mean_{name}")
+        if math.isfinite(worst) and not mean <= worst + slack(worst):
+            raise FieldError(f"mean_{name}: {mean:g} is stored, and the worst row has {worst:g}")

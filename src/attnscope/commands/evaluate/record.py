@@ -18,12 +18,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
-from math import inf
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from attnscope.core.decoding import FieldError
 from attnscope.core.errors import RefusalError, nearest
-from attnscope.core.ranges import INFINITE, AsMany, AtLeast, Count, Finite, Provenance, Several, Size, adds_up
+from attnscope.core.ranges import INFINITE, AsMany, AtLeast, Count, Finite, Provenance, Several, Size, adds_up, slack
 from attnscope.reports.record import Record
 from attnscope.stats.intervals import bootstrap_mean, fewest, simultaneous_differences
 
@@ -218,6 +218,7 @@ class Faithfulness(Record):
                 single: tuple[float, ...] = getattr(method, f"{name}s")
                 if not adds_up((value / found.texts for value in single), getattr(method, name).mean):
                     raise FieldError(f"methods[{number}].{name}.mean: the mean of {name}s is needed")
+            _refuse_impossible_shares(method, f"methods[{number}]")
         if found.accuracy is not None and not 0 <= found.accuracy.low <= found.accuracy.high <= 1:
             raise FieldError("accuracy: shares from 0 to 1 are needed")
         return found
@@ -240,6 +241,20 @@ class Faithfulness(Record):
 
     def __repr__(self) -> str:
         return f"<Faithfulness on {self.model}: {len(self.methods)} methods, {self.texts} texts>"
+
+
+def _refuse_impossible_shares(method: Judged, where: str) -> None:
+    """Raise `FieldError` for shares of a probability outside of 0 to 1, and for differences outside of -1 to 1.
+
+    A method has a log gap if the answer is a probability. Other answers can be negative, and older records do not say.
+    """
+    if method.log_gap is None:
+        return
+    for name in (*ESTIMATES, "gaps", "soft_gaps", "falling", "staying"):
+        found, low = getattr(method, name), -1 if "gap" in name else 0
+        numbers = (found.low, found.mean, found.high) if isinstance(found, Estimate) else found
+        if not all(low - slack(1.0) <= number <= 1 + slack(1.0) for number in numbers if isfinite(number)):
+            raise FieldError(f"{where}.{name}: numbers from {low} to 1 are needed")
 
 
 def drawn_together(documents: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from attnscope.commands.explain.tried import scaled
 from attnscope.core.decoding import FieldError
 from attnscope.core.ranges import slack
 
 if TYPE_CHECKING:
     from attnscope.commands.explain.record import Explanation
-    from attnscope.commands.explain.tried import Trial
+    from attnscope.commands.explain.tried import Trial, Tried
 
 
 def check(found: Explanation) -> None:
@@ -49,8 +50,25 @@ def _check_trial(trial: Trial, sizes: Mapping[str, int], methods: Sequence[str])
     for word in (*trial.words, *trial.pairs, *([trial.asking] if trial.asking else [])):
         if not word.tokens or not word.replacements or max(word.tokens) >= sizes.get(word.input, 0):
             raise FieldError("trial.words: tokens of an input, and a replacement for each, are needed")
+        _check_answers(trial, word)
+    if trial.unit == "probability" and not _is_probability(trial.before):
+        raise FieldError(f"trial.before: a probability from 0 to 1 is needed, not {trial.before:g}")
     if not trial.words or any(name not in methods for name, _ in trial.agreement):
         raise FieldError("trial.agreement: tried words, and methods of this explanation, are needed")
+
+
+def _check_answers(trial: Trial, word: Tried) -> None:
+    """Raise unless answers are probabilities where they should be, and the effect is a mean of their falls."""
+    if trial.unit == "probability" and not all(_is_probability(one.answer) for one in word.replacements):
+        raise FieldError("trial.words.replacements.answer: probabilities from 0 to 1 are needed")
+    before = scaled(trial.before, trial.unit)
+    falls = [one.fit * (before - scaled(one.answer, trial.unit)) for one in word.replacements]
+    if not min(falls) - slack(min(falls)) <= word.effect <= max(falls) + slack(max(falls)):
+        raise FieldError(f"trial.words.effect: a mean of the falls of the answer is needed, not {word.effect:g}")
+
+
+def _is_probability(number: float) -> bool:
+    return -slack(0.0) <= number <= 1 + slack(1.0)
 
 
 def _check_scores(rows: Sequence[Sequence[float]], sizes: Sequence[int], where: str) -> None:

@@ -23,15 +23,14 @@ from attnscope.commands.explain.parts import Part
 from attnscope.commands.explain.record import Input
 from attnscope.commands.explain.replacing import Vocabulary
 from attnscope.commands.explain.running import Run
-from attnscope.commands.explain.tried import Replacement, Trial, Tried
-from attnscope.hf.loading.load import out_of_memory
+from attnscope.commands.explain.tried import Replacement, Trial, Tried, scaled
+from attnscope.hf.loading.memory import out_of_memory
 from attnscope.hf.tapping.capture import output_with
 from attnscope.hf.tapping.suffixes import Prefix, in_calls, shared_prefix
 
 SOFTNESS = 4.0  # nats by which a text may become less likely before a replacement counts e times less
 REPLACEMENTS = 3
 CONFIRMING = 2  # further replacements of the words that a verdict names
-LEAST_PROBABILITY = 1e-12
 LARGEST_OUTPUT = 2**26  # numbers of output in memory at once
 KINDS = ("logit", "continuation")  # of targets whose answer is a probability
 
@@ -106,7 +105,7 @@ class EditedInputs:
 
     def tried(self, parts: Parts, answered: list[Answered]) -> Tried:
         replacements = self.replacements(answered)
-        falls = [one.fit * (self._scale(self.before) - self._scale(one.answer)) for one in replacements]
+        falls = [one.fit * (scaled(self.before, self.unit) - scaled(one.answer, self.unit)) for one in replacements]
         return Tried(
             input=self.names[parts[0].place].name,
             tokens=tuple(token for part in parts for token in part.tokens),
@@ -160,9 +159,6 @@ class EditedInputs:
     def _answer(self, output: Tensor) -> Tensor:
         aim = self.whole.aim
         return (aim.chance if self.unit == "probability" else aim.number)(output).double()
-
-    def _scale(self, answer: float) -> float:
-        return math.log(max(answer, LEAST_PROBABILITY)) if self.unit == "probability" else answer
 
     def _ids(self, edits: Sequence[Edit]) -> Int[Tensor, "1 token"]:
         """Return the tokens of the last input with some edits; empty if it has no tokens."""

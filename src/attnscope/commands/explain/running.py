@@ -17,7 +17,8 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.explanation import Method
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.editing.freeze import freeze
-from attnscope.hf.loading.load import Loaded, out_of_memory
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.memory import out_of_memory
 from attnscope.hf.loading.one_input import before_patches
 from attnscope.hf.loading.one_text import Reading, Scene
 from attnscope.hf.loading.outputs import mask_token_of, word

@@ -14,18 +14,18 @@ CPU are estimated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.explanation import Method
 from attnscope.core.words import count
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.anatomy.example import LONG, cut_down, of_tokens_only
-from attnscope.hf.loading.load import Loaded, out_of_memory, precision_and_place
+from attnscope.hf.loading.load import ERRORS_OF_MODELS, Loaded, precision_and_place
+from attnscope.hf.loading.memory import TextSizes, memory_left, refusing_when_memory_runs_out, widest_layer
 from attnscope.hf.loading.one_text import Reading
-from attnscope.hf.loading.placing import memory_left, widest_layer
 
 STATES = 7
 LOGITS = 4
@@ -39,10 +39,9 @@ TOLD_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class ExplanationSizes:
+class ExplanationSizes(TextSizes):
     """The sizes that determine the memory of an explanation."""
 
-    tokens: int
     layers: int
     heads: int
     width: int
@@ -73,14 +72,6 @@ class ExplanationSizes:
         states = self.inputs * (STATES * self.layers * self.width + LOGITS * self.vocabulary)
         return self.itemsize * int(self.tokens * states + self.maps * self.tokens**2)
 
-    def tokens_that_fit(self, memory: int) -> int:
-        """Return the longest text for that many bytes."""
-        low, high = 0, self.tokens
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if replace(self, tokens=middle).bytes <= memory else (low, middle - 1)
-        return low
-
 
 def refuse_long_text(loaded: Loaded, read: Reading, methods: tuple[Method, ...]) -> None:
     """Refuse a long text that does not fit into memory. The model runs on a few of its tokens only.
@@ -92,7 +83,7 @@ def refuse_long_text(loaded: Loaded, read: Reading, methods: tuple[Method, ...])
         return
     try:
         structure = anatomy(loaded.model, cut_down(loaded.model, read.batch))
-    except Exception:  # it does not run on a few tokens: let the run on the whole text say why
+    except (*ERRORS_OF_MODELS, RefusalError):  # it does not run on a few tokens: let the run on the whole text say why
         return
     sizes, free = ExplanationSizes.of(loaded, structure, tokens, methods), memory_left()
     if sizes.bytes <= free:
@@ -116,15 +107,9 @@ def told(method: Method, tokens: int, first_look: float) -> str:
     return title if seconds < TOLD_SECONDS else f"{title} (at least {count(round(seconds / 60), 'minute')})"
 
 
-@contextmanager
-def fitting(tokens: int) -> Iterator[None]:
+def fitting(tokens: int) -> AbstractContextManager[None]:
     """Refuse and suggest a smaller number of tokens if memory runs out."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
-            raise
-        raise RefusalError(
-            f"An explanation of {tokens} tokens does not fit into memory: give a text of {max(tokens // 2, 1)} tokens, "
-            "or name fewer methods (relevance needs least)."
-        ) from error
+    return refusing_when_memory_runs_out(
+        f"An explanation of {tokens} tokens does not fit into memory: give a text of {max(tokens // 2, 1)} tokens, "
+        "or name fewer methods (relevance needs least)."
+    )

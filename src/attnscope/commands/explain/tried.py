@@ -16,14 +16,23 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from attnscope.core.ranges import Count, Finite, Index, Share
+from attnscope.core.ranges import Correlation, Count, Finite, Index, Share
 
+LEAST_PROBABILITY = 1e-12
 MOVED = 0.1  # an answer within this share of itself did not move
 DECIDED = 1 / 3  # a word decided only if the answer falls by this share of itself
 FITTING, TAKEN = 0.5, 0.5  # fit of a single replacement that decides, and share of the answer that it may leave
 NAMED = 2  # words that a verdict names at most
 SEVERAL = 2  # replacements that a word needs before it is said to have moved the answer
 CLOSE = 0.1  # share of the largest effect from which a second word is named too
+
+
+Unit = Literal["probability", "number"]
+
+
+def scaled(answer: float, unit: Unit) -> float:
+    """Return an answer on the scale of effects: the logarithm of a probability, and any other number itself."""
+    return math.log(max(answer, LEAST_PROBABILITY)) if unit == "probability" else answer
 
 
 @dataclass(frozen=True)
@@ -75,12 +84,12 @@ class Tried:
 class Trial:
     """What replacing words did to the answer. Words are sorted by their effect, largest first."""
 
-    unit: Literal["probability", "number"]  # of the answer
+    unit: Unit  # of the answer
     before: Finite
     words: tuple[Tried, ...]
     asking: Tried | None = None  # the token at which the answer is read: it asks, so it is listed apart
     pairs: tuple[Tried, ...] = ()  # tried if no single word moved the answer
-    agreement: tuple[tuple[str, Finite], ...] = ()  # rank correlation of each method with the effects of words
+    agreement: tuple[tuple[str, Correlation], ...] = ()  # rank correlation of each method with the effects of words
     inputs: Count = 0  # how many inputs the model ran on
     fitted: bool = False  # whether fits were measured: the model predicts its text
 

@@ -32,10 +32,10 @@ from attnscope.hf.intercepting.masks import dense_pattern, visible
 from attnscope.hf.intercepting.restoring import evaluating, looking_at, with_gradients, without_cache
 from attnscope.hf.loading.in_memory import refuse_broken_weights
 from attnscope.hf.loading.load import Loaded, load, refusing_what_does_not_run, why_it_does_not_run
+from attnscope.hf.loading.memory import memory_left
 from attnscope.hf.loading.one_text import Reading, place_of, reading, whole_position
 from attnscope.hf.loading.options import Loading, Sampling, TextOptions, with_options
 from attnscope.hf.loading.outputs import entries
-from attnscope.hf.loading.placing import memory_left
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.tapping.observed import observed_frame, one_head
 from attnscope.matrix.scores import Scores

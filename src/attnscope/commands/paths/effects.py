@@ -33,7 +33,8 @@ from attnscope.hf.anatomy.anatomy import Anatomy, Site
 from attnscope.hf.editing.head_edges import Projection, sent
 from attnscope.hf.editing.replacing import HeadOutputs, Place, close
 from attnscope.hf.editing.surgery import prunable
-from attnscope.hf.loading.load import Loaded, out_of_memory
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.memory import out_of_memory
 from attnscope.hf.loading.one_text import Reading
 from attnscope.pathways.heads import HeadTable
 from attnscope.pathways.network import Network

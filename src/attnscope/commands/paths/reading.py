@@ -17,7 +17,7 @@ three. Models on other devices than the CPU are not estimated.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,10 +27,16 @@ from attnscope.commands.paths.record import Goal
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.loading.classes import experts_in
-from attnscope.hf.loading.load import Loaded, out_of_memory, precision_and_place
+from attnscope.hf.loading.load import ERRORS_OF_MODELS, Loaded, precision_and_place
+from attnscope.hf.loading.memory import (
+    TextSizes,
+    memory_left,
+    out_of_memory,
+    refusing_when_memory_runs_out,
+    widest_layer,
+)
 from attnscope.hf.loading.one_text import Reading, asked, place_of, spaced, unmasked, where_said, whole_position
 from attnscope.hf.loading.outputs import Entries, entries
-from attnscope.hf.loading.placing import memory_left, widest_layer
 from attnscope.pathways.network import Network
 from attnscope.pathways.targets import Target, residual_norm, stream_norm
 
@@ -103,7 +109,7 @@ def refusing_what_is_not_followed(loaded: Loaded) -> Iterator[None]:
     """Refuse a model whose code does something with the stream that no rule covers."""
     try:
         yield
-    except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+    except ERRORS_OF_MODELS as error:
         if out_of_memory(error):
             raise
         reason = (str(error).strip().splitlines() or ["no reason given"])[0][:160]
@@ -119,26 +125,19 @@ def refusing_what_is_not_followed(loaded: Loaded) -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def fitting(tokens: int) -> Iterator[None]:
+def fitting(tokens: int) -> AbstractContextManager[None]:
     """If memory runs out, refuse and suggest a smaller number of tokens."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
-            raise
-        tokens = max(tokens, 2)
-        raise RefusalError(
-            f"Paths of {tokens} tokens do not fit into memory: give a text of {tokens // 2} tokens, or pass "
-            "`dtype='float32'`."
-        ) from error
+    tokens = max(tokens, 2)
+    return refusing_when_memory_runs_out(
+        f"Paths of {tokens} tokens do not fit into memory: give a text of {tokens // 2} tokens, or pass "
+        "`dtype='float32'`."
+    )
 
 
 @dataclass(frozen=True)
-class PathSizes:
+class PathSizes(TextSizes):
     """The sizes that determine the memory of a decomposition."""
 
-    tokens: int
     layers: int
     heads: int
     width: int  # of the stream and of the widest layer, together
@@ -169,14 +168,6 @@ class PathSizes:
         by_token = SUFFIX_COPIES * self.suffixes + LENGTH_COPIES * self.signs * (self.layers + 1)
         numbers = self.tokens * (by_token * self.width + LOGIT_COPIES * self.vocabulary)
         return self.itemsize * (numbers + MAPS * self.heads * self.tokens**2)
-
-    def tokens_that_fit(self, memory: int) -> int:
-        """Return the longest text for that many bytes; 0 if not even one token fits."""
-        low, high = 0, self.tokens
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if replace(self, tokens=middle).bytes <= memory else (low, middle - 1)
-        return low
 
 
 def refuse_too_many_tokens(sizes: PathSizes, place: torch.device) -> None:

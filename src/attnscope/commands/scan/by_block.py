@@ -33,7 +33,7 @@ from attnscope.hf.anatomy.anatomy import Anatomy, Block, Stack
 from attnscope.hf.intercepting.owners import arguments, at, every_tensor, same_numbers
 from attnscope.hf.intercepting.restoring import Restoring, evaluating
 from attnscope.hf.intercepting.wrappers import held
-from attnscope.hf.loading.placing import memory_left
+from attnscope.hf.loading.memory import memory_left
 from attnscope.hf.tapping.tap import Frame, tap
 
 _SHARE_OF_MEMORY = 0.5  # share of the free memory that streams may use

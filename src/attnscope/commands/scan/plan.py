@@ -27,7 +27,8 @@ from attnscope.data.shards import SHARD_TOKENS, Cut
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.intercepting.restoring import ExchangedModulesError, keeping_its_modules
 from attnscope.hf.loading.in_memory import broken_weights
-from attnscope.hf.loading.load import Loaded, out_of_memory, precision_and_place
+from attnscope.hf.loading.load import Loaded, precision_and_place
+from attnscope.hf.loading.memory import out_of_memory
 from attnscope.hf.loading.options import Sampling
 from attnscope.hf.loading.targets import notes_on_placeholders
 from attnscope.hf.tapping.tap import tap

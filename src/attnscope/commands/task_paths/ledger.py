@@ -19,7 +19,7 @@ from attnscope.commands.task_paths.record import PromptRow
 from attnscope.core.decoding import FieldError, decode, encode
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import write_atomically
-from attnscope.core.hashes import LOG, append_whole, checked_line, keep_beside, unchecked
+from attnscope.core.hashes import LOG, append_whole, checked_line, keep_beside, log_lines, unchecked
 from attnscope.core.progress import uninterrupted
 from attnscope.core.words import count
 
@@ -75,7 +75,7 @@ class Ledger:
             content = path.read_bytes()
         except OSError as error:
             raise RefusalError(f"'{path}' cannot be read ({error}): leave out `resume=` to begin anew.") from None
-        first, *lines = content.split(b"\n")[:-1] or [b""]  # drops an incomplete last line
+        first, *lines = [content[line.start : line.stop] for line in log_lines(content) if line.whole] or [b""]
         try:
             head = json.loads(unchecked(first))
             settings = head["settings"] if head["format"] == FORMAT else None

@@ -1,11 +1,12 @@
-"""Read a run folder, also while it is written: only finished lines are read.
+"""Read a run folder, also while it is written: only whole lines are read.
 
     read_run("run/")                                the whole run as a Timeline
     reader = RunReader("run/"); reader.more()       the looks since the last call
 
 A line that does not match its checksum, or is damaged in another way, is skipped and named in the notes; no other line
-is lost. Lines from before there were checksums may have damaged steps: the longest sequence of lines with rising steps
-is read.
+is lost. Lines that a damaged line end joins are read one by one. A last line without its end is read if it fits its
+checksum; otherwise a note says that it is left out. Lines from before there were checksums may have damaged steps: the
+longest sequence of lines with rising steps is read.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from attnscope.commands.timeline.record import Key, Timeline, check_look
 from attnscope.commands.watch.look import HEADER, Look, RunHeader, read_header
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import named_path, neighbour_meant
-from attnscope.core.hashes import unchecked
+from attnscope.core.hashes import log_lines, unchecked
 from attnscope.core.words import count, parsed, ranges
 
 if TYPE_CHECKING:
@@ -36,7 +37,10 @@ DAMAGED, DROPPED = f"{LOOKS}.damaged", f"{LOOKS}.dropped"  # what `RunLog.resume
 
 @dataclass
 class Parsed:
-    """Looks in order, the byte at which each look's line ends, the number of whole lines and bytes, damaged lines."""
+    """Looks in order, the byte at which each look's line ends, the number of whole lines and bytes, damaged lines.
+
+    `endless` if the last line lacks its end but was used; `unfinished` if there is a last line that is not whole.
+    """
 
     looks: list[Look] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
@@ -44,24 +48,29 @@ class Parsed:
     used: int = 0
     damaged: list[int] = field(default_factory=list)  # line numbers, from 1
     damaged_spans: list[tuple[int, int]] = field(default_factory=list)  # first byte, byte after the last
+    endless: bool = False
+    unfinished: bool = False
 
 
 def parse_looks(content: bytes, after: int = -1, header: RunHeader | None = None) -> Parsed:
     """Parse whole lines of looks.jsonl whose steps rise from `after` on. `header` says which numbers are possible."""
-    pieces = content.split(b"\n")[:-1]  # the last piece is unfinished or empty
-    looks = [_look(line, header) for line in pieces]
+    lines = list(log_lines(content))
+    found = Parsed(unfinished=bool(lines) and not lines[-1].whole)
+    lines = lines[:-1] if found.unfinished else lines
+    looks = [_look(content[line.start : line.stop], header) for line in lines]
     readable = [number for number, look in enumerate(looks) if look is not None and look.step > after]
     rising = _longest_rising([look.step for number in readable if (look := looks[number]) is not None])
     kept = {readable[position] for position in rising}
-    found = Parsed(lines=len(pieces))
-    for number, (line, look) in enumerate(zip(pieces, looks, strict=True)):
-        start, found.used = found.used, found.used + len(line) + 1
+    for number, (line, look) in enumerate(zip(lines, looks, strict=True)):
         if look is not None and number in kept:
             found.looks.append(look)
-            found.ends.append(found.used)
+            found.ends.append(line.end)
         else:
-            found.damaged.append(number + 1)
-            found.damaged_spans.append((start, found.used))
+            found.damaged += [line.number] if line.number not in found.damaged[-1:] else []
+            found.damaged_spans.append((line.start, line.end))
+    if lines:
+        found.lines, found.used = lines[-1].number, lines[-1].end
+        found.endless = not content[: found.used].endswith(b"\n")
     return found
 
 
@@ -102,7 +111,7 @@ def is_run(path: Path | str) -> bool:
 
 
 def read_run(folder: Path | str) -> Timeline:
-    """Read the run in a folder. An unfinished last line is skipped."""
+    """Read the run in a folder. An unfinished last line is left out, and a note says so."""
     return _read(named_path(folder, "run folder"))[0]
 
 
@@ -123,10 +132,13 @@ class RunReader:
             self.timeline, self._parsed = _read(self.folder)
             return self.timeline.looks
         last = self.timeline.looks[-1].step if self.timeline.looks else -1
+        if before.endless and content.startswith(b"\n"):  # the line end that was missing
+            content, before.used, before.endless = content[1:], before.used + 1, False
         found = parse_looks(content, last, self.timeline.header)
         before.damaged += [before.lines + number for number in found.damaged]
         before.used, before.lines = before.used + found.used, before.lines + found.lines
-        notes = _notes(self.folder, before.damaged)
+        before.endless, before.unfinished = found.endless or (before.endless and not content), found.unfinished
+        notes = _notes(self.folder, before)
         self.timeline = replace(self.timeline, looks=(*self.timeline.looks, *found.looks), notes=notes)
         return tuple(found.looks)
 
@@ -146,17 +158,19 @@ def _read(path: Path) -> tuple[Timeline, Parsed]:
         )
     header = read_header(path)
     found = parse_looks(_content(path) or b"", header=header)
-    return Timeline(path.resolve().name, header, tuple(found.looks), _notes(path, found.damaged)), found
+    return Timeline(path.resolve().name, header, tuple(found.looks), _notes(path, found)), found
 
 
-def _notes(path: Path, damaged: list[int]) -> tuple[str, ...]:
-    """Return a sentence on lines that could not be read, and one on those that `resume` moved away."""
-    notes = []
+def _notes(path: Path, found: Parsed) -> tuple[str, ...]:
+    """Return sentences on lines that could not be read, on an unfinished one, and on those that `resume` moved away."""
+    notes, damaged = [], found.damaged
     if damaged:
         are = "is" if len(damaged) == 1 else "are"
         notes.append(
             f"{count(len(damaged), 'line')} of {LOOKS} could not be read and {are} skipped: {ranges(damaged)}."
         )
+    if found.unfinished:
+        notes.append(f"The last line of {LOOKS} is unfinished: one look is left out.")
     with contextlib.suppress(OSError):
         moved = (path / DAMAGED).read_bytes().count(b"\n")
         notes.append(f"{count(moved, 'damaged line')} of {LOOKS} {'is' if moved == 1 else 'are'} kept in {DAMAGED}.")

@@ -10,8 +10,8 @@ keys, compared with the model's own output, and stored in eight bits per weight.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -40,7 +40,8 @@ from attnscope.hf.intercepting.restoring import (
     without_gradients,
 )
 from attnscope.hf.loading.in_memory import refuse_broken_weights
-from attnscope.hf.loading.load import Loaded, load, out_of_memory, precision_and_place, refusing_what_does_not_run
+from attnscope.hf.loading.load import Loaded, load, precision_and_place, refusing_what_does_not_run
+from attnscope.hf.loading.memory import refusing_when_memory_runs_out
 from attnscope.hf.loading.one_input import reading_of
 from attnscope.hf.loading.one_text import Reading
 from attnscope.hf.loading.options import Loading, Sampling, with_options
@@ -249,15 +250,9 @@ def _opened(parts: tuple[Part, ...], blocks: Choice, heads: Choice) -> Opened:
     raise RefusalError(f"Block {blocks.opens} has no head {heads.opens}: choose with `block=` and `head=`.")
 
 
-@contextmanager
-def _fitting(tokens: int) -> Iterator[None]:
+def _fitting(tokens: int) -> AbstractContextManager[None]:
     """If memory runs out, refuse and suggest a smaller number of tokens."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
-            raise
-        raise RefusalError(
-            f"A view of {tokens} tokens does not fit into memory: give one of {max(tokens // 2, 2)} tokens, or fewer "
-            "blocks with `block='0-3'`."
-        ) from error
+    return refusing_when_memory_runs_out(
+        f"A view of {tokens} tokens does not fit into memory: give one of {max(tokens // 2, 2)} tokens, or fewer "
+        "blocks with `block='0-3'`."
+    )

@@ -5,9 +5,9 @@
     log.append(look); log.close()
 
 A line is one write at the end of the file, with a checksum. A writer that is killed in the middle leaves at most one
-line without an end, which readers skip and `resume` cuts off. If the disk is full, the half-written line is cut off and
-`RunLogStopped` is raised: the run stays readable, and training need not stop. A look is forced to disk if a second has
-passed since the last forced look: a killed process loses nothing, and a power cut loses the looks of one second.
+unfinished line, which readers leave out and `resume` cuts off. If the disk is full, the half-written line is cut off
+and `RunLogStopped` is raised: the run stays readable, and training need not stop. A look is forced to disk if a second
+has passed since the last forced look: a killed process loses nothing, and a power cut loses the looks of one second.
 
 `resume` cuts off only the end of the file, and moves what it cuts beside it: damaged lines to looks.jsonl.damaged,
 looks after the step and an unfinished line to looks.jsonl.dropped. Damaged lines before the step stay where they are.
@@ -175,8 +175,9 @@ def _content(folder: Path) -> bytes:
 
 
 def _cut(folder: Path, content: bytes, found: Parsed, end: int) -> None:
-    """Cut looks.jsonl off at a byte, and move what is cut to the files beside it first."""
-    if end == len(content):
+    """Cut looks.jsonl off at a byte, and move what is cut to the files beside it first. Add a line end that lacks."""
+    lacks_end = end > 0 and not content[:end].endswith(b"\n")
+    if end == len(content) and not lacks_end:
         return
     damaged = [(start, stop) for start, stop in found.damaged_spans if start >= end]
     spans = [end, *(byte for span in damaged for byte in span), len(content)]
@@ -184,9 +185,9 @@ def _cut(folder: Path, content: bytes, found: Parsed, end: int) -> None:
     with _refusing(folder):
         keep_beside(folder / DAMAGED, b"".join(content[start:stop] for start, stop in damaged))
         keep_beside(folder / DROPPED, dropped)
-        descriptor = os.open(folder / LOOKS, os.O_WRONLY)
+        descriptor = os.open(folder / LOOKS, os.O_WRONLY | os.O_APPEND)
         try:
             os.ftruncate(descriptor, end)
-            os.fsync(descriptor)
+            append_whole(descriptor, b"\n" if lacks_end else b"", sync=True)
         finally:
             os.close(descriptor)

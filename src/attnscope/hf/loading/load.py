@@ -34,9 +34,13 @@ from attnscope.hf.loading.feed import Streamed, feed, media_batches
 from attnscope.hf.loading.from_files import from_files
 from attnscope.hf.loading.in_memory import SHAPES, in_memory, refuse_quantised, shaped
 from attnscope.hf.loading.loaded import Loaded
+from attnscope.hf.loading.memory import out_of_memory
 from attnscope.hf.loading.options import Loading, LoadOptions, Sampling, with_options
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.targets import beginning_of_ready
+
+ERRORS_OF_MODELS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+"""What the code of a model raises on inputs that it cannot take. NotImplementedError is a RuntimeError."""
 
 
 def forward_options(loaded: Loaded) -> dict[str, Any]:
@@ -50,11 +54,13 @@ def refusing_what_does_not_run(loaded: Loaded, which: str = "the first batch") -
     """Turn the error of a model that fails on a batch into a refusal."""
     try:
         yield
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+    except ERRORS_OF_MODELS as error:
         reason = (str(error).strip().splitlines() or ["no reason given"])[0][:200]
+        remedy = "check that the batch holds the arguments of its forward, within its vocabulary and its positions"
+        if out_of_memory(error):
+            remedy = "memory ran out, so give a shorter text, a smaller batch or a smaller model"
         raise RefusalError(
-            f"{loaded.class_name} does not run on {which} ({type(error).__name__}: {reason}): check that the "
-            "batch holds the arguments of its forward, within its vocabulary and its positions."
+            f"{loaded.class_name} does not run on {which} ({type(error).__name__}: {reason}): {remedy}."
         ) from error
 
 
@@ -78,12 +84,6 @@ def precision_and_place(model: nn.Module) -> tuple[torch.dtype, torch.device]:
         raise RefusalError(f"{type(model).__name__} has no parameters: there is nothing to measure.")
     every = itertools.chain((first,), weights)  # offloaded weights are on the meta device
     return first.dtype, next((weight.device for weight in every if not weight.is_meta), torch.device("cpu"))
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Return whether memory ran out. Allocators other than CUDA's raise a plain RuntimeError."""
-    words = ("can't allocate memory", "not enough memory", "out of memory")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(w in str(error).lower() for w in words)
 
 
 def refuse_randomness(loaded: Loaded, inputs: Mapping[str, Any]) -> None:

@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +28,7 @@ from transformers.initialization import no_init_weights
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.loading.classes import device_named
+from attnscope.hf.loading.memory import memory_left
 from attnscope.hf.loading.options import DISK, Loading, read_device_map, spread
 from attnscope.hf.loading.sources import Source
 
@@ -80,46 +80,6 @@ def refuse_what_memory_cannot_hold(cls: Any, config: Any, precision: torch.dtype
 def _too_deep(name: str, blocks: int) -> str:
     many = f"{blocks:,}" if blocks < IMPOSSIBLE else "more than 10^15"
     return f"The configuration of {name} has {many} blocks, which would take hours to build: give it fewer."
-
-
-def memory_left() -> int:
-    """Return the free bytes of the machine or of its container, whichever is less."""
-    left = [_available()]
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        try:
-            left.append(int(Path(limit).read_text()) - int(Path(used).read_text()) + _reclaimable())
-        except (OSError, ValueError):  # no such group, or one without a limit ("max")
-            continue
-    return max(0, min(left))
-
-
-def _available() -> int:
-    try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        return 1024 * sum(int(lines[key].split()[0]) for key in ("MemAvailable", "SwapFree"))
-    except (OSError, ValueError, KeyError):  # not Linux: unknown, so leave it to the allocator
-        return 1 << 62
-
-
-def _reclaimable() -> int:
-    """Return the bytes of cached files in the container, which are dropped when memory is needed."""
-    try:
-        lines = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
-        return int(lines["inactive_file"])
-    except (OSError, ValueError, KeyError):
-        return 0
-
-
-def widest_layer(block: nn.Module) -> int:
-    """Return the sum of the two sides of a block's widest matrix: usually the widths of its MLP and of the stream.
-
-    Tensors of experts have more axes; the last two count.
-    """
-    shapes = [tuple(parameter.shape[-2:]) for parameter in block.parameters() if parameter.ndim >= 2]
-    return int(sum(max(shapes, key=max, default=(1, 1))))
 
 
 def _parameters(cls: Any, config: Any) -> int:
