@@ -29,7 +29,7 @@ SILENT = 3600.0  # seconds without a write after which a writer on another machi
 
 
 class FolderLock:
-    """Held from construction to `release`. Forked children drop it, so that they do not outlive the writer."""
+    """Held from construction to `release`. A forked child closes its copy, so that the lock ends with the writer."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.path = folder / name

@@ -21,9 +21,9 @@ HUGE = 2.0**512
 def slack(bound: float) -> float:
     """Return how far rounding can move a number past its bound.
 
-    A float32 sum of 2^17 terms, one for each of the most keys that cards allow for, has a relative error of at most
-    2^17 2^-24 = 2^-7. Weights that were rounded to bfloat16 have a relative error of 2^-9. Differences of shares have
-    an error of a few 2^-24.
+    A float32 sum of 2^17 terms has a relative error of at most 2^17 2^-24 = 2^-7. The highest values on cards hold
+    for up to 2^17 = 131072 keys. Weights that were rounded to bfloat16 have a relative error of 2^-9. Differences of
+    shares have an error of a few 2^-24.
     """
     return 2.0**-7 * abs(bound) + 1e-6 if math.isfinite(bound) else 0.0
 

@@ -58,7 +58,7 @@ def test_verdict_names_a_word_that_methods_overrate() -> None:
     found = sample_explanation()
     first = replace(found.method("relevance"), scores=((0.0, 9.0, *(0.0,) * 8),))
     said = verdict(replace(found, methods=(first,))).sentence
-    assert said.endswith(" Replacing 'The', first by relevance, changes little (from 68% to 69%).")
+    assert said.endswith(" Replacing 'The', ranked first by relevance, changes little (from 68% to 69%).")
 
 
 def test_word_with_a_small_effect_is_not_in_the_verdict_but_below() -> None:

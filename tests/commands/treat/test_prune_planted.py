@@ -98,7 +98,9 @@ def test_a_budget_that_no_head_keeps_is_said_in_the_first_sentence(tmp_path: Pat
     assert found.arms["treated"].losses == found.arms["before"].losses
     said = verdict(found)
     assert said.level == "warning"
-    assert said.sentence.startswith("No head can go. The budget of 0.05 nats per token is not met: on the checking")
+    assert said.sentence.startswith(
+        "No head is shown to be safe to remove. The budget of 0.05 nats per token is not met: on the checking"
+    )
     assert not (tmp_path / "model").exists()
     again = Treatment.from_json(found.document())
     assert again.sentences() == found.sentences()

@@ -117,7 +117,7 @@ def _overrated(found: Explanation, trial: Trial) -> str:
         return ""
     place, methods = max(firsts.items(), key=lambda item: len(item[1]))
     by = listed(methods) if len(methods) < FEW else f"{len(methods)} methods"
-    return f"Replacing {part_words(found, still[place])}, first by {by}, changes little ({_fall(trial, still[place])})."
+    return f"Replacing {part_words(found, still[place])}, ranked first by {by}, changes little ({_fall(trial, still[place])})."
 
 
 def conclusions(found: Explanation) -> tuple[str, ...]:

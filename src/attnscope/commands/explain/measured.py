@@ -37,7 +37,7 @@ def trial_section(found: Explanation) -> tuple[Section, ...]:
         for one in listing
     )
     media = next((read.kind for read in found.inputs if read.kind != "text"), "")
-    by = "a blank one and by the mean of all" if media else "others of its kind"
+    by = "a blank one, by the mean of all and by another one" if media else "others of its kind"
     how = (
         f"Each {part_kind(found)} was replaced by {by}, and the model ran on {count(trial.inputs, 'changed input')}. "
         f"The answer without a change is {answer_number(trial, trial.before)}. 'Answer' is the median of replacements, "

@@ -10,8 +10,8 @@ p is the probability of the answer and P that of the whole text before it, if th
 an answer that is no probability, the numbers themselves take the place of the logarithms.
 
 A verdict names a word if the median answer falls by a third, and by a tenth with further replacements that had no part
-in choosing the word; or if one replacement that fits as well as the word takes half of the answer away, and then the
-verdict names that replacement too ('man' and not 'woman').
+in choosing the word. It also names a word if one replacement with a fit of at least one half takes at least half of
+the answer away, and then it names that replacement too ('man' and not 'woman').
 
 The token at which the answer is read asks the question and is listed apart: replacing it asks something else. If no
 single word moves the answer, pairs of the first candidates are tried.
@@ -125,7 +125,7 @@ def _tried(model: EditedInputs, rows: Rows, further: int | None, asking: Part | 
 
 
 def _confirmed(model: EditedInputs, found: dict[Part, Tried], edits: dict[Part, list[Edit]]) -> dict[Parts, Tried]:
-    """Replace the words that a verdict would name once more, by others: the first ones were chosen for their effect."""
+    """Try further replacements of the named words that decide, because the first replacements chose these words."""
     words = tuple(sorted(found.values(), key=lambda one: -one.effect))
     result = Trial(model.unit, model.before, words, fitted=model.predicts)
     named = [part for part, tried in found.items() if tried in result.named and result.decides(tried)]

@@ -47,7 +47,8 @@ class Replacement:
 def median(replacements: Sequence[Replacement]) -> float:
     """Return the median answer, each replacement weighted by its fit; of two medians the larger one.
 
-    A median needs most replacements: a single one may bring evidence of its own for another answer.
+    The median falls only if replacements with more than half of the weight lower the answer. A single replacement may
+    be evidence for another answer by itself.
     """
     ranked = sorted(replacements, key=lambda one: one.answer)
     half = math.fsum(one.fit for one in ranked) / 2
@@ -121,8 +122,9 @@ class Trial:
         return falls and (not tried.again or median(tried.again) < self.before - self.notable)
 
     def contrast(self, tried: Tried) -> Replacement | None:
-        """Return the replacement that takes most of the answer away and fits as well as the word, or None.
+        """Return the replacement with the lowest answer, or None if it leaves more than half of the answer.
 
+        Only replacements with a fit of at least `FITTING` count.
         Number and gender decide in this way: most words like 'man' keep the answer, and 'woman' changes it. Fits must
         be known, because a replacement that does not fit can take any answer away.
         """
@@ -134,6 +136,10 @@ class Trial:
 
     @property
     def named(self) -> tuple[Tried, ...]:
-        """The words that a verdict names: the one with the largest effect, and the next if it has a tenth of it."""
+        """The words that a verdict names, at most `NAMED`.
+
+        A word must decide or have a contrast. The one with the largest effect is named, and the next if its effect is
+        at least a tenth of that.
+        """
         found = [word for word in self.words if self.decides(word) or self.contrast(word) is not None]
         return tuple(word for word in found[:NAMED] if word.effect >= CLOSE * found[0].effect)

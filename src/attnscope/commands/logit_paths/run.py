@@ -44,7 +44,7 @@ from attnscope.pathways.network import Network, relative_difference
 from attnscope.pathways.written_logits import written_out_rule
 
 PRECISIONS = ("float64", "float32")
-REMOVED = 6  # sources of each side that are removed: those that add or subtract most
+REMOVED = 24  # sources of each side that are removed: those that add or subtract most
 COPIES = 3  # of all sources of a stream that are in memory together
 SAME_AS_OBSERVED = 1e-3  # models cast norms to float32 or lower; the decomposition does not
 

@@ -61,7 +61,9 @@ def verdict(report: LogitReport) -> Verdict:
     change = f"without {written(report, most)}, this {moved(report.weight, most.weight)}"
     if abs(most.weight - report.weight) >= DECIDES * report.weight:
         return Verdict("note", f"{looks}; {change}.")
-    return Verdict("note", f"{looks}, and no single source decides it: {change}, and no other changes it more.")
+    return Verdict(
+        "note", f"{looks}, and no single source decides it: {change}, the largest of {len(report.removed)} removals."
+    )
 
 
 def _sentences(report: LogitReport) -> tuple[str, ...]:

@@ -44,8 +44,9 @@ class HeadEffect:
 class EdgeEffect:
     """The effect of one head through the query, key or value of a later one alone.
 
-    `induction`: the token that is asked about occurs earlier and the answer follows it there, the reader looks from the
-    later to that answer, and the sender looks from that answer to the token before it.
+    `induction`: the token at which the answer is read also occurs earlier, and there the answer follows it. The
+    reader attends from the later of these two tokens to that earlier answer. The sender attends from that earlier
+    answer most to the token before it.
     """
 
     sender: Place

@@ -10,8 +10,9 @@ Let T be the target, and T_F(h), T_P(h), T(h) the target without head h, with mo
     T - T(h)  =  (T - T_F)  +  (T_F - T_P)  +  (T_P - T)
     total        values        patterns        norms and gates
 
-With more than `ALL` heads, first-order estimates of log p and of T, <d log p / do_h, o_h - r_h> and the same with T,
-and the values choose in turn the `SOME` that are measured: where a norm or softmax is saturated, derivatives are small.
+With more than `ALL` heads, only `SOME` are measured. Three numbers take turns in choosing them: first-order estimates
+of log p and of T, <d log p / do_h, o_h - r_h> and the same with T, and the values. Values are included because
+derivatives are small where a norm or softmax is saturated.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from attnscope.pathways.network import Network
 
 Item = TypeVar("Item")
 ALL, SOME = 72, 20  # heads up to which all are taken out, and how many otherwise
-SENDERS, EDGES = 3, 12  # heads whose edges are looked for, and edges that are measured
+SENDERS, EDGES = 6, 12  # heads whose edges are looked for, and edges that are measured
 SETS = (2, 4, 8)  # sizes of sets that are tried if no single head matters
 
 

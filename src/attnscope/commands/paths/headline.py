@@ -60,9 +60,9 @@ def names(places: Sequence[tuple[int, int]]) -> str:
 
 
 def looking(found: Effects) -> dict[tuple[int, int], list[EdgeEffect]]:
-    """Return, for every head that matters, its edges that matter into queries and keys of other heads that do.
+    """Return the edges of each needed head into the queries and keys of other needed heads.
 
-    Only edges and heads without which the answer becomes less likely are counted.
+    A head is needed if the answer becomes notably less likely without it. Only edges of which the same holds count.
     """
     needs = {one.place for one in found.named if found.change(one) < 0}
     circuits: dict[tuple[int, int], list[EdgeEffect]] = {}
@@ -94,7 +94,9 @@ def needed(report: PathReport, found: Effects) -> str:
         moves = f"; it moves where {names(sorted(readers))} {looks}" if readers else ""
         first.append(f"{head_name(*one.place)} (without it {without(found, one)}{moves})")
     others = len(needs) - FEW
-    more = f", and on {count(others, 'other')}" if others > 0 else ""
+    least = "" if found.whole else "at least "
+    more = f", and on {least}{count(others, 'other')}" if others > 0 else ""
+    more += "" if found.whole else f" ({len(found.heads)} of {found.of_heads} heads were taken out)"
     return f"{it} depends on {listed(first)}{more}."
 
 
@@ -126,7 +128,8 @@ def _together(it: str, found: Effects) -> str | None:
     enough = next((one for one in found.sets if found.notable(one)), None)
     if enough is None:
         return None
-    return f"{_none(found)} carries {it}; {names(enough.heads)} do together (without them {without(found, enough)})."
+    together = f"taking out {names(enough.heads)} together leaves {without(found, enough)}"
+    return f"{_none(found)} carries {it}; {together}."
 
 
 def _nothing(it: str, found: Effects) -> str:

@@ -72,13 +72,17 @@ def reference(loaded: Loaded, read: Reading, heads: HeadOutputs, by: Replacement
     if by == "resample":
         return Reference(words, {block: found[:, : len(read.ids)] for block, found in outputs.items()})
     pools = _pools(loaded, read.ids, ids.to(read.ids.device))
-    return Reference(words, {block: _means(found, pools)[None] for block, found in outputs.items()})
+    means = {block: _means(found, pools) for block, found in outputs.items()}
+    if read.beginning is None or not read.beginning.begins:
+        # Without BOS the first tokens of texts are a few different words, and the mean of so few is mostly chance.
+        means = {block: torch.cat([own[block][:1], mean[1:]]) for block, mean in means.items()}
+    return Reference(words, {block: mean[None] for block, mean in means.items()})
 
 
 def _of_its_own(
     own: Float[Tensor, "token head channel"], by: Replacement, generator: torch.Generator
 ) -> Float[Tensor, "draw token head channel"]:
-    """Return means over the other tokens of the text, or outputs at tokens drawn from it; the first token keeps its."""
+    """Return the mean of all outputs but the first, or these outputs in random orders; the first stays as it is."""
     tokens = len(own)
     if by == "mean":
         later = own[1:].mean(0, keepdim=True).expand_as(own[1:]) if tokens > 1 else own[1:]

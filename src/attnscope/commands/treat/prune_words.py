@@ -42,7 +42,7 @@ def verdict(record: Treatment) -> Verdict:
     limit = pruning.limit
     budget = f"The budget of {numeral(limit)} nats per token is not met"
     if not record.removed:
-        return Verdict("warning", f"No head can go. {budget}{_cheapest(record)}.")
+        return Verdict("warning", f"No head is shown to be safe to remove. {budget}{_cheapest(record)}.")
     cost = f"held-out loss {signed(rise.mean)} ({signed(rise.low)} to {signed(rise.high)})"
     if not math.isfinite(rise.high):
         cost = f"held-out loss {signed(rise.mean)} on a single text, so it may be chance"
@@ -229,13 +229,16 @@ def names(places: Sequence[tuple[int, int]]) -> str:
 
 
 def signed(value: float) -> str:
-    """Return a change of loss with its sign and two figures, or 0 below a millionth of a nat."""
+    """Return a change of loss with its sign, or 0 below a millionth of a nat, or `unknown` for NaN.
+
+    It has up to four decimals, from 0.1 on up to three, and two figures if rounding would give 0.
+    """
     if not abs(value) >= 1e-6:
         return "unknown" if math.isnan(value) else "0"
     digits = f"{abs(value):.4f}" if abs(value) < 0.1 else f"{abs(value):.3f}"
     if float(digits) == 0:
         digits = numeral(abs(value), 2)
-    return f"{'+' if value > 0 else '−'}{digits.rstrip('0') if '.' in digits else digits}"
+    return f"{'+' if value > 0 else '−'}{digits.rstrip('0').rstrip('.') if '.' in digits else digits}"
 
 
 def _name(place: tuple[int, int]) -> str:

@@ -1,6 +1,6 @@
 """The losses of a model without some heads, each set and text measured once, and kept on disk when work is stopped.
 
-    with losses_without_heads(trial, sites, {"held_out": batches}, kept) as losses:
+    with losses_without_heads(loss, sites, {"held_out": batches}, folder) as losses:
         losses("held_out", [(2, 0), (3, 1)])        # one loss for each sequence, without these two heads
         losses.change("held_out", [(2, 0)])         # the rise over the whole model, with its interval
 

@@ -4,7 +4,7 @@ A sender is replaced, and everything after it responds. In a later block its cha
 and keys and values from the untouched one: the output of a head is then what it would be if only its query noticed the
 sender. Keys and values likewise. Replacing the head by that output (`HeadOutputs.replaced`) measures the edge.
 
-    for block, projection, outputs in sent(heads, senders): ...     outputs[sender, token, head, channel]
+    for block, projection, numbers, outputs in sent(heads, senders): ...     outputs[row] is of senders[numbers[row]]
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ Place = tuple[int, int]  # block, head
 Output = Float[Tensor, "token channel"]
 Replacement = Mapping[Place, Output]
 AT_ONCE, TOKENS_AT_ONCE = 32, 8192  # copies that run together, and their tokens
-CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}  # norms of many models compute in float32
+CLOSE = {torch.float64: 1e-4, torch.float32: 1e-3}  # norms of many models compute in float32
 
 
 def close(one: Tensor, other: Tensor) -> bool:
@@ -83,7 +83,7 @@ def projecting(model: nn.Module, site: Site, change: Callable[[Tensor], Tensor |
 
 @dataclass(frozen=True, eq=False)
 class HeadOutputs:
-    """What a model computes at one input: the stream before every block, the output of every head, and the answer.
+    """What a model computes at one input: outputs of heads, and the stream before every block and after the last.
 
     `gradients[l]` are the derivatives of some numbers with respect to the outputs of the heads of block l.
     """
