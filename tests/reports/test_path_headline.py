@@ -54,7 +54,7 @@ def test_another_circuit_says_whose_looking_is_moved() -> None:
         ({}, "No single head carries it: the largest effect is that of block 0 head 0 (without it 80%)."),
         (
             {"sets": (SetEffect(((0, 0), (0, 2)), 3.0, 0.3),)},
-            "No single head carries it; block 0 heads 0 and 2 do together (without them 30%).",
+            "No single head carries it; taking out block 0 heads 0 and 2 together leaves 30%.",
         ),
         ({"sets": (SetEffect(((0, 0), (0, 2)), 3.0, 0.75),)}, "No single head carries it: the largest effect"),
         (

@@ -140,7 +140,7 @@ def test_heads_that_back_each_other_up_are_taken_out_together() -> None:
     assert report.effects is not None
     said = verdict(report).sentence
     assert "No single head carries it; block" in said
-    assert "do together (without them" in said
+    assert "together leaves" in said
     (some,) = report.effects.sets
     assert len(some.heads) == 2
     assert report.effects.notable(some)

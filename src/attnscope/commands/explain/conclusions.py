@@ -117,7 +117,8 @@ def _overrated(found: Explanation, trial: Trial) -> str:
         return ""
     place, methods = max(firsts.items(), key=lambda item: len(item[1]))
     by = listed(methods) if len(methods) < FEW else f"{len(methods)} methods"
-    return f"Replacing {part_words(found, still[place])}, ranked first by {by}, changes little ({_fall(trial, still[place])})."
+    word = part_words(found, still[place])
+    return f"Replacing {word}, ranked first by {by}, changes little ({_fall(trial, still[place])})."
 
 
 def conclusions(found: Explanation) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
 The other texts are windows of the embedded book with as many tokens as the text, so that special tokens are at the same
 places as in the text. Without a tokenizer they are the text's own tokens in other orders. Means are taken over all
-tokens of all texts, but first tokens and special tokens have their own, because heads rest on them. A model that reads
-more than one text, or pictures, has no other texts: its outputs are replaced by those at other tokens of the input.
+tokens of all texts. Each special token that these texts contain has its own mean, and so have first tokens; without
+BOS the first token keeps its output. A model that reads more than one text, or pictures, has no other texts: its
+outputs are replaced by those at other tokens of the input.
 """
 
 from __future__ import annotations
