@@ -13,6 +13,7 @@ from attnscope.commands.explain.chart import share_rows
 from attnscope.commands.explain.conclusions import verdict
 from attnscope.commands.explain.measured import as_written
 from attnscope.commands.explain.record import Explanation
+from attnscope.commands.explain.tried import Replacement
 from attnscope.commands.explain.words import MOST_TOKENS, document, tab, token_shades
 from attnscope.commands.paths.vocabulary import signed
 from attnscope.reports.page import document_page
@@ -82,6 +83,38 @@ def test_no_word_is_named_if_none_moves_the_answer() -> None:
     pair = replace(found.trial.words[0], word="' a' and ' b'", tokens=(1, 2))
     together = verdict(replace(found, trial=replace(still, pairs=(pair,)))).sentence
     assert "Together, ' a' and ' b' decided: replaced, ' Paris' falls from 68% to 2%" in together
+
+
+def test_pair_that_takes_no_more_than_one_of_its_words_is_not_named() -> None:
+    found = sample_explanation()
+    assert found.trial is not None
+    weak = tuple(Replacement(f" other{n}", 0.5, 1.0) for n in range(2))
+    word = replace(found.trial.words[0], replacements=weak, effect=0.3)
+    pair = replace(word, word="' a' and ' b'", tokens=(*word.tokens, 1), replacements=weak)
+    trial = replace(found.trial, words=(word,), pairs=(pair,), asking=None)
+    assert "Together" not in verdict(replace(found, trial=trial)).sentence
+    much = tuple(Replacement(f" other{n}", 0.1, 1.0) for n in range(2))
+    trial = replace(trial, pairs=(replace(pair, replacements=much),))
+    assert "Together, ' a' and ' b' decided" in verdict(replace(found, trial=trial)).sentence
+
+
+def test_word_that_is_not_confirmed_is_not_named() -> None:
+    found = sample_explanation()
+    assert found.trial is not None
+    first, *others = found.trial.words
+    kept = tuple(Replacement(f" again{n}", 0.67, 1.0) for n in range(2))
+    trial = replace(found.trial, words=(replace(first, again=kept), *others), fitted=True)
+    assert "France" not in [word.word.strip() for word in trial.named]
+    assert "France" in [word.word.strip() for word in found.trial.named]
+
+
+def test_negative_difference_asks_to_swap_the_sides() -> None:
+    found = sample_explanation()
+    assert found.trial is not None
+    trial = replace(found.trial, unit="number", before=-2.0)
+    asked = replace(found.asked, kind="difference", other=" Rome")
+    said = verdict(replace(found, asked=asked, trial=trial)).sentence
+    assert said.endswith("the model prefers the other one. Swap the target and `against=` to learn what decided.")
 
 
 def test_no_verdict_without_a_trial() -> None:

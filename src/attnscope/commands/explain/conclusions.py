@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from attnscope.commands.explain.record import SUM_BOUND, Explanation, Input, Scored, Token
-from attnscope.commands.explain.tried import Trial, Tried
+from attnscope.commands.explain.tried import DECIDED, Trial, Tried
 from attnscope.commands.paths.vocabulary import chance, quoted, signed, visible
 from attnscope.core.words import count, numeral, percent
 from attnscope.reports.words import Verdict, listed
@@ -26,6 +26,12 @@ def verdict(found: Explanation) -> Verdict:
         return Verdict("note", "There is a single token, so there is nothing to compare it with.")
     if found.trial is None:
         return Verdict("note", "Nothing was tried on the model, so no word is said to have decided.")
+    if found.asked.kind == "difference" and found.trial.before < 0:
+        return Verdict(
+            "note",
+            f"The {visible(found.target)} is below 0 ({numeral(found.value)}): the model prefers the other one. Swap "
+            "the target and `against=` to learn what decided.",
+        )
     return Verdict("note", " ".join(filter(None, (_decided(found, found.trial), _overrated(found, found.trial)))))
 
 
@@ -38,12 +44,18 @@ def _decided(found: Explanation, trial: Trial) -> str:
     kind = part_kind(found)
     tried = f"{len(trial.words)} tried, replacing {part_words(found, most)} moves {answer_words(found)} most"
     none = f"No single {kind} decided: of {tried} ({_fall(trial, most)})."
-    pair = next((one for one in trial.pairs if trial.moved(one)), None)
+    pair = next((one for one in trial.pairs if _adds(trial, one)), None)
     if pair is not None:
         return f"{none} Together, {pair.word} decided: {_replaced(found, trial, pair)}."
     if trial.asking is not None and trial.moved(trial.asking):
         return f"{none} {_capitalized(_asked_at(found, trial, trial.asking))}"
     return none
+
+
+def _adds(trial: Trial, pair: Tried) -> bool:
+    """Return whether a pair decides, and leaves a third less of the answer than the better of its words alone."""
+    alone = [word.after for word in trial.words if set(word.tokens) <= set(pair.tokens)]
+    return trial.decides(pair) and all(pair.after <= one - DECIDED * abs(one) for one in alone)
 
 
 def _asked_at(found: Explanation, trial: Trial, asking: Tried) -> str:
@@ -105,7 +117,7 @@ def _overrated(found: Explanation, trial: Trial) -> str:
     still = {
         (one.input, token): one
         for one in trial.words
-        if trial.unmoved(one) and one not in trial.named
+        if trial.unmoved(one) and not trial.raised(one) and one not in trial.named
         for token in one.tokens
     }
     firsts: dict[Place, list[str]] = {}

@@ -78,7 +78,7 @@ def _place(found: Explanation, trial: Trial, tried: Tried) -> str:
 def _replacements(found: Explanation, trial: Trial, tried: Tried) -> str:
     text = next(read.kind == "text" for read in found.inputs if read.name == tried.input)
     bare = not text or tried in trial.pairs
-    return ", ".join(quoted(one.text, bare=bare) for one in tried.replacements)
+    return ", ".join(quoted(one.text, bare=bare) for one in (*tried.replacements, *tried.again))
 
 
 def measured_tab(found: Explanation) -> tuple[Tab, ...]:

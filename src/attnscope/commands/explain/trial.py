@@ -125,16 +125,24 @@ def _tried(model: EditedInputs, rows: Rows, further: int | None, asking: Part | 
 
 
 def _confirmed(model: EditedInputs, found: dict[Part, Tried], edits: dict[Part, list[Edit]]) -> dict[Parts, Tried]:
-    """Try further replacements of the named words that decide, because the first replacements chose these words."""
-    words = tuple(sorted(found.values(), key=lambda one: -one.effect))
-    result = Trial(model.unit, model.before, words, fitted=model.predicts)
-    named = [part for part, tried in found.items() if tried in result.named and result.decides(tried)]
-    rows: list[Row] = [(edit,) for part in named for edit in edits[part][REPLACEMENTS:]]
-    answers = iter(model.answers(rows)) if rows else iter(())
-    return {
-        (part,): replace(found[part], again=model.replacements(list(islice(answers, len(edits[part][REPLACEMENTS:])))))
-        for part in named
-    }
+    """Try further replacements of the named words that decide, because the first replacements chose these words.
+
+    A word that fails makes room for the next one, which is then confirmed too.
+    """
+    found, done = dict(found), set[Part]()
+    while True:
+        words = tuple(sorted(found.values(), key=lambda one: -one.effect))
+        result = Trial(model.unit, model.before, words, fitted=model.predicts)
+        named = [part for part, tried in found.items() if tried in result.named and result.decides(tried)]
+        named = [part for part in named if part not in done and edits[part][REPLACEMENTS:]]
+        if not named:
+            return {(part,): tried for part, tried in found.items()}
+        done.update(named)
+        rows: list[Row] = [(edit,) for part in named for edit in edits[part][REPLACEMENTS:]]
+        answers = iter(model.answers(rows))
+        for part in named:
+            again = list(islice(answers, len(edits[part][REPLACEMENTS:])))
+            found[part] = replace(found[part], again=model.replacements(again))
 
 
 def candidates(parts: Sequence[Part], methods: Sequence[Scored], most: int) -> list[Part]:

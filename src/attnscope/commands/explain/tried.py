@@ -22,6 +22,7 @@ LEAST_PROBABILITY = 1e-12
 MOVED = 0.1  # an answer within this share of itself did not move
 DECIDED = 1 / 3  # a word decided only if the answer falls by this share of itself
 FITTING, TAKEN = 0.5, 0.5  # fit of a single replacement that decides, and share of the answer that it may leave
+NEGLIGIBLE = 0.01  # probability
 NAMED = 2  # words that a verdict names at most
 SEVERAL = 2  # replacements that a word needs before it is said to have moved the answer
 CLOSE = 0.1  # share of the largest effect from which a second word is named too
@@ -126,10 +127,11 @@ class Trial:
 
         Only replacements with a fit of at least `FITTING` count.
         Number and gender decide in this way: most words like 'man' keep the answer, and 'woman' changes it. Fits must
-        be known, because a replacement that does not fit can take any answer away.
+        be known, because a replacement that does not fit can take any answer away. A word that failed to be confirmed
+        has none, and neither has a word of an answer below `NEGLIGIBLE`.
         """
         fitting = [one for one in (*tried.replacements, *tried.again) if one.fit >= FITTING]
-        if not self.fitted or not fitting:
+        if not self.fitted or not fitting or tried.again or self.before < NEGLIGIBLE:
             return None
         lowest = min(fitting, key=lambda one: one.answer)
         return lowest if lowest.answer <= TAKEN * self.before else None
