@@ -79,8 +79,10 @@ def test_the_verdict_comes_first_and_provenance_last(path: Path, browser: Browse
         order = page.evaluate("[...document.querySelectorAll('#verdict, main > section')].map((part) => part.id)")
         assert order[0] == "verdict"
         assert order[-1] == "provenance"
+        # The table of a trial is what the verdict rests on, so it stands before the charts.
         tables = page.evaluate(
-            "[...document.querySelectorAll('main > section:not(#bounds):not(#provenance) :is(figure, table)')]"
+            "[...document.querySelectorAll("
+            "'main > section:not(#bounds):not(#trial):not(#provenance) :is(figure, table)')]"
             ".map((part) => part.tagName)"
         )
         assert "FIGURE" in tables
