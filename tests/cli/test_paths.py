@@ -65,11 +65,11 @@ def test_json_is_all_that_is_printed_and_a_file_is_read() -> None:
 
 def test_heads_are_taken_out_as_asked_or_not_at_all() -> None:
     assert invoke("pocket", "The old man", "--effects", "zero", "--out", "zero", *QUICK).exit_code == 0
-    effects = PathReport.load(Path("zero") / "paths.json").effects
+    effects = PathReport.load(Path("zero")).effects
     assert effects is not None
     assert (effects.replacement, len(effects.heads)) == ("zero", 24)
     result = invoke("pocket", "The old man", "--no-effects", "--out", "none", *QUICK)
-    assert PathReport.load(Path("none") / "paths.json").effects is None
+    assert PathReport.load(Path("none")).effects is None
     assert "Heads taken out" not in result.stdout
     refused("pocket", "The old man", "--effects", "median", *QUICK, says="effects")
 

@@ -271,7 +271,7 @@ def test_an_explanation_is_computed_drawn_and_chosen_by_name(planted: dict[str, 
     assert found.top("planted_reason", 1)[0].place == 0
     assert "Planted reason" in found.write_page(tmp_path / "page.html").read_text()
     shown = command("explain", "pocket", "A dog", "--method", "planted_reason", "--out", str(tmp_path / "out"))
-    assert "planted reason" in shown
+    assert "Planted reason" in shown
 
 
 def test_an_experiment_is_listed_run_and_drawn(planted: dict[str, Path], tmp_path: Path) -> None:

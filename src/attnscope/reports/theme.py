@@ -220,6 +220,5 @@ def configuration(theme: str) -> dict[str, Any]:
             "own": {"stroke": ink["surface"], "strokeWidth": 1, "size": 90, "opacity": 1},
             "hollow": {"fill": "var(--surface)" if page else ink["surface"], "opacity": 1},
             "number": {"color": ink["ink"], "fontSize": 11},
-            "number-on-colour": {"color": "var(--surface)" if page else ink["surface"], "fontSize": 11},
         },
     }

@@ -139,7 +139,7 @@ def test_heads_that_back_each_other_up_are_taken_out_together() -> None:
     report = paths(planted.model, planted.text, effects="zero", **QUICK)
     assert report.effects is not None
     said = verdict(report).sentence
-    assert "No single head carries it; block" in said
+    assert "No single head carries it; taking out block" in said
     assert "together leaves" in said
     (some,) = report.effects.sets
     assert len(some.heads) == 2

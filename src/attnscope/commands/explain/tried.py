@@ -19,8 +19,8 @@ from typing import Literal
 from attnscope.core.ranges import Correlation, Count, Finite, Index, Share
 
 LEAST_PROBABILITY = 1e-12
-MOVED = 0.1  # an answer within this share of itself did not move
-DECIDED = 1 / 3  # a word decided only if the answer falls by this share of itself
+MOVED = 0.1  # an answer that changes by a smaller share did not move
+DECIDED = 1 / 3  # a word decided only if the answer falls by this share
 FITTING, TAKEN = 0.5, 0.5  # fit of a single replacement that decides, and share of the answer that it may leave
 NEGLIGIBLE = 0.01  # probability
 NAMED = 2  # words that a verdict names at most
@@ -96,15 +96,15 @@ class Trial:
     fitted: bool = False  # whether fits were measured: the model predicts its text
 
     def moved(self, tried: Tried) -> bool:
-        """Return whether the answer falls by more than a tenth of itself, in the median of several replacements."""
+        """Return whether the answer falls by more than a tenth, in the median of several replacements."""
         return len(tried.replacements) >= SEVERAL and tried.after < self.before - self.notable
 
     def raised(self, tried: Tried) -> bool:
-        """Return whether the answer rises by more than a tenth of itself, in the median of several replacements."""
+        """Return whether the answer rises by more than a tenth, in the median of several replacements."""
         return len(tried.replacements) >= SEVERAL and tried.after > self.before + self.notable
 
     def unmoved(self, tried: Tried) -> bool:
-        """Return whether the answer does not fall by more than a tenth of itself."""
+        """Return whether the answer does not fall by more than a tenth."""
         return tried.after >= self.before - self.notable
 
     @property

@@ -47,11 +47,9 @@ def _cells(report: LogitReport) -> Any:
     largest = float(cells["lead"].abs().max()) or 1.0
     seen = cells["lead"].abs() > NOTHING * largest
     cells = cells[cells["query"].isin(cells["query"][seen]) & cells["key"].isin(cells["key"][seen])]
-    cells = cells.assign(
-        number=[numeral(v, 2) if abs(v) >= WRITTEN * largest else "" for v in cells["lead"]],
-        dark=cells["lead"].abs() > largest / 2,
-    )
-    scale = alt.Scale(domain=[-largest, largest], domainMid=0, range="diverging", nice=False)
+    cells = cells.assign(number=[numeral(v, 2) if abs(v) >= WRITTEN * largest else "" for v in cells["lead"]])
+    # Numbers are written on the cells, so only the paler half of the colours is used.
+    scale = alt.Scale(domain=[-2 * largest, 2 * largest], domainMid=0, range="diverging", nice=False)
     legend = alt.Legend(orient="bottom", gradientLength=150, gradientThickness=8, tickCount=3)
     plain = {"labelLimit": 200, "grid": False, "ticks": False}
     query, key = (quoted(report.tokens[token]) for token in (report.query, report.key))
@@ -64,8 +62,5 @@ def _cells(report: LogitReport) -> Any:
         description="label:N",
         tooltip=[alt.Tooltip("label:N", title=" ")],
     )
-    numbers = [
-        base.transform_filter(which).mark_text(style=style, aria=False).encode(text="number:N")
-        for which, style in (("datum.dark", "number-on-colour"), ("!datum.dark", "number"))
-    ]
-    return alt.layer(coloured, *numbers).properties(height=alt.Step(STEP))
+    numbers = base.mark_text(style="number", aria=False).encode(text="number:N")
+    return alt.layer(coloured, numbers).properties(height=alt.Step(STEP))

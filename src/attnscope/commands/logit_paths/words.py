@@ -36,8 +36,8 @@ def document(report: LogitReport) -> Document:
         about=(f"{report.model} · {report.class_name} · {report.dtype} · {count(len(report.tokens), 'token')}",),
         sections=(
             Section("Findings", sentences=_sentences(report), notes=report.notes),
-            Section("Removed sources", background=background[1:], tables=(_removed_table(report),)),
             Section("Terms", background=background[:1], figures=(grid,), tables=(_term_table(report),)),
+            Section("Removed sources", background=background[1:], tables=(_removed_table(report),)),
             Section(
                 "Sources", tables=(_side_table(report, "query"), _side_table(report, "key")), beside=True, link="Sides"
             ),
