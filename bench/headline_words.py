@@ -64,11 +64,13 @@ def answers_without(
 @torch.no_grad()
 def answer_with(loaded: Loaded, ids: Tensor, word: Tried, text: str) -> float:
     """Return the probability of the model's answer with one replacement, by a plain run of the text."""
-    model, tokenizer = loaded.model, loaded.tokenizer
-    assert tokenizer is not None
+    model: Any = loaded.model
+    vocabulary = Vocabulary(model.get_input_embeddings(), loaded.tokenizer)
     answer = int(model(input_ids=ids[None], use_cache=False).logits[0, -1].argmax())
+    rows = vocabulary.replacements(ids[list(word.tokens)].tolist(), NEARER)
+    (row,) = [row for row in rows if vocabulary.spelt(row) == text][:1]
     changed = ids.clone()
-    changed[list(word.tokens)] = torch.tensor(tokenizer(text, add_special_tokens=False)["input_ids"])
+    changed[list(word.tokens)] = torch.tensor(row)
     return float(model(input_ids=changed[None], use_cache=False).logits[0, -1].softmax(-1)[answer])
 
 
