@@ -83,6 +83,7 @@ POSSIBLE: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {
     "compiled": (
         (r"seed|tried\.\d+\.seed", SIGNED),
         (r"rounding", MISSING),  # infinite in a coarse precision, and missing in older files
+        (r"tried\.\d+\.(ratio_error|leak)", MISSING),  # older files have null for infinite numbers
         (r"notes\..*", ANY),  # each construction has its own
     ),
     "capacity": ((r"(.*\.)?seeds\.\d+", SIGNED), (r".*\.widths\.\d+", MISSING)),
