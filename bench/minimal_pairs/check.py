@@ -11,12 +11,19 @@ A pair is usable if
 Then the exchanged word decides between the two answers: nothing else differs. Writes usable_smollm2.json with
 probabilities, the tokens of the cause, and the half (`tune` or `held_out`) of every usable pair, and says why each
 other pair is left out. Weights are float32, the text begins as in `attnscope explain`. Seconds of one core.
+
+    python -m bench.minimal_pairs.check --pairs judging
+
+checks pairs_judging.jsonl instead and writes usable_judging.json. These pairs were written without knowing the rule
+they judge, and none of them is split off to tune it: the half of all is `judging`.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,7 +35,11 @@ from attnscope.hf.loading.one_text import reading
 from bench.minimal_pairs.pairs import HERE, Pair, half_of, pairs
 from tools.fetch_models import path as weights
 
-RESULTS = HERE / "usable_smollm2.json"
+# Written pairs and the file with the usable ones among them, by the argument --pairs.
+FILES: dict[str, tuple[Path, Path]] = {
+    "split": (HERE / "pairs.jsonl", HERE / "usable_smollm2.json"),
+    "judging": (HERE / "pairs_judging.jsonl", HERE / "usable_judging.json"),
+}
 MARGIN = 2.0  # nats
 
 
@@ -88,10 +99,14 @@ def checked(loaded: Loaded, pair: Pair) -> dict[str, Any] | str:
     }
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.minimal_pairs.check")
+    parser.add_argument("--pairs", choices=FILES, default="split", help="which file of pairs to check")
+    chosen: str = parser.parse_args(arguments).pairs
+    source, results = FILES[chosen]
     torch.set_num_threads(1)
     loaded = load(str(weights("smollm2")), dtype="float32")
-    written = pairs()
+    written = pairs(source)
     usable: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
     for pair in written:
@@ -99,9 +114,9 @@ def main() -> None:
         if isinstance(found, str):
             left_out[pair.id] = found
         else:
-            usable.append({**found, "half": half_of(pair.frame)})
+            usable.append({**found, "half": "judging" if chosen == "judging" else half_of(pair.frame)})
     lines = ",\n  ".join(json.dumps(row) for row in usable)
-    RESULTS.write_text(
+    results.write_text(
         f'{{"model": "{loaded.name}", "margin": {MARGIN}, "usable": [\n  {lines}\n ],\n'
         f' "left_out": {json.dumps(left_out, indent=1)}}}\n'
     )
@@ -110,7 +125,8 @@ def main() -> None:
 
 def _print(written: list[Pair], usable: list[dict[str, Any]]) -> None:
     table = Table(title="minimal pairs that SmolLM2-135M answers rightly")
-    for heading in ("kind", "written", "usable", "ranked first", "tune", "held out"):
+    halves = ("judging",) if any(row["half"] == "judging" for row in usable) else ("tune", "held_out")
+    for heading in ("kind", "written", "usable", "ranked first", *(half.replace("_", " ") for half in halves)):
         table.add_column(heading, justify="left" if heading == "kind" else "right")
     everything = Counter(pair.kind for pair in written)
     for kind in (*everything, None):
@@ -120,8 +136,7 @@ def _print(written: list[Pair], usable: list[dict[str, Any]]) -> None:
             everything[kind] if kind else len(written),
             len(rows),
             sum(row["class"] == "first" for row in rows),
-            halves_of["tune"],
-            halves_of["held_out"],
+            *(halves_of[half] for half in halves),
         )
         table.add_row(kind or "all", *map(str, counts))
     Console().print(table)

@@ -10,7 +10,7 @@ import pytest
 
 from bench.minimal_pairs.pairs import HERE, half_of, pairs
 
-WRITTEN = {name: pairs(HERE / f"{name}.jsonl") for name in ("pairs", "sentiment")}
+WRITTEN = {name: pairs(HERE / f"{name}.jsonl") for name in ("pairs", "pairs_judging", "sentiment")}
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -48,6 +48,17 @@ def test_usable_pairs_are_written_ones_and_lie_in_the_half_of_their_frame(file: 
         assert row["half"] == half_of(by_id[row["id"]].frame)
         assert row["log_odds_exchanged"] < 0 < row["log_odds"]
     assert min(Counter(row["kind"] for row in data["usable"]).values()) >= 12
+
+
+def test_the_pairs_that_judge_are_new_and_every_kind_has_enough_of_them() -> None:
+    usable = json.loads((HERE / "usable_judging.json").read_text())
+    assert {row["id"] for row in usable["usable"]} | set(usable["left_out"]) == {p.id for p in WRITTEN["pairs_judging"]}
+    assert {row["half"] for row in usable["usable"]} == {"judging"}
+    first = Counter(row["kind"] for row in usable["usable"] if row["class"] == "first")
+    assert set(first) == {pair.kind for pair in WRITTEN["pairs"]}
+    assert min(first.values()) >= 12
+    assert not {pair.text for pair in WRITTEN["pairs_judging"]} & {pair.text for pair in WRITTEN["pairs"]}
+    assert not {pair.frame for pair in WRITTEN["pairs_judging"]} & {pair.frame for pair in WRITTEN["pairs"]}
 
 
 def test_both_halves_hold_every_kind() -> None:
