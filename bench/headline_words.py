@@ -15,11 +15,14 @@ import argparse
 import json
 import random
 import statistics
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from jaxtyping import Float, Int
+from torch import Tensor
 
 import attnscope
 from attnscope.commands.explain.replacing import Vocabulary
@@ -31,47 +34,56 @@ from tools.fetch_models import path as weights
 
 SHORTEST, LONGEST = 12, 40  # tokens of a window
 NEARER, DRAWN = 8, 4  # replacements of each kind
+MOST = 8  # replacements of each kind that a trial may use
 RESULTS = Path(__file__).with_name("headline_words.json")
 
 
-@torch.no_grad()
-def answers_without(
-    loaded: Loaded, ids: Tensor, word: Tried, used: set[str], generator: torch.Generator
-) -> list[float]:
-    """Return the probability of the model's answer with other replacements of a word, by plain runs of the model."""
-    model: Any = loaded.model
-    table = model.get_input_embeddings()
-    assert isinstance(table, nn.Embedding)
-    vocabulary = Vocabulary(table, loaded.tokenizer)
-    logits = model(input_ids=ids[None], use_cache=False).logits[0]
-    answer = int(logits[-1].argmax())
-    own = ids[list(word.tokens)].tolist()
-    rows = [row for row in vocabulary.replacements(own, NEARER + len(used)) if vocabulary.spelt(row) not in used]
-    rows = rows[:NEARER]
-    if len(own) == 1 and word.tokens[0] > 0:
-        chances = logits[word.tokens[0] - 1].softmax(-1)
-        chances[own[0]] = 0
-        rows += [(int(token),) for token in torch.multinomial(chances, DRAWN, generator=generator)]
-    found = []
-    for row in rows:
-        changed = ids.clone()
+@dataclass(frozen=True)
+class Plain:
+    """A text and the model's answer to it. Words are replaced by plain runs of the model on whole texts."""
+
+    loaded: Loaded
+    ids: Int[Tensor, " token"]
+    logits: Float[Tensor, "token entry"]
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, loaded: Loaded, ids: Int[Tensor, " token"]) -> Plain:
+        model: Any = loaded.model
+        return cls(loaded, ids, model(input_ids=ids[None], use_cache=False).logits[0])
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        model: Any = self.loaded.model
+        return Vocabulary(model.get_input_embeddings(), self.loaded.tokenizer)
+
+    @torch.no_grad()
+    def answer(self, word: Tried, row: tuple[int, ...]) -> float:
+        """Return the probability of the model's own answer with other tokens in the place of a word."""
+        model: Any = self.loaded.model
+        changed = self.ids.clone()
         changed[list(word.tokens)] = torch.tensor(row)
         last = model(input_ids=changed[None], use_cache=False).logits[0, -1]
-        found.append(float(last.softmax(-1)[answer]))
-    return found
+        return float(last.softmax(-1)[int(self.logits[-1].argmax())])
 
+    def answers_without(self, word: Tried, generator: torch.Generator) -> list[float]:
+        """Return the answers with words that the trial did not use: the next nearest, and drawn ones."""
+        used = {one.text for one in word.every}
+        own, before = self.ids[list(word.tokens)].tolist(), word.tokens[0] - 1
+        rows = [r for r in self.vocabulary.nearest(own, NEARER + len(used)) if self.vocabulary.spelt(r) not in used]
+        rows = rows[:NEARER]
+        if len(own) == 1 and before >= 0:
+            chances = self.logits[before].softmax(-1)
+            chances[own[0]] = 0
+            rows += [(int(token),) for token in torch.multinomial(chances, DRAWN, generator=generator)]
+        return [self.answer(word, row) for row in rows]
 
-@torch.no_grad()
-def answer_with(loaded: Loaded, ids: Tensor, word: Tried, text: str) -> float:
-    """Return the probability of the model's answer with one replacement, by a plain run of the text."""
-    model: Any = loaded.model
-    vocabulary = Vocabulary(model.get_input_embeddings(), loaded.tokenizer)
-    answer = int(model(input_ids=ids[None], use_cache=False).logits[0, -1].argmax())
-    rows = vocabulary.replacements(ids[list(word.tokens)].tolist(), NEARER)
-    (row,) = [row for row in rows if vocabulary.spelt(row) == text][:1]
-    changed = ids.clone()
-    changed[list(word.tokens)] = torch.tensor(row)
-    return float(model(input_ids=changed[None], use_cache=False).logits[0, -1].softmax(-1)[answer])
+    def answer_with(self, word: Tried, text: str) -> float:
+        """Return the answer with one replacement of the trial."""
+        own, before = self.ids[list(word.tokens)].tolist(), word.tokens[0] - 1
+        rows = self.vocabulary.nearest(own, MOST)
+        rows += self.vocabulary.likeliest(own, MOST, self.logits[before] if before >= 0 else None)
+        return self.answer(word, next(row for row in rows if self.vocabulary.spelt(row) == text))
 
 
 def main() -> None:
@@ -95,12 +107,10 @@ def main() -> None:
         ids = torch.tensor(tokenizer(" ".join(words))["input_ids"])
         assert len(ids) == len(found.inputs[0].tokens)
         silent += not found.trial.named
+        plain = Plain.of(loaded, ids)
         for word in found.trial.named:
-            used = {one.text for one in (*word.replacements, *word.again)}
-            others = answers_without(loaded, ids, word, used, generator)
-            one = found.trial.contrast(word)
-            if not found.trial.decides(word) and one is not None:
-                others = [answer_with(loaded, ids, word, one.text)]
+            one = None if found.trial.decides(word) else found.trial.contrast(word)
+            others = plain.answers_without(word, generator) if one is None else [plain.answer_with(word, one.text)]
             if not others:  # a vocabulary may have only a few tokens of a kind
                 continue
             named += 1

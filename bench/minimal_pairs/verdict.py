@@ -4,11 +4,12 @@
     named       the cause is among the words that the verdict names (two at most)
     chance      as many words drawn at random, as the verdict names
 
-Only pairs whose answer is ranked first are counted: `explain` explains that answer unless another is requested. The
-rule of the trial was chosen on the half `tune`; the half `held_out` was not looked at for it. Subjects: SmolLM2 on
-pairs written by hand, and MiniLM with a linear sentiment head.
+Only pairs whose answer is ranked first are counted: `explain` explains that answer unless another is requested.
+Subjects: SmolLM2 on pairs written by hand, and MiniLM with a linear sentiment head. The rule of the trial was chosen on
+the pairs of SmolLM2 in the halves `tune` and `held_out`. The pairs `judging` have other frames, were written without
+knowing the rule, and were not looked at for it.
 
-    python -m bench.minimal_pairs.verdict smollm2 --half held_out
+    python -m bench.minimal_pairs.verdict smollm2 --half judging
     python -m bench.minimal_pairs.verdict minilm
 """
 
@@ -28,7 +29,8 @@ from rich.table import Table
 import attnscope
 from attnscope.commands.explain.tried import Trial, Tried
 from attnscope.hf.loading.load import load
-from bench.minimal_pairs.pairs import HERE
+from bench.minimal_pairs.check import FILES
+from bench.minimal_pairs.pairs import HERE, pairs
 from bench.minimal_pairs.peers import wilson
 from tools.fetch_models import path as weights
 
@@ -36,8 +38,9 @@ CHEAP = "relevance,attention_lrp,gradient_input"
 
 
 def smollm2(half: str, methods: str) -> Iterator[tuple[dict[str, Any], Trial]]:
-    usable = json.loads((HERE / "usable_smollm2.json").read_text())["usable"]
-    texts = {row["id"]: row["text"] for row in map(json.loads, (HERE / "pairs.jsonl").read_text().splitlines())}
+    written, checked = FILES.get(half, FILES["split"])
+    usable = json.loads(checked.read_text())["usable"]
+    texts = {pair.id: pair.text for pair in pairs(written)}
     loaded = load(str(weights("smollm2")), dtype="float32")
     for row in usable:
         if row["class"] == "first" and half in (row["half"], "both"):
@@ -85,7 +88,7 @@ def judged(row: dict[str, Any], trial: Trial) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("subject", choices=SUBJECTS)
-    parser.add_argument("--half", choices=("tune", "held_out", "both"), default="held_out")
+    parser.add_argument("--half", choices=("tune", "held_out", "both", "judging"), default="held_out")
     parser.add_argument("--methods", default=CHEAP, help="the methods that choose which words are tried")
     options = parser.parse_args()
     torch.set_num_threads(1)

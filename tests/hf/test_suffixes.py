@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
 
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnscope.hf.anatomy.anatomy import anatomy
-from attnscope.hf.tapping.capture import output_with
+from attnscope.hf.tapping import suffixes
+from attnscope.hf.tapping.capture import Captured, capture, output_with
 from attnscope.hf.tapping.entrances import entrances, explaining
 from attnscope.hf.tapping.suffixes import CALL, Prefix, in_calls, shared_prefix
 from tests.hf.small_models import WIDTH, WORDS, small_model
@@ -19,15 +21,19 @@ from tests.hf.small_models import WIDTH, WORDS, small_model
 TOKENS = 12
 
 
-def prefix_of(model: Any, mask: bool) -> tuple[Prefix | None, dict[str, Any], Any, torch.Tensor]:
+def run_of(model: Any, mask: bool) -> tuple[dict[str, Any], Any, Captured]:
     batch = {"input_ids": torch.randint(0, WORDS, (1, TOKENS), generator=torch.Generator().manual_seed(1))}
     if mask:
         batch["attention_mask"] = torch.ones_like(batch["input_ids"])
-    found = entrances(model, batch, anatomy(model, batch))
-    with torch.no_grad():
-        output = model(**batch).logits
+    structure = anatomy(model, batch)
+    found = entrances(model, batch, structure)
+    return batch, found, capture(model, batch, structure, found, lambda output: output[:, -1].sum(-1))
+
+
+def prefix_of(model: Any, mask: bool) -> tuple[Prefix | None, dict[str, Any], Any, torch.Tensor]:
+    batch, found, captured = run_of(model, mask)
     with explaining(model):
-        return shared_prefix(model, batch, found, output), batch, found, output
+        return shared_prefix(model, batch, found, captured), batch, found, captured.output.detach()
 
 
 @pytest.mark.parametrize(("name", "mask"), list(product(["llama", "gpt2"], [False, True])))
@@ -58,15 +64,45 @@ def test_other_models_have_no_shared_prefix(name: str) -> None:
     assert prefix_of(small_model(name), mask=True)[0] is None
 
 
+@pytest.mark.parametrize("without", ["keys of the captured run", "keys in the right order"])
+def test_wrong_keys_of_a_captured_run_are_noticed_and_the_own_cache_is_used(without: str) -> None:
+    model = small_model("llama")
+    batch, found, captured = run_of(model, mask=False)
+    calls = () if without == "keys of the captured run" else captured.calls[::-1]
+    with explaining(model):
+        own = shared_prefix(model, batch, found, replace(captured, calls=calls))
+        quick = shared_prefix(model, batch, found, captured)
+    assert own is not None
+    assert quick is not None
+    for mine, other in zip(quick.cache.layers, own.cache.layers, strict=True):
+        torch.testing.assert_close(mine.keys, other.keys, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(mine.values, other.values, rtol=1e-9, atol=1e-12)
+
+
+def test_captured_keys_spare_a_run_of_the_whole_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model("llama")
+    batch, found, captured = run_of(model, mask=False)
+    read = []
+    original = suffixes._continued
+
+    def counted(model: Any, batch: Any, begin: int, end: int, cache: Any) -> Any:
+        read.append(end - begin)
+        return original(model, batch, begin, end, cache)
+
+    monkeypatch.setattr(suffixes, "_continued", counted)
+    with explaining(model):
+        assert shared_prefix(model, batch, found, captured) is not None
+    assert read == [TOKENS // 2]
+
+
 def test_output_that_the_cache_does_not_reproduce_is_noticed() -> None:
     model = small_model("llama")
-    prefix, batch, found, output = prefix_of(model, mask=False)
-    assert prefix is not None
-    other = output.clone()
+    batch, found, captured = run_of(model, mask=False)
+    other = captured.output.detach().clone()
     other[0, -1, 3] += 1e-6
     with explaining(model):
-        assert shared_prefix(model, batch, found, other) is None
-        assert shared_prefix(model, {**batch, "position_ids": torch.arange(TOKENS)[None]}, found, output) is None
+        assert shared_prefix(model, batch, found, replace(captured, output=other)) is None
+        assert shared_prefix(model, {**batch, "position_ids": torch.arange(TOKENS)[None]}, found, captured) is None
 
 
 @given(st.lists(st.integers(0, 19), max_size=6), st.integers(1, 4))

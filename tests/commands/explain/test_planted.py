@@ -101,7 +101,9 @@ def test_verdict_names_the_planted_token_where_replacing_it_moves_the_answer() -
         assert [word.tokens for word in found.trial.deciding] in ([], [(place,)])
         named += bool(found.trial.deciding)
         if found.trial.deciding:
-            assert found.sentences()[0].startswith(f"'{int(row[place])}' decided: replaced, ")
+            assert found.sentences()[0].startswith(
+                f"'{int(row[place])}' decided: replaced by words chosen to lower it, "
+            )
         else:
             assert found.sentences()[0].startswith("No single word decided: ")
     assert named >= COUNT // 2

@@ -69,20 +69,20 @@ def test_replacements_are_of_the_same_kind_and_length_and_never_the_word_itself(
     for token in TOKENIZER(DOG)["input_ids"]:
         if words.special(token):
             continue
-        found = words.replacements([token], 4)
+        found = words.nearest([token], 4)
         assert found
         for (other,) in found:
             assert other != token
             assert words.kind(other) == words.kind(token)
     long = TOKENIZER(" rabbit", add_special_tokens=False)["input_ids"]
-    assert all(len(row) == len(long) for row in words.replacements(long, 4))
+    assert all(len(row) == len(long) for row in words.nearest(long, 4))
 
 
 def test_replacements_are_ordered_by_the_fall_that_the_gradient_promises() -> None:
     words = vocabulary()
     token = TOKENIZER(DOG)["input_ids"][1]
     gradient = torch.randn(1, words.table.embedding_dim, generator=torch.Generator().manual_seed(0))
-    found = words.replacements([token], 64, gradient)
+    found = words.nearest([token], 64, gradient)
     weight = words.table.weight.detach()
     falls = [float((weight[row[0]] - weight[token]) @ gradient[0]) for row in found]
     assert falls == sorted(falls)
@@ -284,17 +284,41 @@ def test_shared_prefixes_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("text", [DOG, LONG])
-def test_stages_name_the_same_first_word(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    staged, at_once = (tried(text, monkeypatch, SHORT=short, CANDIDATES_OF_SHORT=5) for short in (0, 1000))
+def test_trial_of_a_long_text_runs_fewer_inputs_and_names_the_same_first_word(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once, staged = (tried(text, monkeypatch, LONG=long, CANDIDATES=5) for long in (1000, 0))
     assert staged.inputs < at_once.inputs
     assert [word.word for word in staged.named[:1]] == [word.word for word in at_once.named[:1]]
     every = {word.tokens: word for word in at_once.words}
     assert every.keys() == {word.tokens for word in staged.words}
     for word in staged.words:
-        others = every[word.tokens].replacements
-        assert len(word.replacements) in (1, len(others))
-        assert [one.text for one in word.replacements] == [one.text for one in others][: len(word.replacements)]
-    assert len(staged.words[0].replacements) == len(every[staged.words[0].tokens].replacements)
+        others = [one.text for one in every[word.tokens].every]
+        assert [one.text for one in word.every] == others[: len(word.every)]
+        assert len(word.every) == (4 if word.again else 1)
+    assert staged.words[0].again
+
+
+def test_likely_and_similar_words_take_turns(dog: Explanation) -> None:
+    assert dog.trial is not None
+    words, loaded = vocabulary(), load("pocket", loading=Loading(dtype="float64"))
+    ids = TOKENIZER(DOG)["input_ids"]
+    with torch.no_grad():
+        logits = loaded.model(input_ids=torch.tensor([ids])).logits[0]
+    for tried_word in dog.trial.words:
+        if len(tried_word.tokens) > 1:
+            continue
+        (place,) = tried_word.tokens
+        likely = words.likeliest([ids[place]], 1, logits[place - 1])
+        assert tried_word.replacements[0].text == words.spelt(likely[0])
+        near = [words.spelt(row) for row in words.nearest([ids[place]], 8)]
+        assert tried_word.replacements[1].text in near
+        same = [token for token in logits[place - 1].argsort(descending=True).tolist() if token != ids[place]]
+        assert likely[0] == (next(t for t in same if words.kind(t) == words.kind(ids[place])),)
+
+
+def test_first_word_of_a_text_has_no_likely_words() -> None:
+    assert vocabulary().likeliest([TOKENIZER(DOG)["input_ids"][1]], 3, None) == []
 
 
 def test_a_single_replacement_names_no_word() -> None:

@@ -108,6 +108,38 @@ def test_word_that_is_not_confirmed_is_not_named() -> None:
     assert "France" in [word.word.strip() for word in found.trial.named]
 
 
+def test_one_fitting_replacement_that_takes_the_answer_away_is_named_with_the_word() -> None:
+    found = sample_explanation()
+    assert found.trial is not None
+    first, *others = found.trial.words
+    kept = tuple(Replacement(f" kept{n}", 0.67, 1.0, chosen="similar") for n in range(4))
+    taking = Replacement(" Italy", 0.03, 0.9, " Rome", 0.6, "likely")
+    trial = replace(found.trial, words=(replace(first, replacements=(taking, *kept), again=()), *others), fitted=True)
+    assert verdict(replace(found, trial=trial)).sentence.startswith(
+        "' France' and not ' Italy' decided: with ' Italy' the model says ' Rome' (60%), and ' Paris' falls from 68% "
+        "to 3% (5 replacements: 3% to 67%)."
+    )
+    for weak in (replace(taking, fit=0.4), replace(taking, answer=0.35), replace(taking, says="")):
+        unsure = replace(trial, words=(replace(trial.words[0], replacements=(weak, *kept)), *others))
+        assert verdict(replace(found, trial=unsure)).sentence.startswith("' capital' decided")
+    unknown = verdict(replace(found, trial=replace(trial, fitted=False))).sentence
+    assert unknown.startswith("' capital' decided")
+
+
+def test_example_of_a_verdict_is_a_similar_word_after_which_the_model_is_sure() -> None:
+    found = sample_explanation()
+    assert found.trial is not None
+    first, *others = found.trial.words
+    rows = (
+        Replacement(" the", 0.01, 1.0, " not", 0.9, "likely"),
+        Replacement(" Spain", 0.01, 0.8, " Madrid", 0.7, "similar"),
+        Replacement(" Italy", 0.01, 0.8, " Rome", 0.3, "similar"),
+        Replacement(" Zaire", 0.01, 0.01, " Kinshasa", 1.0, "similar"),
+    )
+    trial = replace(found.trial, words=(replace(first, replacements=rows), *others))
+    assert "; with ' Spain' the model says ' Madrid' (70%)." in verdict(replace(found, trial=trial)).sentence
+
+
 def test_negative_difference_asks_to_swap_the_sides() -> None:
     found = sample_explanation()
     assert found.trial is not None

@@ -59,10 +59,10 @@ def _check_trial(trial: Trial, sizes: Mapping[str, int], methods: Sequence[str])
 
 def _check_answers(trial: Trial, word: Tried) -> None:
     """Raise unless answers are probabilities where they should be, and the effect is a mean of their falls."""
-    if trial.unit == "probability" and not all(_is_probability(one.answer) for one in word.replacements):
+    if trial.unit == "probability" and not all(_is_probability(one.answer) for one in word.every):
         raise FieldError("trial.words.replacements.answer: probabilities from 0 to 1 are needed")
     before = scaled(trial.before, trial.unit)
-    falls = [one.fit * (before - scaled(one.answer, trial.unit)) for one in word.replacements]
+    falls = [one.fit * (before - scaled(one.answer, trial.unit)) for one in word.every]
     if not min(falls) - slack(min(falls)) <= word.effect <= max(falls) + slack(max(falls)):
         raise FieldError(f"trial.words.effect: a mean of the falls of the answer is needed, not {word.effect:g}")
 

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from attnscope.commands.explain.record import SUM_BOUND, Explanation, Input, Scored, Token
-from attnscope.commands.explain.tried import DECIDED, Trial, Tried
+from attnscope.commands.explain.tried import DECIDED, Replacement, Trial, Tried
 from attnscope.commands.paths.vocabulary import chance, quoted, signed, visible
 from attnscope.core.words import count, numeral, percent
 from attnscope.reports.words import Verdict, listed
 
 FEW = 3  # tokens that a method votes for
+LEAST_TOLD = 0.1  # fit of a similar word that makes an example
 
 Place = tuple[str, int]  # the name of an input, and the index of a token in it
 
@@ -38,15 +39,17 @@ def verdict(found: Explanation) -> Verdict:
 def _decided(found: Explanation, trial: Trial) -> str:
     if trial.named:
         first, *others = trial.named
-        more = "".join(f" {_capitalized(part_words(found, one))} did too ({_did(trial, one)})." for one in others)
-        return _capitalized(f"{part_words(found, first)} decided: {_replaced(found, trial, first)}.{more}")
+        more = "".join(
+            f" {_capitalized(_subject(found, trial, one))} did too ({_taken(trial, one)})." for one in others
+        )
+        return _capitalized(f"{_subject(found, trial, first)} decided: {_did(found, trial, first)}.{more}")
     most = trial.words[0]
     kind = part_kind(found)
     tried = f"{len(trial.words)} tried, replacing {part_words(found, most)} moves {answer_words(found)} most"
     none = f"No single {kind} decided: of {tried} ({_fall(trial, most)})."
     pair = next((one for one in trial.pairs if _adds(trial, one)), None)
     if pair is not None:
-        return f"{none} Together, {pair.word} decided: {_replaced(found, trial, pair)}."
+        return f"{none} Together, {pair.word} decided: {_did(found, trial, pair)}."
     if trial.asking is not None and trial.moved(trial.asking):
         return f"{none} {_capitalized(_asked_at(found, trial, trial.asking))}"
     return none
@@ -62,21 +65,40 @@ def _asked_at(found: Explanation, trial: Trial, asking: Tried) -> str:
     return f"{part_words(found, asking)}, after which the answer is read, moves it ({_fall(trial, asking)})."
 
 
-def _replaced(found: Explanation, trial: Trial, tried: Tried) -> str:
-    every = (*tried.replacements, *tried.again)
-    spread = f"{answer_number(trial, tried.low)} to {answer_number(trial, tried.high)}"
-    if not trial.decides(tried) and trial.contrast(tried) is not None:
-        return f"{answer_words(found)} falls {_did(trial, tried)}; {count(len(every), 'replacement')} give {spread}"
-    return f"replaced, {answer_words(found)} falls {_fall(trial, tried)} ({count(len(every), 'replacement')}: {spread})"
+def _subject(found: Explanation, trial: Trial, tried: Tried) -> str:
+    """Return the word, and the one that it must not be, if only that one changes the answer."""
+    one = None if trial.decides(tried) else trial.contrast(tried)
+    return f"{part_words(found, tried)}{f' and not {quoted(one.text)}' if one else ''}"
 
 
-def _did(trial: Trial, tried: Tried) -> str:
+def _did(found: Explanation, trial: Trial, tried: Tried) -> str:
     """Return how far the answer falls: in the median, or with the one replacement that takes it away."""
+    falls = f"{answer_words(found)} falls {_taken(trial, tried)}"
+    every = count(len(tried.every), "replacement")
+    spread = f"({every}: {answer_number(trial, tried.low)} to {answer_number(trial, tried.high)})"
     one = trial.contrast(tried)
-    if trial.decides(tried) or one is None:
+    if not trial.decides(tried) and one is not None:
+        return f"{_instead(one)}, and {falls} {spread}"
+    chosen = " by words chosen to lower it" if any(one.chosen == "lowering" for one in tried.every) else ""
+    example = max((one for one in tried.every if one.says), key=_telling, default=None)
+    return f"replaced{chosen}, {falls} {spread}{f'; {_instead(example)}' if example else ''}"
+
+
+def _taken(trial: Trial, tried: Tried) -> str:
+    """Return the answer before, and in the median, or with the one replacement that takes it away."""
+    one = None if trial.decides(tried) else trial.contrast(tried)
+    if one is None:
         return _fall(trial, tried)
-    before, after = answer_number(trial, trial.before), answer_number(trial, one.answer)
-    return f"from {before} to {after} with {quoted(one.text)} instead"
+    return f"from {answer_number(trial, trial.before)} to {answer_number(trial, one.answer)}"
+
+
+def _telling(one: Replacement) -> tuple[bool, float]:
+    """Rank replacements as examples: similar words first, then those that fit and after which the model is sure."""
+    return one.chosen == "similar" and one.fit > LEAST_TOLD, one.fit * one.sure
+
+
+def _instead(one: Replacement) -> str:
+    return f"with {quoted(one.text)} the model says {quoted(one.says)} ({chance(one.sure)})"
 
 
 def _fall(trial: Trial, tried: Tried) -> str:

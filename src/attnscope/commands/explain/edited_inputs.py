@@ -1,7 +1,7 @@
 """Run a model on its input with other words, and read its answer and how likely the text still is.
 
     edited = EditedInputs(whole, inputs)
-    edited.answers([(edit,) for edit in edited.edits(part)])
+    edited.answers([(edit,) for edit in edited.edits(part).all])
 
 Rows run in a few batches. A causal model computes only the tokens from the first edited one on, where its cache allows
 that (`hf.tapping.suffixes`); other models compute the whole input.
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from itertools import zip_longest
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -23,14 +24,16 @@ from attnscope.commands.explain.parts import Part
 from attnscope.commands.explain.record import Input
 from attnscope.commands.explain.replacing import Vocabulary
 from attnscope.commands.explain.running import Run
-from attnscope.commands.explain.tried import Replacement, Trial, Tried, scaled
+from attnscope.commands.explain.tried import Chosen, Replacement, Trial, Tried, scaled
 from attnscope.hf.loading.memory import out_of_memory
+from attnscope.hf.loading.outputs import entries
 from attnscope.hf.tapping.capture import output_with
 from attnscope.hf.tapping.suffixes import Prefix, in_calls, shared_prefix
 
 SOFTNESS = 4.0  # nats by which a text may become less likely before a replacement counts e times less
-REPLACEMENTS = 3
-CONFIRMING = 2  # further replacements of the words that a verdict names
+REPLACEMENTS = 3  # of a word, by each source of replacements
+CONFIRMING = 2  # further replacements of the words with the largest effects
+FIRST_OF_LONG, AGAIN_OF_LONG = 1, 3  # the same in a long text
 LARGEST_OUTPUT = 2**26  # numbers of output in memory at once
 KINDS = ("logit", "continuation")  # of targets whose answer is a probability
 
@@ -43,12 +46,24 @@ class Edit:
     vectors: Float[Tensor, "token width"]
     text: str
     ids: tuple[int, ...] | None = None
+    chosen: Chosen = ""
+
+
+@dataclass(frozen=True)
+class Edits:
+    """The replacements of one part. Those of `again` are run only if the part had a large effect with the first."""
+
+    first: list[Edit]
+    again: list[Edit]
+
+    @property
+    def all(self) -> list[Edit]:
+        return [*self.first, *self.again]
 
 
 Parts = tuple[Part, ...]  # one word, or a pair
 Row = tuple[Edit, ...]  # the edits of one text
 Rows = dict[Parts, list[Row]]
-Answered = tuple[Row, float, float]  # the edits, the answer with them, and their fit
 
 
 class EditedInputs:
@@ -64,33 +79,49 @@ class EditedInputs:
         self.before = float(self._answer(output)[0])
         self._likely = self._log_probabilities(output, self._ids(()), 0)[0]
 
-    def edits(self, part: Part) -> list[Edit]:
-        """Return the replacements of one part: those of the trial, then those that confirm it."""
+    def edits(self, part: Part, long: bool = False) -> Edits:
+        """Return the replacements of one part; in a long text, most of them are left for later."""
         place = self.whole.places[part.place]
-        if not place.looks_up:
-            return [Edit(part, vectors, text) for text, vectors in self._media(part)]
+        media = not place.looks_up
+        made = [Edit(part, vectors, text) for text, vectors in self._media(part)] if media else self._words(part)
+        first = REPLACEMENTS * (2 if self.predicts else 1)
+        first, again = (FIRST_OF_LONG, AGAIN_OF_LONG) if long else (first, CONFIRMING)
+        return Edits(made[:first], made[first : first + again])
+
+    def _words(self, part: Part) -> list[Edit]:
+        """Return other words for a word: likely and similar ones in turn, if the model predicts its text."""
+        place = self.whole.places[part.place]
         ids = self.whole.read.batch[place.argument][0].tolist()
         vocabulary = self._vocabulary(part.place)
         own = [ids[token] for token in part.tokens]
         if any(vocabulary.special(token) for token in own):
             return []
-        gradient = None if self.predicts else self.whole.captured.embedding_gradient[place.stack][list(part.tokens)]
-        rows = vocabulary.replacements(own, REPLACEMENTS + CONFIRMING, gradient)
-        device = vocabulary.table.weight.device
+        if self.predicts:
+            begin, most = part.tokens[0], 2 * REPLACEMENTS + CONFIRMING
+            logits = self.whole.captured.output[0, begin - 1].detach() if begin else None
+            similar = dict.fromkeys(vocabulary.nearest(own, most), "similar")
+            likely = dict.fromkeys(vocabulary.likeliest(own, most, logits), "likely")
+            turns = zip_longest(likely.items(), similar.items())
+            rows: dict[tuple[int, ...], Any] = {}
+            for row, chosen in (one for turn in turns for one in turn if one is not None):
+                rows.setdefault(row, chosen)
+        else:
+            gradient = self.whole.captured.embedding_gradient[place.stack][list(part.tokens)]
+            rows = dict.fromkeys(vocabulary.nearest(own, REPLACEMENTS + CONFIRMING, gradient), "lowering")
+        table = vocabulary.table
         with torch.no_grad():
-            return [
-                Edit(part, vocabulary.table.forward(torch.tensor(row, device=device)), vocabulary.spelt(row), row)
-                for row in rows
-            ]
+            vectors = [table.forward(torch.tensor(row, device=table.weight.device)) for row in rows]
+        made = zip(vectors, rows.items(), strict=True)
+        return [Edit(part, vector, vocabulary.spelt(row), row, chosen) for vector, (row, chosen) in made]
 
-    def answers(self, rows: list[Row]) -> list[Answered]:
+    def answers(self, rows: list[Row]) -> list[Replacement]:
         """Return the answer for each row. Rows run in batches."""
         largest, tokens = self.whole.captured.output.numel(), 0
         begins = [0] * len(rows)
         if self.prefix is not None:
             largest, tokens = max(largest, self.prefix.numbers), self._ids(()).shape[1]
             begins = [min(token for edit in row for token in edit.part.tokens) for row in rows]
-        found: dict[int, Answered] = {}
+        found: dict[int, Replacement] = {}
         for call in in_calls(begins, tokens, max(1, LARGEST_OUTPUT // max(1, largest))):
             found.update(zip(call, self._run([rows[number] for number in call], begins[call[0]]), strict=True))
         return [found[number] for number in range(len(rows))]
@@ -101,30 +132,32 @@ class EditedInputs:
         whole = self.whole
         if whole.loaded.kind != "causal":
             return None
-        return shared_prefix(whole.loaded.model, whole.read.batch, whole.places, whole.captured.output)
+        return shared_prefix(whole.loaded.model, whole.read.batch, whole.places, whole.captured)
 
-    def tried(self, parts: Parts, answered: list[Answered]) -> Tried:
-        replacements = self.replacements(answered)
-        falls = [one.fit * (scaled(self.before, self.unit) - scaled(one.answer, self.unit)) for one in replacements]
+    def tried(self, parts: Parts, replacements: list[Replacement]) -> Tried:
         return Tried(
             input=self.names[parts[0].place].name,
             tokens=tuple(token for part in parts for token in part.tokens),
             word=" and ".join(map(_quoted, parts)) if len(parts) > 1 else parts[0].word,
-            replacements=replacements,
-            effect=math.fsum(falls) / max(len(falls), 1),
+            replacements=tuple(replacements),
+            effect=self._effect(replacements),
         )
 
-    def replacements(self, answered: list[Answered]) -> tuple[Replacement, ...]:
-        return tuple(
-            Replacement(" and ".join(dict.fromkeys(edit.text for edit in edits)), answer, fit)
-            for edits, answer, fit in answered
-        )
+    def tried_again(self, tried: Tried, again: list[Replacement]) -> Tried:
+        """Return a tried word with further replacements."""
+        return replace(tried, again=tuple(again), effect=self._effect((*tried.replacements, *again)))
+
+    def _effect(self, replacements: Sequence[Replacement]) -> float:
+        """Return the mean fall of the answer, on the scale of effects, each replacement weighted by its fit."""
+        before = scaled(self.before, self.unit)
+        falls = [one.fit * (before - scaled(one.answer, self.unit)) for one in replacements]
+        return math.fsum(falls) / len(falls)
 
     def falls(self, tried: Tried) -> bool:
         """Return whether the answer falls notably, however many replacements there are."""
         return not Trial(self.unit, self.before, ()).unmoved(tried)
 
-    def _run(self, rows: Sequence[Row], begin: int) -> list[Answered]:
+    def _run(self, rows: Sequence[Row], begin: int) -> list[Replacement]:
         """Run one batch, in which tokens before `begin` are unchanged. If memory runs out, halve it."""
         try:
             output = self._output(rows, begin)
@@ -138,7 +171,11 @@ class EditedInputs:
         likely = self._log_probabilities(output, torch.cat([self._ids(edits) for edits in rows]), unchanged).sum(-1)
         gained = (likely - self._likely[unchanged:].sum()) / SOFTNESS
         fits = gained.clamp(max=0).exp().tolist()
-        return [(edits, float(a), fit) for edits, a, fit in zip(rows, self._answer(output), fits, strict=True)]
+        found = zip(rows, self._answer(output).tolist(), fits, self._others(output), strict=True)
+        return [
+            Replacement(" and ".join(dict.fromkeys(edit.text for edit in row)), answer, fit, *other, row[0].chosen)
+            for row, answer, fit, other in found
+        ]
 
     def _output(self, rows: Sequence[Row], begin: int) -> Float[Tensor, " row *shape"]:
         whole = self.whole
@@ -159,6 +196,17 @@ class EditedInputs:
     def _answer(self, output: Tensor) -> Tensor:
         aim = self.whole.aim
         return (aim.chance if self.unit == "probability" else aim.number)(output).double()
+
+    def _others(self, output: Tensor) -> list[tuple[str, float]]:
+        """Return the most likely token or class of each row and its probability; none if it is the answer."""
+        aim = self.whole.aim
+        if aim.goal.kind != "logit" or not aim.terms or output.shape[-1] == 1:
+            return [("", 0.0)] * len(output)
+        place, answer, _ = aim.terms[0]
+        found = entries(self.whole.loaded, output)
+        best = (output if place is None else output[:, place]).softmax(-1).max(-1)
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        return [("", 0.0) if entry == answer else (found.word(entry), min(sure, 1.0)) for entry, sure in pairs]
 
     def _ids(self, edits: Sequence[Edit]) -> Int[Tensor, "1 token"]:
         """Return the tokens of the last input with some edits; empty if it has no tokens."""

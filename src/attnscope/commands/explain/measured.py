@@ -23,7 +23,7 @@ def trial_section(found: Explanation) -> tuple[Section, ...]:
     if trial is None:
         return ()
     listing = [*trial.words, *([trial.asking] if trial.asking else []), *trial.pairs]
-    weighted = any(replacement.fit < 1 for one in listing for replacement in one.replacements)
+    weighted = any(replacement.fit < 1 for one in listing for replacement in one.every)
     lines = tuple(
         (
             (one.word if one in trial.pairs else part_words(found, one)).replace("the patches in ", ""),
@@ -65,7 +65,7 @@ def _measure(trial: Trial) -> str:
 
 
 def _fit(tried: Tried) -> float:
-    return math.fsum(one.fit for one in tried.replacements) / len(tried.replacements)
+    return math.fsum(one.fit for one in tried.every) / len(tried.every)
 
 
 def _place(found: Explanation, trial: Trial, tried: Tried) -> str:
@@ -78,7 +78,7 @@ def _place(found: Explanation, trial: Trial, tried: Tried) -> str:
 def _replacements(found: Explanation, trial: Trial, tried: Tried) -> str:
     text = next(read.kind == "text" for read in found.inputs if read.name == tried.input)
     bare = not text or tried in trial.pairs
-    return ", ".join(quoted(one.text, bare=bare) for one in (*tried.replacements, *tried.again))
+    return ", ".join(quoted(one.text, bare=bare) for one in tried.every)
 
 
 def measured_tab(found: Explanation) -> tuple[Tab, ...]:

@@ -9,36 +9,35 @@ p is the probability of the answer and P that of the whole text before it, if th
 1. So a replacement after which the text is no longer a text (a breach of grammar moves every answer) hardly counts. For
 an answer that is no probability, the numbers themselves take the place of the logarithms.
 
-A verdict names a word if the median answer falls by a third, and by a tenth with further replacements that had no part
-in choosing the word. It also names a word if one replacement with a fit of at least one half takes at least half of
-the answer away, and then it names that replacement too ('man' and not 'woman').
+A verdict says that a word decided if the median answer falls by a third, and by a tenth with further replacements that
+had no part in choosing the word. If one replacement with a fit of at least one half takes at least half of the answer
+away, it names the word together with that replacement ('man' and not 'woman').
 
 The token at which the answer is read asks the question and is listed apart: replacing it asks something else. If no
 single word moves the answer, pairs of the first candidates are tried.
 
 Two measures keep a trial cheap. In a longer text every word gets one replacement first, and only the words with the
-largest effect get the others. A causal model computes only the tokens from the replaced word on (`tapping.suffixes`).
+largest effects get the others. A causal model computes only the tokens from the replaced word on (`tapping.suffixes`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations, islice
 
-from attnscope.commands.explain.edited_inputs import REPLACEMENTS, Answered, Edit, EditedInputs, Parts, Row, Rows
+from attnscope.commands.explain.edited_inputs import REPLACEMENTS, EditedInputs, Edits, Parts, Rows
 from attnscope.commands.explain.parts import Part, parts_of
 from attnscope.commands.explain.record import Input, Scored
 from attnscope.commands.explain.running import Run
-from attnscope.commands.explain.tried import SEVERAL, Trial, Tried
+from attnscope.commands.explain.tried import NAMED, SEVERAL, Trial, Tried
 from attnscope.core.progress import Advance
 from attnscope.hf.tapping.entrances import explaining
 
-CANDIDATES = 5
-SHORT, CANDIDATES_OF_SHORT = 24, 10  # a text of up to this many tokens costs little, so more words are tried
-FURTHER = 2  # words of a longer text that get more than one replacement: as many as a verdict names
+CANDIDATES, CANDIDATES_OF_LONG = 10, 5
+LONG = 24  # tokens beyond which a trial must be careful with its time
 PAIRED, PAIRED_OF_LONG = 3, 2  # candidates that are tried in pairs
 FEWEST_RANKED = 4  # words that a rank correlation needs
 
@@ -51,14 +50,13 @@ def trial(whole: Run, inputs: tuple[Input, ...], scored: Sequence[Scored], progr
     """
     parts = parts_of(whole, inputs)
     voters = [method for method in scored if method.reads_answer and method.passes is not False]
-    short = max(len(read.tokens) for read in inputs) <= SHORT
-    most = CANDIDATES_OF_SHORT if short else CANDIDATES
-    chosen = candidates([part for part in parts if not part.asks], voters, most)
+    long = max(len(read.tokens) for read in inputs) > LONG
+    chosen = candidates([part for part in parts if not part.asks], voters, CANDIDATES_OF_LONG if long else CANDIDATES)
     asking = next((part for part in parts if part.asks), None)
     if not chosen:
         return None
     with explaining(whole.loaded.model):
-        return _trial(EditedInputs(whole, inputs), chosen, asking, scored, None if short else FURTHER, progress)
+        return _trial(EditedInputs(whole, inputs), chosen, asking, scored, long, progress)
 
 
 def _trial(
@@ -66,83 +64,73 @@ def _trial(
     chosen: list[Part],
     asking: Part | None,
     scored: Sequence[Scored],
-    further: int | None,
+    long: bool,
     progress: Advance,
 ) -> Trial | None:
-    edits = {part: model.edits(part) for part in (*chosen, *([asking] if asking else []))}
+    edits = {part: some for part in chosen if (some := model.edits(part, long)).first}
     progress("trying words on the model", 0, 0)
-    rows: Rows = {(part,): [(edit,) for edit in some[:REPLACEMENTS]] for part, some in edits.items() if some}
-    found = _tried(model, rows, further, asking)
-    found |= _confirmed(model, {part: found[(part,)] for part in chosen if (part,) in found}, edits)
-    words = sorted((found[(part,)] for part in chosen if (part,) in found), key=lambda one: -one.effect)
+    rows: Rows = {(part,): [(edit,) for edit in some.first] for part, some in edits.items()}
+    if asking and (several := model.edits(asking, long).all[:REPLACEMENTS]):
+        rows[(asking,)] = [(edit,) for edit in several]
+    found = _tried(model, rows)
+    asked = found.pop((asking,), None) if asking else None
+    words = _tried_again(model, {part: found[(part,)] for part in edits}, edits, long)
+    if not words:
+        return None
     result = Trial(
         unit=model.unit,
         before=model.before,
-        words=tuple(words),
-        asking=found.get((asking,)) if asking else None,
+        words=words,
+        asking=asked,
         agreement=agreement(words, scored, model.names),
         inputs=model.inputs,
         fitted=model.predicts,
     )
     if not result.named and len(words) > 1:
         progress("trying pairs of words", 0, 0)
-        first = [part for part in chosen if edits[part]]
-        most = REPLACEMENTS
-        if further:  # the two words of a longer text with the largest effects, with as few replacements as a name needs
-            most, first = SEVERAL, sorted(first, key=lambda part: -found[(part,)].effect)[:PAIRED_OF_LONG]
-        rows = {(a, b): list(zip(edits[a][:most], edits[b], strict=False)) for a, b in combinations(first[:PAIRED], 2)}
-        pairs = _tried(model, rows, further).values()
-        result = replace(result, pairs=tuple(sorted(pairs, key=lambda one: -one.effect)), inputs=model.inputs)
-    return result if words else None
+        pairs = _pairs(model, edits, [word.tokens for word in words] if long else [])
+        result = replace(result, pairs=pairs, inputs=model.inputs)
+    return result
 
 
-def _tried(model: EditedInputs, rows: Rows, further: int | None, asking: Part | None = None) -> dict[Parts, Tried]:
-    """Run the model on all rows; with `further`, in stages.
+def _tried(model: EditedInputs, rows: Rows) -> dict[Parts, Tried]:
+    """Run the model on all rows."""
+    answers = iter(model.answers([row for some in rows.values() for row in some]))
+    return {parts: model.tried(parts, list(islice(answers, len(some)))) for parts, some in rows.items()}
 
-    In the first stage the asking word gets all its rows, and everything else gets one. Then the others are run for
-    those that moved the answer, at most `further` with the largest effects; of single words, also for the one with the
-    largest effect if it moved nothing. This is repeated until the one with the largest effect has all its rows.
+
+def _tried_again(
+    model: EditedInputs, found: dict[Part, Tried], edits: Mapping[Part, Edits], long: bool
+) -> tuple[Tried, ...]:
+    """Try further replacements of the words with the largest effects, because the first ones chose these words.
+
+    As many words as a verdict names get them, if the answer falls; the one with the largest effect in any case. The
+    effects then change, so this is repeated until the words with the largest effects (of a long text: the one with the
+    largest effect) have been tried again. Return all words, the largest effect first.
     """
-    answered: dict[Parts, list[Answered]] = {parts: [] for parts in rows}
-
-    def run(chosen: Rows) -> dict[Parts, Tried]:
-        answers = iter(model.answers([row for some in chosen.values() for row in some]))
-        for parts, some in chosen.items():
-            answered[parts] += islice(answers, len(some))
-        return {parts: model.tried(parts, answered[parts]) for parts in chosen}
-
-    if further is None:
-        return run(rows)
-    found = run({parts: some if parts == (asking,) else some[:1] for parts, some in rows.items()})
-    more = True
-    while more:
-        ranked = sorted((parts for parts in rows if parts != (asking,)), key=lambda parts: -found[parts].effect)
-        best = [parts for parts in ranked[:further] if model.falls(found[parts]) or parts == ranked[0][:1]]
-        left = {parts: rows[parts][1:] for parts in best if len(answered[parts]) < len(rows[parts])}
-        found |= run(left)
-        more, further = bool(left), 1
-    return found
-
-
-def _confirmed(model: EditedInputs, found: dict[Part, Tried], edits: dict[Part, list[Edit]]) -> dict[Parts, Tried]:
-    """Try further replacements of the named words that decide, because the first replacements chose these words.
-
-    A word that fails makes room for the next one, which is then confirmed too.
-    """
-    found, done = dict(found), set[Part]()
+    found, most = dict(found), NAMED
     while True:
-        words = tuple(sorted(found.values(), key=lambda one: -one.effect))
-        result = Trial(model.unit, model.before, words, fitted=model.predicts)
-        named = [part for part, tried in found.items() if tried in result.named and result.decides(tried)]
-        named = [part for part in named if part not in done and edits[part][REPLACEMENTS:]]
-        if not named:
-            return {(part,): tried for part, tried in found.items()}
-        done.update(named)
-        rows: list[Row] = [(edit,) for part in named for edit in edits[part][REPLACEMENTS:]]
-        answers = iter(model.answers(rows))
-        for part in named:
-            again = list(islice(answers, len(edits[part][REPLACEMENTS:])))
-            found[part] = replace(found[part], again=model.replacements(again))
+        ranked = sorted(found, key=lambda part: -found[part].effect)
+        best = [part for part in ranked[:most] if part == ranked[0] or model.falls(found[part])]
+        left = [part for part in best if edits[part].again and not found[part].again]
+        if not left:
+            return tuple(found[part] for part in ranked)
+        answers = iter(model.answers([(edit,) for part in left for edit in edits[part].again]))
+        for part in left:
+            found[part] = model.tried_again(found[part], list(islice(answers, len(edits[part].again))))
+        most = 1 if long else NAMED
+
+
+def _pairs(model: EditedInputs, edits: Mapping[Part, Edits], ranked: Sequence[tuple[int, ...]]) -> tuple[Tried, ...]:
+    """Replace two words at once: two of the first candidates.
+
+    In a long text, only the two words with the largest effects are replaced, a few times: `ranked` has their tokens.
+    """
+    first, most = list(edits)[:PAIRED], REPLACEMENTS
+    if ranked:
+        first, most = sorted(edits, key=lambda part: ranked.index(part.tokens))[:PAIRED_OF_LONG], SEVERAL
+    rows: Rows = {(a, b): list(zip(edits[a].all[:most], edits[b].all, strict=False)) for a, b in combinations(first, 2)}
+    return tuple(sorted(_tried(model, rows).values(), key=lambda one: -one.effect))
 
 
 def candidates(parts: Sequence[Part], methods: Sequence[Scored], most: int) -> list[Part]:

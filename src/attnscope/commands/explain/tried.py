@@ -29,6 +29,7 @@ CLOSE = 0.1  # share of the largest effect from which a second word is named too
 
 
 Unit = Literal["probability", "number"]
+Chosen = Literal["", "similar", "likely", "lowering"]
 
 
 def scaled(answer: float, unit: Unit) -> float:
@@ -43,6 +44,9 @@ class Replacement:
     text: str
     answer: Finite
     fit: Share  # 1 if the whole text is as likely with it as without it; smaller if it is less likely
+    says: str = ""  # the token or class that is most likely with it, if that is another than before
+    sure: Share = 0.0  # the probability of that token or class
+    chosen: Chosen = ""  # why this replacement: similar to the word, likely in its place, or lowering by the gradient
 
 
 def median(replacements: Sequence[Replacement]) -> float:
@@ -66,20 +70,24 @@ class Tried:
     word: str
     replacements: tuple[Replacement, ...]
     effect: Finite  # the mean fall of the answer (of its logarithm, for probabilities), times the fit
-    again: tuple[Replacement, ...] = ()  # further replacements that confirm it, for words that are to be named
+    again: tuple[Replacement, ...] = ()  # further replacements, for the words with the largest effects
+
+    @property
+    def every(self) -> tuple[Replacement, ...]:
+        return (*self.replacements, *self.again)
 
     @property
     def after(self) -> float:
         """The median answer of all replacements."""
-        return median((*self.replacements, *self.again))
+        return median(self.every)
 
     @property
     def low(self) -> float:
-        return min(one.answer for one in (*self.replacements, *self.again))
+        return min(one.answer for one in self.every)
 
     @property
     def high(self) -> float:
-        return max(one.answer for one in (*self.replacements, *self.again))
+        return max(one.answer for one in self.every)
 
 
 @dataclass(frozen=True)
@@ -97,11 +105,11 @@ class Trial:
 
     def moved(self, tried: Tried) -> bool:
         """Return whether the answer falls by more than a tenth, in the median of several replacements."""
-        return len(tried.replacements) >= SEVERAL and tried.after < self.before - self.notable
+        return len(tried.every) >= SEVERAL and tried.after < self.before - self.notable
 
     def raised(self, tried: Tried) -> bool:
         """Return whether the answer rises by more than a tenth, in the median of several replacements."""
-        return len(tried.replacements) >= SEVERAL and tried.after > self.before + self.notable
+        return len(tried.every) >= SEVERAL and tried.after > self.before + self.notable
 
     def unmoved(self, tried: Tried) -> bool:
         """Return whether the answer does not fall by more than a tenth."""
@@ -123,18 +131,17 @@ class Trial:
         return falls and (not tried.again or median(tried.again) < self.before - self.notable)
 
     def contrast(self, tried: Tried) -> Replacement | None:
-        """Return the replacement with the lowest answer, or None if it leaves more than half of the answer.
+        """Return the fitting replacement with the lowest answer, or None if none takes the answer away.
 
-        Only replacements with a fit of at least `FITTING` count.
-        Number and gender decide in this way: most words like 'man' keep the answer, and 'woman' changes it. Fits must
-        be known, because a replacement that does not fit can take any answer away. A word that failed to be confirmed
-        has none, and neither has a word of an answer below `NEGLIGIBLE`.
+        Number and gender decide in this way: most words like 'man' keep the answer, and 'woman' changes it. The
+        replacement must have a fit of at least `FITTING`, leave at most half of the answer, and make another answer
+        the most likely one. Fits must be known, because a replacement that does not fit can take any answer away. An
+        answer below `NEGLIGIBLE` has none.
         """
-        fitting = [one for one in (*tried.replacements, *tried.again) if one.fit >= FITTING]
-        if not self.fitted or not fitting or tried.again or self.before < NEGLIGIBLE:
+        if not self.fitted or len(tried.every) < SEVERAL or self.before < NEGLIGIBLE:
             return None
-        lowest = min(fitting, key=lambda one: one.answer)
-        return lowest if lowest.answer <= TAKEN * self.before else None
+        taking = [one for one in tried.every if one.says and one.answer <= TAKEN * self.before]
+        return min((one for one in taking if one.fit >= FITTING), key=lambda one: one.answer, default=None)
 
     @property
     def named(self) -> tuple[Tried, ...]:

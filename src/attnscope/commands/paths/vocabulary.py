@@ -9,6 +9,7 @@ from attnscope.core.words import numeral
 
 FEW_LENGTHS = 13  # up to this many lengths (those of twelve blocks) are all shown
 NEGLIGIBLE = 1e-3  # values below this share of the largest value are not visible in a chart
+LEAST_CHANCE = 1e-5  # smaller probabilities are called "under" it
 SHARE = 0.01  # lengths with a smaller share of the differences between tokens are not shown
 
 
@@ -64,7 +65,9 @@ def share(part: float) -> str:
 
 
 def chance(probability: float) -> str:
-    """Return `23%`, or `0.31%` with two digits for small probabilities."""
+    """Return `23%`, `0.31%` with two digits for small probabilities, or `under 0.001%`."""
+    if 0 < probability < LEAST_CHANCE:
+        return f"under {100 * LEAST_CHANCE:g}%"
     return f"{numeral(100 * probability, 2)}%" if probability < 0.01 else share(probability)
 
 

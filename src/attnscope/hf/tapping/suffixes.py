@@ -1,24 +1,25 @@
 """Run a causal language model on texts that begin alike, and compute the common beginning only once.
 
     with explaining(model):
-        prefix = shared_prefix(model, batch, entrances, output)     # None if the model does not allow it
+        prefix = shared_prefix(model, batch, entrances, captured)   # None if the model does not allow it
         prefix.output_with(begin, vectors)                          # for other vectors of tokens begin .. n - 1
 
 In a causal model no token depends on later ones. So after a change at token `begin`, the keys and values of all tokens
-before it are those of the unchanged text. They are taken from the model's own cache, which is cut at `begin`.
+before it are those of the unchanged text. They are taken from the run that was captured, or, if that fails, from the
+model's own cache, and cut at `begin`.
 
-Nothing of this is assumed. The text is read in two parts, the second with the cache of the first. If the output differs
-from the `output` without a cache by more than rounding, if an error is raised, or if the cache is not a plain list of
-keys and values (a sliding window drops tokens, a recurrent state cannot be cut), there is no shared prefix, and the
-caller runs whole texts.
+Nothing of this is assumed. The last tokens are read once more with the keys and values of those before them. If the
+output differs from the one without a cache by more than rounding, if an error is raised, or if the cache is not a plain
+list of keys and values (a sliding window drops tokens, a recurrent state cannot be cut), there is no shared prefix, and
+the caller runs whole texts.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 
 from attnscope.hf.intercepting.owners import first_output, repeated
 from attnscope.hf.intercepting.restoring import without_gradients
+from attnscope.hf.tapping.capture import Captured
 from attnscope.hf.tapping.entrances import ENCODED, Entrance, entering
 
 MASK = "attention_mask"
@@ -33,6 +35,7 @@ ROUNDINGS = 1e3  # outputs that differ by at most this many roundings of the lar
 LARGEST = 0.03  # but in half precision by at most this share of the largest
 CALL = 16  # tokens that take about as long as the fixed cost of one more call of the model
 FEWEST = 4  # tokens of a text that is worth cutting
+CHECKED = 8  # tokens that are read with keys and values of a captured run, to check these
 
 
 @dataclass(frozen=True)
@@ -64,31 +67,48 @@ class Prefix:
 
 
 def shared_prefix(
-    model: nn.Module,
-    batch: Mapping[str, Any],
-    entrances: tuple[Entrance, ...],
-    output: Float[Tensor, " batch *shape"],
+    model: nn.Module, batch: Mapping[str, Any], entrances: tuple[Entrance, ...], captured: Captured
 ) -> Prefix | None:
-    """Return the cache of the text in `batch` if it reproduces `output`, the output without a cache; else None."""
-    ids = batch.get(ENCODED)
+    """Return the cache of the captured text if the model's output with it equals that without a cache; else None."""
+    ids, output = batch.get(ENCODED), captured.output
     plain = set(batch) <= {ENCODED, MASK} and len(entrances) == 1 and entrances[0].argument == ENCODED
     if not plain or not isinstance(ids, Tensor) or ids.shape[1] < FEWEST:
         return None
     if output.ndim != 3 or output.shape[:2] != ids.shape:
         return None
-    half, tokens = ids.shape[1] // 2, ids.shape[1]
-    try:
-        with without_gradients():
-            first, cache = _continued(model, batch, 0, half, None)
-            second, cache = _continued(model, batch, half, tokens, cache)
-    except Exception:  # a model may refuse a cache in any way
-        return None
-    again = torch.cat([first, second], 1)
-    if not _plain_cache(cache, tokens) or again.shape != output.shape:
-        return None
-    allowed = min(ROUNDINGS * torch.finfo(output.dtype).eps, LARGEST) * float(output.abs().max())
-    equal = float((again - output).abs().max()) <= allowed
-    return Prefix(model, batch, entrances, cache) if equal else None
+    tokens = ids.shape[1]
+    half, few = tokens // 2, min(CHECKED, tokens // 2)
+    caches: list[tuple[int, Callable[[], Any]]] = [
+        (tokens - few, lambda: _captured_cache(model, captured, tokens - few)),
+        (half, lambda: _continued(model, batch, 0, half, None)[1]),
+    ]
+    for begin, cache_of in caches:
+        try:
+            with without_gradients():
+                last, cache = _continued(model, batch, begin, tokens, cache_of())
+        except Exception:  # a model may refuse a cache in any way
+            continue
+        if _plain_cache(cache, tokens) and _equal(last, output[:, begin:]):
+            return Prefix(model, batch, entrances, cache)
+    return None
+
+
+def _captured_cache(model: nn.Module, captured: Captured, begin: int) -> Any:
+    """Return a cache of the keys and values that attention got in the captured run, for tokens before `begin`."""
+    from transformers.cache_utils import DynamicCache
+
+    cache = DynamicCache(config=cast(Any, model.config))
+    for number, call in enumerate(captured.calls):
+        cache.update(call.scores.key[:, :, :begin].detach(), call.value[:, :, :begin].detach(), number)
+    return cache
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Return whether two outputs differ by rounding only."""
+    if one.shape != other.shape:
+        return False
+    allowed = min(ROUNDINGS * torch.finfo(other.dtype).eps, LARGEST) * float(other.abs().max())
+    return float((one - other).abs().max()) <= allowed
 
 
 def in_calls(begins: Sequence[int], tokens: int, most: int) -> list[list[int]]:
