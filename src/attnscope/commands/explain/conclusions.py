@@ -80,7 +80,7 @@ def _did(found: Explanation, trial: Trial, tried: Tried) -> str:
     if not trial.decides(tried) and one is not None:
         return f"{_instead(one)}, and {falls} {spread}"
     chosen = " by words chosen to lower it" if any(one.chosen == "lowering" for one in tried.every) else ""
-    example = max((one for one in tried.every if one.says), key=_telling, default=None)
+    example = max((one for one in tried.every if one.says), key=telling, default=None)
     return f"replaced{chosen}, {falls} {spread}{f'; {_instead(example)}' if example else ''}"
 
 
@@ -92,7 +92,7 @@ def _taken(trial: Trial, tried: Tried) -> str:
     return f"from {answer_number(trial, trial.before)} to {answer_number(trial, one.answer)}"
 
 
-def _telling(one: Replacement) -> tuple[bool, float]:
+def telling(one: Replacement) -> tuple[bool, float]:
     """Rank replacements as examples: similar words first, then those that fit and after which the model is sure."""
     return one.chosen == "similar" and one.fit > LEAST_TOLD, one.fit * one.sure
 

@@ -32,7 +32,7 @@ from attnscope.hf.tapping.suffixes import Prefix, in_calls, shared_prefix
 
 SOFTNESS = 4.0  # nats by which a text may become less likely before a replacement counts e times less
 REPLACEMENTS = 3  # of a word, by each source of replacements
-CONFIRMING = 2  # further replacements of the words with the largest effects
+CONFIRMING = 4  # further replacements of the words with the largest effects
 FIRST_OF_LONG, AGAIN_OF_LONG = 1, 3  # the same in a long text
 LARGEST_OUTPUT = 2**26  # numbers of output in memory at once
 KINDS = ("logit", "continuation")  # of targets whose answer is a probability

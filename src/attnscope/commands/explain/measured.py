@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from attnscope.commands.explain.conclusions import answer_number, part_kind, part_words
+from attnscope.commands.explain.conclusions import answer_number, part_kind, part_words, telling
 from attnscope.commands.explain.pictures import patches, sound
 from attnscope.commands.explain.record import Explanation, Input
 from attnscope.commands.explain.tried import Trial, Tried
@@ -14,7 +14,9 @@ from attnscope.reports.colours import STEPS
 from attnscope.reports.document import Section, Table
 from attnscope.reports.tabs import Drawing, Shade, ShadedText, Tab
 
+ARROW = " Behind an arrow stands what the model says with that replacement, if it is another answer."
 ROWS = 6  # rows of the table in a terminal
+SHOWN = 3  # replacements in a row of the table
 
 
 def trial_section(found: Explanation) -> tuple[Section, ...]:
@@ -38,10 +40,12 @@ def trial_section(found: Explanation) -> tuple[Section, ...]:
     )
     media = next((read.kind for read in found.inputs if read.kind != "text"), "")
     by = "a blank one, by the mean of all and by another one" if media else "others of its kind"
+    if any(one.chosen == "likely" for word in listing for one in word.every):
+        by = "others that the model expects there, and by similar ones"
     how = (
         f"Each {part_kind(found)} was replaced by {by}, and the model ran on {count(trial.inputs, 'changed input')}. "
         f"The answer without a change is {answer_number(trial, trial.before)}. 'Answer' is the median of replacements, "
-        f"'effect' the mean fall of {_measure(trial)}."
+        f"'effect' the mean fall of {_measure(trial)}.{ARROW * any(one.says for word in listing for one in word.every)}"
     )
     fits = (
         " 'Fit' is 100% if the whole text is as likely with the replacements as without them; replacements after which "
@@ -76,9 +80,13 @@ def _place(found: Explanation, trial: Trial, tried: Tried) -> str:
 
 
 def _replacements(found: Explanation, trial: Trial, tried: Tried) -> str:
+    """List the most telling replacements, each with what the model then says, if that is something else."""
     text = next(read.kind == "text" for read in found.inputs if read.name == tried.input)
     bare = not text or tried in trial.pairs
-    return ", ".join(quoted(one.text, bare=bare) for one in tried.every)
+    shown = sorted(tried.every, key=telling, reverse=True)[:SHOWN]
+    words = [quoted(one.text, bare=bare) + (f" → {quoted(one.says)}" if one.says else "") for one in shown]
+    more = len(tried.every) - len(shown)
+    return ", ".join(words) + (f" and {more} more" if more else "")
 
 
 def measured_tab(found: Explanation) -> tuple[Tab, ...]:

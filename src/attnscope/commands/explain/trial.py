@@ -9,9 +9,10 @@ p is the probability of the answer and P that of the whole text before it, if th
 1. So a replacement after which the text is no longer a text (a breach of grammar moves every answer) hardly counts. For
 an answer that is no probability, the numbers themselves take the place of the logarithms.
 
-A verdict says that a word decided if the median answer falls by a third, and by a tenth with further replacements that
-had no part in choosing the word. If one replacement with a fit of at least one half takes at least half of the answer
-away, it names the word together with that replacement ('man' and not 'woman').
+A verdict says that a word decided if the median answer falls by a third: with all replacements, with the similar and
+with the likely ones alone, and with those that had no part in choosing the word. If one replacement with a fit of at
+least one half takes at least half of the answer away, it names the word together with that replacement ('man' and not
+'woman').
 
 The token at which the answer is read asks the question and is listed apart: replacing it asks something else. If no
 single word moves the answer, pairs of the first candidates are tried.

@@ -126,12 +126,15 @@ class Trial:
         return tuple(word for word in self.words if self.moved(word))
 
     def decides(self, tried: Tried) -> bool:
-        """Return whether the answer falls by a third, and by a tenth with the replacements that confirm it."""
-        falls = self.moved(tried) and tried.after <= self.before - DECIDED * abs(self.before)
-        return falls and (not tried.again or median(tried.again) < self.before - self.notable)
+        """Return whether the median answer falls by a third: with all replacements, with those of each source, and
+        with those that had no part in choosing the word."""
+        sources = {one.chosen for one in tried.every}
+        groups = [tried.every, tried.again, *([one for one in tried.every if one.chosen == by] for by in sources)]
+        most = self.before - DECIDED * abs(self.before)
+        return self.moved(tried) and all(median(group) <= most for group in groups if group)
 
     def contrast(self, tried: Tried) -> Replacement | None:
-        """Return the fitting replacement with the lowest answer, or None if none takes the answer away.
+        """Return a fitting replacement that takes the answer away, a similar word if there is one, or None.
 
         Number and gender decide in this way: most words like 'man' keep the answer, and 'woman' changes it. The
         replacement must have a fit of at least `FITTING`, leave at most half of the answer, and make another answer
@@ -141,7 +144,8 @@ class Trial:
         if not self.fitted or len(tried.every) < SEVERAL or self.before < NEGLIGIBLE:
             return None
         taking = [one for one in tried.every if one.says and one.answer <= TAKEN * self.before]
-        return min((one for one in taking if one.fit >= FITTING), key=lambda one: one.answer, default=None)
+        fitting = [one for one in taking if one.fit >= FITTING]
+        return min(fitting, key=lambda one: (one.chosen != "similar", one.answer), default=None)
 
     @property
     def named(self) -> tuple[Tried, ...]:
