@@ -26,6 +26,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from attnscope.commands.paths import effects
 from attnscope.commands.paths.effect_record import Effects
 from attnscope.commands.paths.record import PathReport
 from attnscope.commands.paths.reference import REPLACEMENTS
@@ -259,6 +260,39 @@ def test_an_edge_is_that_of_a_plain_replacement_of_queries_keys_or_values() -> N
             assert edge.total == pytest.approx(float(own[entry] - left[entry]), abs=1e-9)
             assert edge.probability == pytest.approx(float(left.softmax(-1)[entry]), abs=1e-9)
     assert report.effects is found
+
+
+def test_heads_are_chosen_by_the_difference_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 9 heads one is measured: with a difference that of its largest derivative, else that of log p."""
+    monkeypatch.setattr(effects, "ALL", 0)
+    monkeypatch.setattr(effects, "SOME", 1)
+    _, difference = measured(gpt2(), target="e", against="t")
+    _, single = measured(gpt2(), target="e")
+    assert (difference.follows, single.follows) == ("target", "probability")
+    model: Any = gpt2().double()
+    first, second = (int(byte_tokenizer()(word)["input_ids"][-1]) for word in ("e", "t"))
+    of_difference: dict[tuple[int, int], float] = {}
+    of_log_p: dict[tuple[int, int], float] = {}
+    share = 1e-5  # of the head that is taken out
+    with torch.no_grad():
+        own = model(input_ids=ids()).logits[0, -1]
+        for block, head in ((b, h) for b in range(3) for h in range(3)):
+
+            def shrink(_: Any, args: tuple[Tensor, ...], head: int = head) -> tuple[Tensor, ...]:
+                changed = args[0].clone()
+                changed[..., head * 8 : head * 8 + 8] *= 1 - share
+                return (changed,)
+
+            handle = model.transformer.h[block].attn.c_proj.register_forward_pre_hook(shrink)
+            left = model(input_ids=ids()).logits[0, -1]
+            handle.remove()
+            of_difference[block, head] = abs(float((left - own)[first] - (left - own)[second]))
+            of_log_p[block, head] = abs(float((left.log_softmax(-1) - own.log_softmax(-1))[first]))
+    expected, other = (max(sizes, key=sizes.__getitem__) for sizes in (of_difference, of_log_p))
+    assert expected != other
+    assert [one.place for one in difference.heads] == [expected]
+    assert [one.place for one in single.heads] == [other]
+    assert difference.value == pytest.approx(float(own[first] - own[second]), abs=1e-9)
 
 
 def test_an_edge_into_a_shared_key_changes_one_head_only() -> None:

@@ -64,13 +64,13 @@ class Answering:
         return Answers(numbers, logits.log_softmax(-1)[:, self.goal.entry])
 
     def first_order(self, last: Float[Tensor, "copy token width"]) -> list[Tensor]:
-        """Return the numbers whose derivatives rank heads: log p, and the target.
+        """Return the numbers whose derivatives rank heads: log p and the target; of a difference, only the target.
 
         A head that makes the answer likely together with its likeliest rivals moves the target and, to first order, not
         log p.
         """
         answers = self(last)
-        both = (answers.log_probability, answers.target)
+        both = (None if self.goal.goal.kind == "difference" else answers.log_probability, answers.target)
         return [number.sum() for number in both if number is not None]
 
 

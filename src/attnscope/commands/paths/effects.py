@@ -12,14 +12,15 @@ Let T be the target, and T_F(h), T_P(h), T(h) the target without head h, with mo
 
 With more than `ALL` heads, only `SOME` are measured. Three numbers take turns in choosing them: first-order estimates
 of log p and of T, <d log p / do_h, o_h - r_h> and the same with T, and the values. Values are included because
-derivatives are small where a norm or softmax is saturated.
+derivatives are small where a norm or softmax is saturated. If T is a difference of two logits, log p does not choose:
+heads are judged by T.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar, cast
+from typing import Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -101,7 +102,9 @@ def _effects(
         every = [(block, head) for block, site in sites.items() for head in range(site.heads)]
         chosen = every if len(every) <= ALL else largest_in_turn(every, work.guesses(every), SOME)
         notes: list[str] = []
-        found = Effects(by, others.words, *own, len(every), work.singles(sorted(chosen), own[0], notes))
+        follows: Literal["probability", "target"] = "target" if goal.goal.kind == "difference" else "probability"
+        measured = work.singles(sorted(chosen), own[0], notes)
+        found = Effects(by, others.words, *own, len(every), measured, follows=follows)
         found = replace(found, edges=work.edges(found, read, notes))
         return replace(found, sets=work.sets(found)), tuple(notes)
 
@@ -123,7 +126,7 @@ class _Work:
     table: HeadTable
 
     def guesses(self, places: Sequence[Place]) -> list[list[float]]:
-        """Estimate what log p and the target gain by replacing each head, and what the frozen network loses."""
+        """Estimate what the numbers of `first_order` gain by replacing each head, and what the frozen network loses."""
         return [[*self._first_order(place, self.others.of(place).mean(0)), self._values(place)] for place in places]
 
     def _values(self, place: Place) -> float:
