@@ -59,7 +59,7 @@ def test_another_circuit_says_whose_looking_is_moved() -> None:
         ({"sets": (SetEffect(((0, 0), (0, 2)), 3.0, 0.75),)}, "No single head carries it: the largest effect"),
         (
             {"of_heads": 270},
-            "None of the 3 heads that were taken out (of 270, chosen by estimates) carries it: the largest effect",
+            "None of the 3 heads that were taken out (1% of 270, chosen by estimates) carries it: the largest effect",
         ),
     ],
 )
@@ -83,6 +83,14 @@ def test_a_tenth_of_the_probability_is_not_enough(share: float) -> None:
 def test_many_heads_are_counted() -> None:
     report = report_with(**heads_with({(0, head): 0.1 + 0.01 * head for head in range(7)}, of=7))
     assert "block 0 head 3 (without it 13%), and on 3 others." in verdict(report).sentence
+
+
+def test_the_headline_says_which_share_of_heads_was_taken_out() -> None:
+    many = {**heads_with({(0, 1): 0.1}), "of_heads": 12}
+    said = verdict(report_with(**many)).sentence
+    assert "depends on block 0 head 1 (without it 10%) (3 of 12 heads were taken out, 25%)." in said
+    circuit = verdict(report_with(of_heads=240)).sentence
+    assert "which copy the answer (without them 2%) (24 of 240 heads were taken out, 10%)." in circuit
 
 
 def test_a_norm_has_no_probability() -> None:

@@ -26,7 +26,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from attnscope.commands.paths import effects
+from attnscope.commands.paths import effects, shortlist
 from attnscope.commands.paths.effect_record import Effects
 from attnscope.commands.paths.record import PathReport
 from attnscope.commands.paths.reference import REPLACEMENTS
@@ -264,8 +264,8 @@ def test_an_edge_is_that_of_a_plain_replacement_of_queries_keys_or_values() -> N
 
 def test_heads_are_chosen_by_the_difference_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 9 heads one is measured: with a difference that of its largest derivative, else that of log p."""
-    monkeypatch.setattr(effects, "ALL", 0)
-    monkeypatch.setattr(effects, "SOME", 1)
+    monkeypatch.setattr(shortlist, "ALL", 0)
+    monkeypatch.setattr(shortlist, "MOST", 1)
     _, difference = measured(gpt2(), target="e", against="t")
     _, single = measured(gpt2(), target="e")
     assert (difference.follows, single.follows) == ("target", "probability")
@@ -293,6 +293,23 @@ def test_heads_are_chosen_by_the_difference_that_was_asked_for(monkeypatch: pyte
     assert [one.place for one in difference.heads] == [expected]
     assert [one.place for one in single.heads] == [other]
     assert difference.value == pytest.approx(float(own[first] - own[second]), abs=1e-9)
+
+
+def test_of_many_heads_the_largest_effects_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, whole = measured(gpt2())
+    monkeypatch.setattr(shortlist, "ALL", 0)
+    monkeypatch.setattr(shortlist, "SOME", 4)
+    monkeypatch.setattr(shortlist, "MOST", 8)
+    monkeypatch.setattr(effects, "SPLIT", 3)
+    _, some = measured(gpt2())
+    assert len(some.heads) == 8
+    assert (some.of_heads, some.whole) == (9, False)
+    known = {one.place: one for one in whole.heads}
+    split = [one for one in some.heads if one.values is not None]
+    assert split == [known[one.place] for one in split]
+    assert sorted(map(some.size, split)) == sorted(map(some.size, some.heads))[:3]
+    for one in some.heads:
+        assert one.total == pytest.approx(known[one.place].total, abs=1e-12)
 
 
 def test_an_edge_into_a_shared_key_changes_one_head_only() -> None:

@@ -25,7 +25,8 @@ class HeadEffect:
 
     `values` is the loss of the frozen network. `patterns` is what is lost in addition if later patterns respond, and
     `norms_and_gates` if norms and gates respond too. The three add up to `total`. They are None where later patterns
-    cannot be recomputed. `probability` is that of the target's token or class without the head.
+    cannot be recomputed, and for small effects if not all heads were taken out. `probability` is that of the target's
+    token or class without the head.
     """
 
     block: Index

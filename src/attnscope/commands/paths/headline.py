@@ -17,6 +17,7 @@ from attnscope.commands.paths.vocabulary import (
     head_name,
     other_than_said,
     quoted,
+    share,
     target_is,
     target_word,
     visible,
@@ -99,8 +100,7 @@ def needed(report: PathReport, found: Effects) -> str:
     others = len(needs) - FEW
     least = "" if found.whole else "at least "
     more = f", and on {least}{count(others, 'other')}" if others > 0 else ""
-    more += "" if found.whole else f" ({len(found.heads)} of {found.of_heads} heads were taken out)"
-    return f"{it} depends on {listed(first)}{more}."
+    return f"{it} depends on {listed(first)}{more}{_measured(found)}."
 
 
 def _induction(it: str, found: Effects, sender: tuple[int, int], edges: Sequence[EdgeEffect]) -> str:
@@ -112,8 +112,16 @@ def _induction(it: str, found: Effects, sender: tuple[int, int], edges: Sequence
     looks = "looks" if len(readers) == 1 else "look"
     return (
         f"{it} is carried by an induction circuit: {head_name(*sender)} writes where {names(readers)} {looks} (without "
-        f"it {without(found, writer)}), which {copies} the answer (without {them} {without(found, together)})."
+        f"it {without(found, writer)}), which {copies} the answer (without {them} {without(found, together)})"
+        f"{_measured(found)}."
     )
+
+
+def _measured(found: Effects) -> str:
+    """Say which share of the heads was taken out; nothing if all were."""
+    if found.whole:
+        return ""
+    return f" ({len(found.heads)} of {found.of_heads} heads were taken out, {share(len(found.heads) / found.of_heads)})"
 
 
 def _it(report: PathReport) -> str:
@@ -148,7 +156,8 @@ def _nothing(it: str, found: Effects) -> str:
 def _none(found: Effects) -> str:
     if found.whole:
         return "No single head"
-    return f"None of the {len(found.heads)} heads that were taken out (of {found.of_heads}, chosen by estimates)"
+    part = share(len(found.heads) / found.of_heads)
+    return f"None of the {len(found.heads)} heads that were taken out ({part} of {found.of_heads}, chosen by estimates)"
 
 
 def _says(report: PathReport) -> str:
