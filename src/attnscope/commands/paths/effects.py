@@ -25,6 +25,7 @@ from torch import Tensor
 
 from attnscope.commands.paths.answering import Answering, Looking
 from attnscope.commands.paths.effect_record import NOTABLE, EdgeEffect, Effects, HeadEffect, Replacement, SetEffect
+from attnscope.commands.paths.other_texts import Source
 from attnscope.commands.paths.reading import Aim
 from attnscope.commands.paths.reference import Reference, reference
 from attnscope.commands.paths.shortlist import largest_in_turn, measured_in_batches
@@ -69,15 +70,21 @@ def measured_effects(
     by: str | None,
     seed: int,
     progress: Advance,
+    source: Source | None = None,
 ) -> tuple[Effects | None, tuple[str, ...]]:
-    """Measure the effects of heads. Return them, and notes on what could not be measured; None if `by` is None."""
+    """Measure the effects of heads. Return them, and notes on what could not be measured; None if `by` is None.
+
+    `source` are the caller's texts, whose mean outputs replace a head.
+    """
     if by is None:
         return None, ()
     progress("taking heads out", 0, 0)
     try:
         sites = prunable(loaded.model, structure, stack)
-        return _effects(loaded, read, network, table, goal, sites, cast(Replacement, by), seed)
+        return _effects(loaded, read, network, table, goal, sites, cast(Replacement, by), seed, source)
     except UNUSABLE as error:
+        if isinstance(error, RefusalError) and error.parameter == "reference":
+            raise
         return None, (f"No head was taken out, so the headline names none: {_reason(error)}",)
 
 
@@ -90,15 +97,16 @@ def _effects(
     sites: dict[int, Site],
     by: Replacement,
     seed: int,
+    source: Source | None,
 ) -> tuple[Effects, tuple[str, ...]]:
     answering = Answering.of(network, goal)
     heads = HeadOutputs.of(loaded.model, sites, network, answering.first_order)
-    others = reference(loaded, read, heads, by, seed)
+    others = reference(loaded, read, heads, by, seed, source)
     work = _Work(heads, others, answering, table)
     with torch.no_grad():
         own = answering(heads.streams[-1]).mean(slice(None))
         every = [(block, head) for block, site in sorted(sites.items()) for head in range(site.heads)]
-        notes: list[str] = []
+        notes = [others.note] if others.note else []
         follows: Literal["probability", "target"] = "target" if goal.goal.kind == "difference" else "probability"
         found = Effects(by, others.words, *own, len(every), (), follows=follows)
         singles = measured_in_batches(every, work.guesses, lambda some: work.singles(some, own[0]), found)
