@@ -46,7 +46,6 @@ from attnscope.pathways.energy import outer_routes, path_energy
 from attnscope.pathways.heads import head_table
 from attnscope.pathways.lengths import Lengths, by_length, rank_view
 from attnscope.pathways.network import Edges, Network, number_of_paths
-from attnscope.pathways.network import edges as edges_of_blocks
 from attnscope.pathways.shapley import shapley
 from attnscope.pathways.targets import network_read_by
 from attnscope.pathways.top_paths import top_paths
@@ -170,12 +169,12 @@ def paths(
         view = rank_view(sorted_paths)
         sight = Predicting.of(goal, read, network, causal=loaded.kind in ("causal", "encoder-decoder"))
         predicted = predictions(sorted_paths, table.lengths.tolist(), table.constant, sight, progress)
-        blocks = edges_of_blocks(network)
+        blocks = table.edges
         edges = tuple(by_length(network, goal.target, sources=False).lengths.tolist()) if mlp else None
-        players = _players(network, goal, blocks, progress) if mlp else None
+        players = None if edges is None else _players(network, goal, blocks, edges[0], progress)
         progress("energies", 0, 0)
         outer = outer_routes(network_read_by(goal.target, network), goal.target, suffixes, blocks)
-        energy = path_energy(network, draws, seed, goal.target, SIGNS_AT_ONCE, outer) if draws else None
+        energy = path_energy(network, draws, seed, goal.target, SIGNS_AT_ONCE, outer, sums=False) if draws else None
         taken_out, more_notes = measured_effects(
             loaded, read, network, table, goal, structure, stack, effects, seed, progress, reference
         )
@@ -252,8 +251,9 @@ def _anatomy(loaded: Loaded, read: Reading, stack: str | None) -> Anatomy:
     return structure
 
 
-def _players(network: Network, goal: Aim, blocks: tuple[Edges, ...], progress: Advance) -> Players:
-    found = shapley(network, goal.target, "heads and mlps", advance=progress, blocks=blocks)
+def _players(network: Network, goal: Aim, blocks: tuple[Edges, ...], nothing: float, progress: Advance) -> Players:
+    """Return the values of heads and MLPs; `nothing` is the contribution of paths through neither."""
+    found = shapley(network, goal.target, "heads and mlps", advance=progress, blocks=blocks, nothing=nothing)
     heads, mlps = ([values.tolist() for values in kind] for kind in (found.heads, found.mlps))
     return Players(tuple(map(tuple, heads)), tuple(map(tuple, mlps)), found.nothing, found.everything)
 
