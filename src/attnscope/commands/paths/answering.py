@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -81,6 +81,7 @@ class Looking:
     network: Network
     goal: Aim
     read: Reading
+    patterns: dict[int, Float[Tensor, "head query key"]] = field(default_factory=dict)  # by block, once it has run
 
     def induction(self, sender: Place, reader: Place) -> bool:
         """Return whether two heads look as in an induction circuit (see `EdgeEffect`)."""
@@ -95,11 +96,12 @@ class Looking:
 
     def row(self, head: Place, query: int) -> Float[Tensor, " key"]:
         """Return one row of the pattern of a head."""
-        seen: list[Tensor] = []
+        block, number = head
 
         def keep(_: Graded, pattern: Tensor) -> None:
-            seen.append(pattern.reshape(-1, *pattern.shape[-2:])[head[1], query])
+            self.patterns.setdefault(block, pattern.reshape(-1, *pattern.shape[-2:]))
 
-        with watching(keep):
-            self.network.block(head[0], Graded.entering(self.network.streams[head[0]], "none", sources=False))
-        return seen[0]
+        if block not in self.patterns:
+            with watching(keep):
+                self.network.block(block, Graded.entering(self.network.streams[block], "none", sources=False))
+        return self.patterns[block][number, query]

@@ -207,10 +207,11 @@ class _Work:
         guesses: list[list[float]] = []
         try:
             for block, by, numbers, outputs in sent(self.heads, [{p: self.others.of(p).mean(0)} for p in senders]):
-                for number, output in zip(numbers, outputs, strict=True):
-                    for head in range(output.shape[1]):
-                        guesses.append(self._first_order((block, head), output[:, head]))
-                        candidates.append((senders[number], (block, head), by, output[:, head]))
+                changes = outputs - self.heads.outputs[block]
+                gains = torch.einsum("gthc,sthc->shg", self.heads.gradients[block], changes).tolist()
+                for number, output, gain in zip(numbers, outputs, gains, strict=True):
+                    guesses += gain
+                    candidates += [(senders[number], (block, h), by, output[:, h]) for h in range(len(gain))]
         except UNUSABLE as error:
             notes.append(f"Edges between heads are not measured: {_reason(error)}")
             return ()

@@ -38,7 +38,7 @@ TOKENS = 512  # tokens of other texts, in
 FEWEST, MOST = 4, 32  # windows
 SHORTEST = 8  # tokens of a window
 UNKNOWN, DROPPED = 0.1, 0.3  # shares of tokens, and of letters
-PASSAGE = 2000  # characters of the book whose letters are counted
+PASSAGE = 500  # characters of the book whose letters are counted
 SURPRISED, APART = 0.75, 2.0
 TRIED = 64  # tokens of the book whose loss is computed
 
