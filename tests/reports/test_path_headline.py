@@ -88,9 +88,9 @@ def test_many_heads_are_counted() -> None:
 def test_the_headline_says_which_share_of_heads_was_taken_out() -> None:
     many = {**heads_with({(0, 1): 0.1}), "of_heads": 12}
     said = verdict(report_with(**many)).sentence
-    assert "depends on block 0 head 1 (without it 10%) (3 of 12 heads were taken out, 25%)." in said
+    assert "depends on block 0 head 1 (without it 10%); 3 of 12 heads (25%) were taken out." in said
     circuit = verdict(report_with(of_heads=240)).sentence
-    assert "which copy the answer (without them 2%) (24 of 240 heads were taken out, 10%)." in circuit
+    assert "which copy the answer (without them 2%); 24 of 240 heads (10%) were taken out." in circuit
 
 
 def test_a_norm_has_no_probability() -> None:

@@ -121,7 +121,8 @@ def _measured(found: Effects) -> str:
     """Say which share of the heads was taken out; nothing if all were."""
     if found.whole:
         return ""
-    return f" ({len(found.heads)} of {found.of_heads} heads were taken out, {share(len(found.heads) / found.of_heads)})"
+    part = share(len(found.heads) / found.of_heads)
+    return f"; {len(found.heads)} of {found.of_heads} heads ({part}) were taken out"
 
 
 def _it(report: PathReport) -> str:
