@@ -74,6 +74,7 @@ bench-full: bench peers  ## the rest: 32,768 tokens, paths, operator, explanatio
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.minimal_pairs.peers
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.headline_words smollm2
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.headline_heads smollm2
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.shortlist
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.prune_promise
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.variants

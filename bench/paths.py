@@ -7,7 +7,7 @@ measured time of one path times their number), a sample of 20 paths, and the len
 middle. `pocket` and `smollm2` measure the same on trained models with 64 tokens. `command` measures all of `attnscope
 paths pocket TEXT` at 179 tokens, from loading the model to the report (and drawing the page separately), in forward
 passes of the same model in float64. `effects` measures the same command with heads taken out against the command
-without (`--no-effects`), on pocket (all 24 heads, 179 tokens) and SmolLM2-135M (20 of 270 heads, 64 tokens). `memory`
+without (`--no-effects`), on pocket (all 24 heads, 179 tokens) and SmolLM2-135M (160 of 270 heads, 64 tokens). `memory`
 measures lengths and head values of SmolLM2-135M on 64 tokens in its own process.
 """
 

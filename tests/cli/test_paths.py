@@ -155,3 +155,26 @@ def test_a_page_or_a_chart_that_cannot_be_drawn_leaves_the_data(monkeypatch: pyt
     assert isinstance(result.exception, RefusalError)
     assert [path.name for path in Path("here").iterdir()] == [f"{MAN}.json"]
     assert PathReport.load("here").lengths == kept.lengths
+
+
+def test_reference_texts_are_read_from_a_file() -> None:
+    Path("mine.txt").write_text("Once there was a king who had three sons, and all of them wanted to be king.")
+    result = invoke("pocket", "The old man", "--reference", "mine.txt", "--out", "here", *QUICK)
+    assert result.exit_code == 0, result.output
+    found = PathReport.load(Path("here")).effects
+    assert found is not None
+    assert found.reference.endswith("from mine.txt")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--reference", "none.txt"), "There is no corpus file"),
+        (("--reference", "mine.txt", "--no-effects"), "--reference gives the texts"),
+        (("--reference", "mine.txt", "--effects", "zero"), "`reference=` gives the texts"),
+        (("--reference", "mine.txt", "--head", "1.3"), "--reference gives the texts"),
+    ],
+)
+def test_a_reference_that_cannot_be_used_is_refused(arguments: tuple[str, ...], says: str) -> None:
+    Path("mine.txt").write_text("Once there was a king who had three sons, and all of them wanted to be king.")
+    refused("pocket", "The old man", *arguments, *QUICK, says=says)

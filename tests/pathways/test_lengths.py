@@ -1,5 +1,7 @@
 """Sums and energies of all lengths against every single path; what long paths do to rank."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from torch import Tensor
 
 from attnscope.core.errors import RefusalError
 from attnscope.matrix.residual import relative_residual
+from attnscope.pathways import energy
 from attnscope.pathways.energy import path_energy
 from attnscope.pathways.graded import Count
 from attnscope.pathways.lengths import lengths, rank_view
@@ -130,6 +133,7 @@ def test_energy_is_the_sum_of_squares(shape: Shape) -> None:
         assert (estimate.standard_error[1:] < 0.3 * torch.from_numpy(truth)[1:]).all()
     assert estimated.energy[0] == pytest.approx(energy[0], rel=1e-12)  # one path, no sign
     sums = lengths(frozen).stream.parts[0].sum(1).square().flatten(1).sum(1)
+    assert estimated.sums is not None
     assert torch.allclose(estimated.sums, sums, rtol=1e-12)
 
 
@@ -140,6 +144,23 @@ def test_energy_refuses_one_draw_and_repeats_with_its_seed() -> None:
         path_energy(frozen, draws=1)
     one, other = (path_energy(frozen, draws=5, seed=1, at_once=k).energy for k in (5, 5))
     assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("draws", [2, 5, 8, 11])
+def test_energies_do_not_depend_on_how_draws_are_grouped(draws: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Explicit(Shape(3, 2, "pre"))
+    frozen = network(model, model.example())
+    ask: dict[str, Any] = {"draws": draws, "seed": 1, "target": logit(2), "at_once": 2}
+    together = path_energy(frozen, **ask)
+    monkeypatch.setattr(energy, "SMALL", 0)  # as for large models
+    apart, without = path_energy(frozen, **ask), path_energy(frozen, sums=False, **ask)
+    assert together.sums is not None
+    assert apart.sums is not None
+    assert without.sums is None
+    assert torch.allclose(together.sums, apart.sums, rtol=1e-12)
+    for other in (apart, without):
+        assert torch.allclose(together.energy, other.energy, rtol=1e-12)
+        assert torch.allclose(together.standard_error, other.standard_error, rtol=1e-11)
 
 
 def test_rank_view_equals_residuals_of_the_sums() -> None:

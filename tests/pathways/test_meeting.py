@@ -201,6 +201,7 @@ def test_energies_of_a_target_equal_draws_followed_forward(shape: Shape) -> None
         assert torch.allclose(found.energy, expected.mean(0), rtol=1e-11, atol=0)
         assert torch.allclose(found.standard_error, expected.std(0) / 10**0.5, rtol=1e-9, atol=1e-14)
         sums = torch.einsum("k...,...->k", lengths(made).stream.parts[0, :, 0], adjoint)
+        assert found.sums is not None
         assert torch.allclose(found.sums, sums.square(), rtol=1e-10, atol=1e-14)
 
 

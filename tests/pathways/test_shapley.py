@@ -11,7 +11,8 @@ from attnscope.core.errors import RefusalError
 from attnscope.papers.models.nano import Config, Nano
 from attnscope.papers.models.nano_paths import network_of
 from attnscope.pathways.heads import head_table
-from attnscope.pathways.network import Network, number_of_paths
+from attnscope.pathways.lengths import by_length
+from attnscope.pathways.network import Edges, Network, edges, number_of_paths
 from attnscope.pathways.shapley import shapley
 from attnscope.pathways.targets import Target, class_logit, logit, logit_difference, residual_norm, stream_norm
 from tests.pathways.enumeration import Explicit, Norm, Path, Shape, network, paths
@@ -139,3 +140,34 @@ def test_targets() -> None:
     alone = Network("one", (torch.ones(1, 1, 4),), (), lambda x: x, torch.ones(1, 1, 4))
     with pytest.raises(RefusalError, match="longer text"):
         residual_norm(alone)
+
+
+@pytest.mark.parametrize("shape", CASES, ids=str)
+def test_the_worth_of_nobody_need_not_be_computed_again(shape: Shape) -> None:
+    """It is what paths without any edge contribute. With it, one node of the quadrature is left out."""
+    model, target = Explicit(shape), logit(1)
+    frozen = network(model, model.example())
+    nothing = float(by_length(frozen, target, sources=False).lengths[0])
+    whole, known = shapley(frozen, target), shapley(frozen, target, nothing=nothing)
+    assert nothing == pytest.approx(whole.nothing, abs=1e-12)
+    for one, other in zip((*whole.heads, *whole.mlps), (*known.heads, *known.mlps), strict=True):
+        assert torch.allclose(one, other, rtol=1e-12, atol=1e-13)
+    assert known.total == pytest.approx(known.everything - known.nothing, abs=1e-12)
+
+
+@pytest.mark.parametrize("shape", [*CASES, Shape(3, 2, "post", mlp=None)], ids=str)
+def test_a_head_table_knows_the_edges_of_every_block(shape: Shape) -> None:
+    model = Explicit(shape)
+    frozen = network(model, model.example())
+    found = head_table(frozen, logit(1)).edges
+    assert found == edges(frozen)
+    assert found == (Edges(2, int(shape.mlp is not None), True),) * 3
+
+
+@pytest.mark.parametrize("biases", [True, False])
+def test_a_head_table_knows_which_skips_are_cut(biases: bool) -> None:
+    """A constant that begins in a block has length zero, which is no path through the skip."""
+    config = Config(vocab_size=9, width=8, heads=2, layers=3, norm="pre", skip=0, mlp=None, biases=biases)
+    frozen = network_of(Nano(config, seed=1).double().eval(), {"input_ids": torch.tensor([[1, 5, 3, 2]])})
+    found = head_table(frozen, logit(4)).edges
+    assert found == edges(frozen) == (Edges(2, 0, False),) * 3

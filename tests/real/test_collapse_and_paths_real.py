@@ -82,3 +82,20 @@ def test_minilm_logits_are_sums_through_post_norms_and_biases(material: Callable
     report = logit_paths(material("minilm"), text, head="4.2", query=3, key=1)
     check_sums(report)
     assert abs(sum(source.key_logit for source in report.sources if source.kind == "biases")) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words", "why"),
+    [
+        ("microformer", "2 15 99 3 40 512 77 8", "sequences of 8 tokens that the model wrote itself", "no tokenizer"),
+        ("rxnfp", "CC(C)S.CN(C)C=O.Fc1cccnc1F>>CC(C)Sc1ncccc1F", "other orders of the", "of their letters"),
+        ("antiberty", "E V Q L V [MASK] S G P E V K K P G", "other orders of the", "its tokenizer"),
+    ],
+)
+def test_models_that_do_not_read_english_get_texts_of_their_own_kind(
+    material: Callable[[str], Path], name: str, text: str, words: str, why: str
+) -> None:
+    report = paths(material(name), text, allow_pickle=True, draws=0, mlp=False, top=1)
+    assert report.effects is not None
+    assert words in report.effects.reference
+    assert any(why in note and "English" in note for note in report.notes)

@@ -59,7 +59,7 @@ def test_another_circuit_says_whose_looking_is_moved() -> None:
         ({"sets": (SetEffect(((0, 0), (0, 2)), 3.0, 0.75),)}, "No single head carries it: the largest effect"),
         (
             {"of_heads": 270},
-            "None of the 3 heads that were taken out (of 270, chosen by estimates) carries it: the largest effect",
+            "None of the 3 heads that were taken out (1% of 270, chosen by estimates) carries it: the largest effect",
         ),
     ],
 )
@@ -85,6 +85,14 @@ def test_many_heads_are_counted() -> None:
     assert "block 0 head 3 (without it 13%), and on 3 others." in verdict(report).sentence
 
 
+def test_the_headline_says_which_share_of_heads_was_taken_out() -> None:
+    many = {**heads_with({(0, 1): 0.1}), "of_heads": 12}
+    said = verdict(report_with(**many)).sentence
+    assert "depends on block 0 head 1 (without it 10%); 3 of 12 heads (25%) were taken out." in said
+    circuit = verdict(report_with(of_heads=240)).sentence
+    assert "which copy the answer (without them 2%); 24 of 240 heads (10%) were taken out." in circuit
+
+
 def test_a_norm_has_no_probability() -> None:
     heads = (HeadEffect(0, 0, 3.0, None), HeadEffect(0, 1, 0.0, None))
     found = Effects("zero", "zero", 6.0, None, 2, heads)
@@ -92,10 +100,57 @@ def test_a_norm_has_no_probability() -> None:
     assert "It depends on block 0 head 0 (without it 3)." in said
 
 
-def test_a_difference_says_whose_probability_moves() -> None:
+DIFFERENCE = Goal("difference", " Rome", " Paris", "after the last token")
+
+
+def difference_with(value: float, *totals: float, **changes: Any) -> PathReport:
+    """Return a difference of two logits, and how much of it is lost without each head; p stays at 80%."""
+    heads = tuple(HeadEffect(0, head, total, 0.8) for head, total in enumerate(totals))
+    found = Effects("zero", "zero", value, 0.8, len(heads), heads, follows="target", **changes)
+    return replace(sample_paths(), value=value, goal=DIFFERENCE, effects=found)
+
+
+def test_a_difference_is_what_the_headline_speaks_of() -> None:
+    report = difference_with(4.0, 0.39, 1.5, -0.5)
+    assert verdict(report).sentence == (
+        "After the last token the model says ' Rome' (80%); the logit of ' Rome' minus that of ' Paris' is 4. The "
+        f"difference depends on block 0 head 1 (without it 2.5). {FROZEN}"
+    )
+    assert "The difference would be larger without block 0 head 2 (4.5)." in sentences(report)
+    assert effect_lines(report)[0][1] == "difference without it"
+    assert effect_lines(report)[1][:2] == ("block 0 head 1", "2.5")
+    said = measured_without(report, Head(0, 1, -0.4))
+    assert said == " (taken out of the model itself, the difference is 2.5, not 4)"
+
+
+def test_a_difference_is_not_judged_by_the_probability() -> None:
+    found = difference_with(4.0, 0.1, 0.2).effects
+    assert found is not None
+    less_likely = replace(found, heads=tuple(replace(one, probability=0.01) for one in found.heads))
+    assert less_likely.named == []
+    assert [one.head for one in replace(less_likely, follows="probability").named] == [0, 1]
+
+
+@pytest.mark.parametrize(("value", "total", "notable"), [(0.02, 0.09, False), (0.02, 0.11, True), (-9.0, 0.8, False)])
+def test_a_small_difference_needs_a_tenth_of_a_logit(value: float, total: float, notable: bool) -> None:
+    found = difference_with(value, total).effects
+    assert found is not None
+    assert bool(found.named) == notable
+
+
+def test_effects_of_a_difference_survive_a_round_trip(tmp_path: Path) -> None:
+    report = report_with(follows="target")
+    assert PathReport.load(report.save(tmp_path / "paths.json")) == report
+    data = report.to_json()
+    del data["effects"]["follows"]  # files of earlier versions
+    old = PathReport.from_json(data).effects
+    assert old is not None
+    assert old.follows == "probability"
+
+
+def test_a_difference_in_an_old_file_says_whose_probability_moves() -> None:
     report = report_with(**heads_with({(0, 1): 0.1}))
-    goal = Goal("difference", " Rome", " Paris", "after the last token")
-    said = verdict(replace(report, goal=goal)).sentence
+    said = verdict(replace(report, goal=DIFFERENCE)).sentence
     assert "' Rome' depends on block 0 head 1 (without it 10%)." in said
 
 

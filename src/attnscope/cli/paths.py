@@ -95,6 +95,14 @@ def paths(
             metavar="mean|resample|zero",
         ),
     ] = "mean",
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            help="Other texts whose outputs replace a head (a file or folder). Default: the embedded book, or texts of "
+            "the model's own kind if it does not read English.",
+            metavar="FILE",
+        ),
+    ] = None,
     no_effects: Annotated[bool, typer.Option("--no-effects", help="Take no head out: faster, no heads named.")] = False,
     removal: Annotated[
         str,
@@ -108,7 +116,7 @@ def paths(
 ) -> None:
     """Which paths through MODEL lead from TEXT to its prediction? Shows what each length and head contributes."""
     from attnscope.cli.files import model_folder, text_or_file
-    from attnscope.cli.options import check_model
+    from attnscope.cli.options import check_corpus, check_model
 
     question: dict[str, Any] = {"target": target, "against": against, "position": position}
     shared: dict[str, Any] = {"stack": stack, "loading": loading, "sampling": sampling}
@@ -127,7 +135,13 @@ def paths(
             "--head decomposes an attention logit of one text: leave out --target, --against and --position, and give "
             "a text rather than a task."
         )
+    if reference is not None and (is_task or head is not None or no_effects):
+        raise RefusalError(
+            "--reference gives the texts whose outputs replace a head that is taken out: leave it out with --head, "
+            "--no-effects or a task."
+        )
     words = "" if is_task else text_or_file(text)
+    check_corpus(reference)
     check_model(model, loading)
     folder = output.out or model_folder(model, loading.random_init)
     if is_task:
@@ -139,7 +153,7 @@ def paths(
     with running(output, folder, "the decomposition") as run:
         from attnscope.commands.paths.run import paths as twin
 
-        question["effects"] = None if no_effects else effects
+        question |= {"effects": None if no_effects else effects, "reference": reference}
         decomposition = twin(model, words, top=top, mlp=mlp, draws=draws, progress=run.progress, **question, **shared)
         run.keep(decomposition, "paths.json", "paths.html", about=(words, target, against))
     run.tell(decomposition)

@@ -37,7 +37,8 @@ from attnscope.pathways.sums import Sums
 from attnscope.pathways.tape import pulled_if_recorded
 from attnscope.pathways.targets import Functional, network_read_by, pulled_back_through_tail
 
-GROUPS = 2  # groups that the draws are split into when they meet in the middle, which halves the memory
+GROUPS, SMALL_GROUPS = 2, 5  # groups of draws that meet in the middle together
+SMALL = 2**18  # numbers in the sums of all lengths up to which memory does not matter
 
 Routes = tuple[tuple[int, ...], ...]
 """Many routes through consecutive blocks: each has one choice per block."""
@@ -152,12 +153,12 @@ def signed_by_length(
 @dataclass(frozen=True)
 class Energy:
     """Unbiased estimates of the energy of each length, with standard errors over draws. `sums` is exactly |sum of
-    paths|^2.
+    paths|^2; None if it was not asked for.
     """
 
     energy: Float[Tensor, " length"]
     standard_error: Float[Tensor, " length"]
-    sums: Float[Tensor, " length"]
+    sums: Float[Tensor, " length"] | None
     draws: int
 
 
@@ -168,9 +169,11 @@ def path_energy(
     target: Functional | None = None,
     at_once: int = 8,
     outer: OuterRoutes | None = None,
+    sums: bool = True,
 ) -> Energy:
     """Estimate the energy of the paths to the last stream, or of their contributions to a target. `at_once` draws are
-    held in memory together. `outer` are the outer routes, if known.
+    held in memory together. `outer` are the outer routes, if known. `sums` says whether to compute |sum of paths|^2
+    too, which costs as much as one draw.
     """
     if draws < 2:
         raise RefusalError(f"A standard error needs two draws or more, not {draws}.")
@@ -186,15 +189,17 @@ def path_energy(
         return _signed_targets(network, signs, outer).square()
 
     squares: list[Tensor] = []
-    together: list[Signs] = [tuple(network.streams[0].new_ones(1, block.heads) for block in blocks)]  # all signs +1
+    unsigned = tuple(network.streams[0].new_ones(1, block.heads) for block in blocks)  # all signs +1
+    together: list[Signs] = [unsigned] if sums else []
+    groups = SMALL_GROUPS if network.streams[0].numel() * (network.layers + 1) <= SMALL else GROUPS
     for start in range(0, draws, at_once):
         together.append(drawn_signs(blocks, min(at_once, draws - start), generator, network.streams[0]))
-        if outer is None or len(together) == GROUPS or start + at_once >= draws:
+        if outer is None or len(together) == groups or start + at_once >= draws:
             squares.append(squared(tuple(map(torch.cat, zip(*together, strict=True)))))
             together = []
-    unsigned, *signed = torch.cat(squares)
-    drawn = torch.stack(signed)
-    return Energy(drawn.mean(0), drawn.std(0) / draws**0.5, unsigned, draws)
+    every = torch.cat(squares)
+    drawn = every[int(sums) :]
+    return Energy(drawn.mean(0), drawn.std(0) / draws**0.5, every[0] if sums else None, draws)
 
 
 @torch.no_grad()

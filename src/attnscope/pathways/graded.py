@@ -151,11 +151,18 @@ class Graded(Tensor):
         return call(func, args, kwargs or {})
 
 
+_SCALARS = (int, float, str, torch.dtype, torch.device, slice)
+
+
 def plain(thing: Any) -> Any:
     """Return plain tensors for followed and frozen ones, also inside lists, tuples and dictionaries."""
-    if isinstance(thing, (Graded, Frozen)):
+    if isinstance(thing, Tensor):
+        if not isinstance(thing, (Graded, Frozen)):
+            return thing
         with torch._C.DisableTorchFunctionSubclass():
             return thing.as_subclass(Tensor)
+    if thing is None or isinstance(thing, _SCALARS):
+        return thing
     if isinstance(thing, (list, tuple)) and not hasattr(thing, "_fields"):
         return type(thing)(plain(item) for item in thing)
     if isinstance(thing, dict):

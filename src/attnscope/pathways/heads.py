@@ -32,7 +32,7 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
 from attnscope.pathways.graded import Graded, watching
-from attnscope.pathways.network import Network, only_attention, split_heads
+from attnscope.pathways.network import Edges, Network, only_attention, split_heads
 from attnscope.pathways.sums import LEADING, Sums
 from attnscope.pathways.tape import Taped, UnrecordedError, pulled_through
 from attnscope.pathways.targets import Functional, network_read_by, pulled_back_through_tail
@@ -148,7 +148,7 @@ class HeadTable:
     splits it by where paths begin, at the input or at a constant. `stream` is the output of the last block, sorted by
     length. `constant` is the contribution of constants after the last block, of length zero. `last` is the adjoint of
     the target at the last stream, and `adjoints[l]` at the outputs of the heads of block l, along all continuations;
-    `outputs[l]` are these outputs.
+    `outputs[l]` are these outputs. `edges` are the edges of every block.
     """
 
     contributions: Float[Tensor, "layer head length"]
@@ -159,6 +159,7 @@ class HeadTable:
     last: Float[Tensor, "batch token width"]
     adjoints: tuple[Float[Tensor, "batch head token channel"], ...]
     outputs: tuple[Float[Tensor, "batch head token channel"], ...]
+    edges: tuple[Edges, ...]
 
     @property
     def shapley(self) -> Float[Tensor, "layer head"]:
@@ -178,14 +179,14 @@ def head_table(network: Network, target: Functional, advance: Advance = silent) 
     multiplied by the stream that enters, and adjoints at a constant by the constant.
     """
     network = network_read_by(target, network)
-    stream, forward, outputs = _forward(network)
+    stream, forward, outputs, mlps = _forward(network)
     last, constant = pulled_back_through_tail(network, target)
     lengths = torch.einsum("k...,...->k", stream.parts[0, :, 0], last)
     lengths[0] += constant
     sources = lengths.new_zeros(2, len(lengths))
     sources[1, 0] = constant
     adjoint = Sums(last[None, None, None])
-    rows, adjoints = [], []
+    rows, adjoints, skips = [], [], []
     for layer in reversed(range(network.layers)):
         pulled = pulled_through(network, layer, adjoint, "attention", heads=True)
         if pulled.constants is not None:
@@ -196,6 +197,8 @@ def head_table(network: Network, target: Functional, advance: Advance = silent) 
         adjoints.append(after.sum(0))
         rows.append(_collected(torch.einsum("anhtc,bnhtc->hab", forward.pop(), after), network.layers + 1))
         nothing = Sums(torch.zeros_like(network.streams[layer])[None, None, None])
+        # `Sums` omits lengths without a path: with a skip, the shortest way to the input has as many edges as before.
+        skips.append(pulled.before is not None and pulled.before.first[0] == adjoint.first[0])
         adjoint = nothing if pulled.before is None else pulled.before
         advance("heads", network.layers - layer, network.layers)
     heads_of_blocks = sorted({len(row) for row in rows})
@@ -205,7 +208,12 @@ def head_table(network: Network, target: Functional, advance: Advance = silent) 
             "needs equally many in each: choose another model or stack."
         )
     sources[0, : adjoint.stop[0]] = torch.einsum("k...,...->k", adjoint.dense[0, :, 0], network.streams[0])
-    return HeadTable(torch.stack(rows[::-1]), lengths, sources, constant, stream, last, tuple(adjoints[::-1]), outputs)
+    blocks = tuple(
+        Edges(len(row), *one) for row, one in zip(rows[::-1], zip(mlps, skips[::-1], strict=True), strict=True)
+    )
+    return HeadTable(
+        torch.stack(rows[::-1]), lengths, sources, constant, stream, last, tuple(adjoints[::-1]), outputs, blocks
+    )
 
 
 def _forward(
@@ -214,25 +222,30 @@ def _forward(
     Graded,
     list[Float[Tensor, "before batch head token channel"]],
     tuple[Float[Tensor, "batch head token channel"], ...],
+    list[int],
 ]:
     """Return the output of the last block by length, for every block and head its mixed values A_h Y^(a) V_h before the
-    output projection, and their sums over a.
+    output projection, and their sums over a, and how many MLPs every block has.
     """
     stream = network.entering("attention", sources=False)
     mixed_parts, outputs = [], []
+    mlps = [0] * network.layers
     for layer in range(network.layers):
         seen: list[Sums] = []
+
+        def count(activated: Graded, gate: Tensor, layer: int = layer) -> None:
+            mlps[layer] += 1
 
         def keep(mixed: Graded, pattern: Tensor, seen: list[Sums] = seen) -> None:
             seen.append(mixed.sums)
             outputs.append(split_heads(mixed.value[None], network)[0])
 
-        with watching(keep):
+        with watching(keep), watching(count, "mlp"):
             stream = network.block(layer, stream)
         # `Sums` omits lengths without a path. Start at one edge: the index then counts the edges before this one.
         mixed = only_attention(seen, network, layer)
         mixed_parts.append(split_heads(mixed.within((1, 0), mixed.stop)[0, :, 0], network))
-    return stream, mixed_parts, tuple(outputs)
+    return stream, mixed_parts, tuple(outputs), mlps
 
 
 def _collected(pairs: Float[Tensor, "head before after"], lengths: int) -> Float[Tensor, "head length"]:

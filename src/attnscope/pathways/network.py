@@ -78,9 +78,12 @@ _cache: ContextVar[BlockCache | None] = ContextVar("cache", default=None)
 
 
 @contextmanager
-def caching(cache: BlockCache, largest: int) -> Iterator[None]:
-    """Inside the context, take expensive values of followed tensors from `cache`, or store them in it."""
-    cache.next_value, cache.next_call, cache.largest = 0, 0, largest
+def caching(cache: BlockCache, stream: Tensor) -> Iterator[None]:
+    """Inside the context, take expensive values of followed tensors from `cache`, or store them in it.
+
+    `stream` enters the block; tensors of more than eight times its size are not kept.
+    """
+    cache.next_value, cache.next_call, cache.largest = 0, 0, 8 * stream.numel()
     token = _cache.set(cache)
     try:
         yield
@@ -121,7 +124,7 @@ class Network:
     def block(self, layer: int, stream: Graded) -> Graded:
         """Run the block with index `layer`, frozen at this input, on the parts of `stream`."""
         own = stream.made(self.streams[layer], stream.deferred)
-        with caching(self.caches[layer], largest=8 * self.streams[layer].numel()):
+        with caching(self.caches[layer], self.streams[layer]):
             answer = followed(self.blocks[layer](own), f"block {layer} of {self.name}")
             answer.deferred()  # computed here, so that tensors frozen in the block can be freed
         return answer

@@ -103,10 +103,15 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs.get("inplace"):  # gates divide by the input, which must not be overwritten; the answer is the same
         kwargs = {**kwargs, "inplace": False}
     with torch._C.DisableTorchFunctionSubclass():
-        with torch.no_grad():  # only parts may be differentiated
+        if torch.is_grad_enabled():  # only parts may be differentiated
+            with torch.no_grad():
+                value = cached(name, lambda: func(*plain(args), **plain(kwargs)))
+        else:  # the usual case; entering a context thousands of times takes as long as a forward pass
             value = cached(name, lambda: func(*plain(args), **plain(kwargs)))
         followed = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, Graded)]
-        _refuse_writing_into_constants(name, args, kwargs)
+        writes = _in_place(name)
+        if writes or name == "__setitem__":
+            _refuse_writing_into_constants(name, args, kwargs)
         if name in _MADE_LIKE and followed:
             made = lifted(value.clone(), followed[0])  # it has the stream's shape, but none of its paths
             return made.made(value, made.deferred)  # later writes into `value` must not change the constant
@@ -117,7 +122,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         else:
             rule = freeze_answer
         answer = rule(func, name, args, kwargs, value)
-        if _in_place(name) and args and isinstance(args[0], Tensor):
+        if writes and args and isinstance(args[0], Tensor):
             return _written_back(args[0], answer)
         return answer
 
@@ -148,7 +153,7 @@ def _refuse_writing_into_constants(name: str, args: tuple[Any, ...], kwargs: dic
     """Refuse a write of the stream into a plain tensor: it would count as a constant, and no check of sums would
     notice.
     """
-    if not (_in_place(name) or name == "__setitem__") or not args or isinstance(args[0], Graded | Frozen):
+    if not args or isinstance(args[0], Graded | Frozen):
         return
     if any(isinstance(leaf, Graded | Frozen) for leaf in leaves((args[1:], kwargs))):
         raise RefusalError(

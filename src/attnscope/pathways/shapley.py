@@ -68,9 +68,10 @@ def shapley(
     at_once: int = 8,
     advance: Advance = silent,
     blocks: tuple[Edges, ...] | None = None,
+    nothing: float | None = None,
 ) -> ShapleyValues:
     """Return the exact Shapley value of every player. `at_once` nodes are held in memory together, with the input of
-    every gate. `blocks` are the edges of the network, if known.
+    every gate. `blocks` are the edges of the network, and `nothing` the target without any player, if known.
     """
     network = network_read_by(target, network)
     blocks = edges(network) if blocks is None else blocks
@@ -78,6 +79,8 @@ def shapley(
         blocks = tuple(replace(block, mlps=0) for block in blocks)
     last, constant = pulled_back_through_tail(network, target)
     nodes, weights = _quadrature(sum((block.heads > 0) + block.mlps for block in blocks), last)
+    if nothing is not None:
+        nodes, weights = nodes[1:], weights[1:]
     heads = [last.new_zeros(block.heads) for block in blocks]
     mlps = [last.new_zeros(block.mlps) for block in blocks]
     worth: list[Tensor] = []
@@ -92,7 +95,8 @@ def shapley(
             mlps[layer] += weights[some] @ slopes[:, blocks[layer].heads :]
         advance("values", min(start + at_once, len(nodes)), len(nodes))
     everything = float((network.streams[-1] * last).sum()) + constant
-    return ShapleyValues(tuple(heads), tuple(mlps), float(torch.cat(worth)[0]), everything)
+    nothing = float(torch.cat(worth)[0]) if nothing is None else nothing
+    return ShapleyValues(tuple(heads), tuple(mlps), nothing, everything)
 
 
 def _quadrature(places: int, like: Tensor) -> tuple[Float[Tensor, " node"], Float[Tensor, " node"]]:

@@ -26,6 +26,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from attnscope.commands.paths import effects, shortlist
 from attnscope.commands.paths.effect_record import Effects
 from attnscope.commands.paths.record import PathReport
 from attnscope.commands.paths.reference import REPLACEMENTS
@@ -261,6 +262,56 @@ def test_an_edge_is_that_of_a_plain_replacement_of_queries_keys_or_values() -> N
     assert report.effects is found
 
 
+def test_heads_are_chosen_by_the_difference_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 9 heads one is measured: with a difference that of its largest derivative, else that of log p."""
+    monkeypatch.setattr(shortlist, "ALL", 0)
+    monkeypatch.setattr(shortlist, "MOST", 1)
+    _, difference = measured(gpt2(), target="e", against="t")
+    _, single = measured(gpt2(), target="e")
+    assert (difference.follows, single.follows) == ("target", "probability")
+    model: Any = gpt2().double()
+    first, second = (int(byte_tokenizer()(word)["input_ids"][-1]) for word in ("e", "t"))
+    of_difference: dict[tuple[int, int], float] = {}
+    of_log_p: dict[tuple[int, int], float] = {}
+    share = 1e-5  # of the head that is taken out
+    with torch.no_grad():
+        own = model(input_ids=ids()).logits[0, -1]
+        for block, head in ((b, h) for b in range(3) for h in range(3)):
+
+            def shrink(_: Any, args: tuple[Tensor, ...], head: int = head) -> tuple[Tensor, ...]:
+                changed = args[0].clone()
+                changed[..., head * 8 : head * 8 + 8] *= 1 - share
+                return (changed,)
+
+            handle = model.transformer.h[block].attn.c_proj.register_forward_pre_hook(shrink)
+            left = model(input_ids=ids()).logits[0, -1]
+            handle.remove()
+            of_difference[block, head] = abs(float((left - own)[first] - (left - own)[second]))
+            of_log_p[block, head] = abs(float((left.log_softmax(-1) - own.log_softmax(-1))[first]))
+    expected, other = (max(sizes, key=sizes.__getitem__) for sizes in (of_difference, of_log_p))
+    assert expected != other
+    assert [one.place for one in difference.heads] == [expected]
+    assert [one.place for one in single.heads] == [other]
+    assert difference.value == pytest.approx(float(own[first] - own[second]), abs=1e-9)
+
+
+def test_of_many_heads_the_largest_effects_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, whole = measured(gpt2())
+    monkeypatch.setattr(shortlist, "ALL", 0)
+    monkeypatch.setattr(shortlist, "SOME", 4)
+    monkeypatch.setattr(shortlist, "MOST", 8)
+    monkeypatch.setattr(effects, "SPLIT", 3)
+    _, some = measured(gpt2())
+    assert len(some.heads) == 8
+    assert (some.of_heads, some.whole) == (9, False)
+    known = {one.place: one for one in whole.heads}
+    split = [one for one in some.heads if one.values is not None]
+    assert split == [known[one.place] for one in split]
+    assert sorted(map(some.size, split)) == sorted(map(some.size, some.heads))[:3]
+    for one in some.heads:
+        assert one.total == pytest.approx(known[one.place].total, abs=1e-12)
+
+
 def test_an_edge_into_a_shared_key_changes_one_head_only() -> None:
     """Four heads of this Llama share two heads of keys and values."""
     _, found = measured(tiny_llama())
@@ -312,9 +363,6 @@ def test_the_model_is_left_bit_equal_and_without_hooks(by: Any) -> None:
 def test_means_are_taken_over_other_texts() -> None:
     _, found = measured(tiny_llama(), "mean")
     assert found.reference == "32 windows of 16 tokens from the embedded book"
-    report = paths(tiny_llama(), "5 17 3 5", effects="mean", **QUICK)
-    assert report.effects is not None
-    assert report.effects.reference == "32 other orders of the 4 tokens of the text"
 
 
 def test_norms_and_classes_have_effects_too() -> None:

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import nn
 
-from attnscope.commands.logit_paths.record import Grid, LogitReport, Removed, SourceRow, Term
+from attnscope.commands.logit_paths.decomposing import Pair, decomposed
+from attnscope.commands.logit_paths.record import LogitReport
 from attnscope.commands.paths.reading import fitting, refusing_what_is_not_followed
 from attnscope.core.errors import RefusalError, at_least, one_of
 from attnscope.core.progress import Advance, silent
@@ -44,11 +44,8 @@ from attnscope.pathways.network import Network, relative_difference
 from attnscope.pathways.written_logits import written_out_rule
 
 PRECISIONS = ("float64", "float32")
-REMOVED = 24  # sources of each side that are removed: those that add or subtract most
 COPIES = 3  # of all sources of a stream that are in memory together
 SAME_AS_OBSERVED = 1e-3  # models cast norms to float32 or lower; the decomposition does not
-
-Table = Float[Tensor, "query_source key_source"]
 
 
 @with_options(TextOptions)
@@ -148,7 +145,7 @@ def logit_paths(
             query=pair.query,
             key=pair.key,
             dtype=str(sides.query.dtype).removeprefix("torch."),
-            **_decomposed(found, sides, scores, pair, number, top),
+            **decomposed(found, sides, scores, pair, number, top),
             notes=tuple(notes),
             provenance=loaded.stamped(
                 tokens=len(words), **read.bos_note(), **({"seed": loading.seed} if loading.random_init else {})
@@ -200,13 +197,6 @@ def _scores(
     return scores
 
 
-@dataclass(frozen=True)
-class _Pair:
-    query: int
-    key: int
-    seen: Bool[Tensor, " key"]  # keys that the query sees
-
-
 def _answering(loaded: Loaded, network: Network, read: Reading) -> int:
     """Return the token at which the model answers: the first mask, or the last token."""
     last = network.streams[0].shape[1] - 1
@@ -216,7 +206,7 @@ def _answering(loaded: Loaded, network: Network, read: Reading) -> int:
 
 def _pair(
     scores: Scores, query: int | None, key: int | None, words: tuple[str, ...], answering: int, notes: list[str]
-) -> _Pair:
+) -> Pair:
     """Return the tokens that were asked for, or choose them and note the choice."""
     looks = answering if query is None else _token(query, words, "query")
     seen = visible(scores).expand(1, 1, len(words), len(words))[0, 0, looks]
@@ -237,7 +227,7 @@ def _pair(
     if query is None or key is None:
         chosen = [f"token {looks} as the query"] * (query is None) + [f"token {seen_at} as the key"] * (key is None)
         notes.append(f"Chosen: {' and '.join(chosen)}.")
-    return _Pair(looks, seen_at, seen)
+    return Pair(looks, seen_at, seen)
 
 
 def _token(asked: Any, words: tuple[str, ...], name: str) -> int:
@@ -250,95 +240,3 @@ def _token(asked: Any, words: tuple[str, ...], name: str) -> int:
             name,
         )
     return place % len(words)
-
-
-@torch.no_grad()
-def _decomposed(found: Entering, sides: Sides, scores: Scores, pair: _Pair, head: int, top: int) -> dict[str, Any]:
-    """Return the numbers of the record.
-
-    s_ij = sum over a, b of scale q_i[a] . k_j[b]. The lead over the n other visible keys is bilinear as well:
-    s_ij - mean_t s_it = sum over a, b of scale q_i[a] . (k_j[b] - mean_t k_t[b]).
-    """
-    others = pair.seen.clone()
-    others[pair.key] = False
-    count = int(others.sum())
-
-    def leading(values: Float[Tensor, "*source token dim"]) -> Float[Tensor, "*source dim"]:
-        own = values[..., pair.key, :]
-        return own - values[..., others, :].mean(-2) if count else own
-
-    of_query, scale = scores.scale * sides.query_parts[:, pair.query], scores.scale
-    logits = of_query @ sides.key_parts[:, pair.key].mT
-    leads = of_query @ leading(sides.key_parts).mT
-    bias, bias_lead = _position_bias(scores, pair, others)
-    logit = float(scale * sides.query[pair.query] @ sides.key[pair.key]) + bias
-    lead = float(scale * sides.query[pair.query] @ leading(sides.key)) + bias_lead
-    rows = tuple(
-        SourceRow(source.kind, source.block, source.head, *map(float, numbers))
-        for source, *numbers in zip(
-            found.sources, logits.sum(1), logits.sum(0), leads.sum(1), leads.sum(0), strict=True
-        )
-    )
-    return {
-        "weights": tuple(dense_pattern(scores)[0, 0, pair.query].clamp(0, 1).tolist()),
-        "logit": logit,
-        "lead": lead,
-        "others": count,
-        "bias": bias,
-        "bias_lead": bias_lead,
-        "softcap": scores.softcap,
-        "sources": rows,
-        "terms": _terms(logits, leads, top),
-        "grid": _grid(leads, top),
-        "removed": _removed(found, scores, pair, head, leads),
-        "difference": max(abs(float(logits.sum()) + bias - logit), abs(float(leads.sum()) + bias_lead - lead)),
-    }
-
-
-def _position_bias(scores: Scores, pair: _Pair, others: Bool[Tensor, " key"]) -> tuple[float, float]:
-    if scores.bias is None:
-        return 0.0, 0.0
-    tokens = len(others)
-    row = scores.bias.double().expand(1, 1, tokens, tokens)[0, 0, pair.query]
-    own = float(row[pair.key])
-    return own, own - float(row[others].mean()) if bool(others.any()) else own
-
-
-def _terms(logits: Table, leads: Table, top: int) -> tuple[Term, ...]:
-    largest = leads.abs().flatten().topk(min(top, leads.numel())).indices.tolist()
-    width = leads.shape[1]
-    places = [divmod(index, width) for index in largest]
-    return tuple(Term(a, b, float(logits[a, b]), float(leads[a, b])) for a, b in places)
-
-
-def _grid(leads: Table, top: int) -> Grid:
-    """Return the largest sources of both sides, with the sum of all others as the last row and column."""
-    rows, columns = (_largest(leads.sum(axis), top) for axis in (1, 0))
-
-    def merged(table: Float[Tensor, "own other"], kept: list[int]) -> Float[Tensor, "kept_and_rest other"]:
-        return torch.cat([table[kept], (table.sum(0) - table[kept].sum(0))[None]])
-
-    small = merged(merged(leads, rows).mT, columns).mT
-    return Grid(tuple(rows), tuple(columns), tuple(map(tuple, small.tolist())))
-
-
-def _largest(values: Float[Tensor, " source"], top: int) -> list[int]:
-    found: list[int] = values.abs().topk(min(top, len(values))).indices.tolist()
-    return found
-
-
-def _removed(found: Entering, scores: Scores, pair: _Pair, head: int, leads: Table) -> tuple[Removed, ...]:
-    """Remove the largest sources, one at a time, from what the query or the key is computed from.
-
-    Every other key, and every other reader of the stream, stays as it is.
-    """
-    removed = []
-    for side, margin, token in (("query", leads.sum(1), pair.query), ("key", leads.sum(0), pair.key)):
-        upstream = [source for source in _largest(margin, REMOVED + 1) if found.sources[source].kind != "biases"]
-        for source in upstream[:REMOVED]:
-            read = found.without(source, token, head)
-            own = getattr(scores, side).clone()
-            own[0, 0, token] = getattr(read, side)[token]
-            weight = float(dense_pattern(replace(scores, **{side: own}))[0, 0, pair.query, pair.key])
-            removed.append(Removed(side, source, min(max(weight, 0.0), 1.0)))  # type: ignore[arg-type]
-    return tuple(removed)

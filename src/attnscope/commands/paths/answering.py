@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -64,13 +64,13 @@ class Answering:
         return Answers(numbers, logits.log_softmax(-1)[:, self.goal.entry])
 
     def first_order(self, last: Float[Tensor, "copy token width"]) -> list[Tensor]:
-        """Return the numbers whose derivatives rank heads: log p, and the target.
+        """Return the numbers whose derivatives rank heads: log p and the target; of a difference, only the target.
 
         A head that makes the answer likely together with its likeliest rivals moves the target and, to first order, not
         log p.
         """
         answers = self(last)
-        both = (answers.log_probability, answers.target)
+        both = (None if self.goal.goal.kind == "difference" else answers.log_probability, answers.target)
         return [number.sum() for number in both if number is not None]
 
 
@@ -81,6 +81,7 @@ class Looking:
     network: Network
     goal: Aim
     read: Reading
+    patterns: dict[int, Float[Tensor, "head query key"]] = field(default_factory=dict)  # by block, once it has run
 
     def induction(self, sender: Place, reader: Place) -> bool:
         """Return whether two heads look as in an induction circuit (see `EdgeEffect`)."""
@@ -95,11 +96,12 @@ class Looking:
 
     def row(self, head: Place, query: int) -> Float[Tensor, " key"]:
         """Return one row of the pattern of a head."""
-        seen: list[Tensor] = []
+        block, number = head
 
         def keep(_: Graded, pattern: Tensor) -> None:
-            seen.append(pattern.reshape(-1, *pattern.shape[-2:])[head[1], query])
+            self.patterns.setdefault(block, pattern.reshape(-1, *pattern.shape[-2:]))
 
-        with watching(keep):
-            self.network.block(head[0], Graded.entering(self.network.streams[head[0]], "none", sources=False))
-        return seen[0]
+        if block not in self.patterns:
+            with watching(keep):
+                self.network.block(block, Graded.entering(self.network.streams[block], "none", sources=False))
+        return self.patterns[block][number, query]

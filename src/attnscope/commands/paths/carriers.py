@@ -220,9 +220,11 @@ def measured_without(report: PathReport, head: Head) -> str:
     one = None if found is None else next((x for x in found.heads if x.place == (head.block, head.head)), None)
     if found is None or one is None:
         return ""
-    measured = numeral(found.value - one.total) if one.probability is None else chance(one.probability)
-    what = "the target is" if one.probability is None else f"{target_word(report)} has"
-    own = numeral(found.value) if found.probability is None else chance(found.probability)
+    if found.follows == "target" or one.probability is None or found.probability is None:
+        what = "the difference is" if found.follows == "target" else "the target is"
+        measured, own = numeral(found.value - one.total), numeral(found.value)
+    else:
+        what, measured, own = f"{target_word(report)} has", chance(one.probability), chance(found.probability)
     return f" (taken out of the model itself, {what} {measured}, not {own})"
 
 

@@ -15,7 +15,8 @@ from attnscope.core.ranges import Count, Finite, Index, Probability
 
 Replacement = Literal["mean", "resample", "zero"]
 Place = tuple[Index, Index]  # block, head
-NOTABLE = 0.1  # a head is named if its removal moves the probability by more than this share of it
+NOTABLE = 0.1  # a head is named if its removal moves what is followed by more than this share of it
+ONE_LOGIT = 1.0  # shares of a smaller difference of logits are shares of this
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class HeadEffect:
 
     `values` is the loss of the frozen network. `patterns` is what is lost in addition if later patterns respond, and
     `norms_and_gates` if norms and gates respond too. The three add up to `total`. They are None where later patterns
-    cannot be recomputed. `probability` is that of the target's token or class without the head.
+    cannot be recomputed, and for small effects if not all heads were taken out. `probability` is that of the target's
+    token or class without the head.
     """
 
     block: Index
@@ -78,6 +80,13 @@ class Effects:
     heads: tuple[HeadEffect, ...]  # those that were taken out
     edges: tuple[EdgeEffect, ...] = ()
     sets: tuple[SetEffect, ...] = ()
+    # What says which heads matter: the probability, if there is one, or the target (a difference of two logits).
+    follows: Literal["probability", "target"] = "probability"
+
+    @property
+    def of_probability(self) -> bool:
+        """Whether heads are judged by the probability of the target's token or class."""
+        return self.follows == "probability" and self.probability is not None
 
     @property
     def whole(self) -> bool:
@@ -85,7 +94,13 @@ class Effects:
         return len(self.heads) == self.of_heads
 
     def change(self, one: HeadEffect | EdgeEffect | SetEffect) -> float:
-        """Return the relative change of the probability (of the target, if there is none) without the heads."""
+        """Return the relative change, without the heads, of the probability or of the target (see `follows`).
+
+        A difference of two logits is the logarithm of the odds between the two, and can be close to zero. Its change is
+        relative to one logit at least: a change by a tenth of a logit changes these odds by about a tenth.
+        """
+        if self.follows == "target":
+            return -one.total / max(abs(self.value), ONE_LOGIT)
         if self.probability is None or one.probability is None:
             return -one.total / abs(self.value) if self.value else 0.0
         return one.probability / self.probability - 1 if self.probability else 0.0
@@ -101,7 +116,7 @@ class Effects:
     def size(self, one: HeadEffect | EdgeEffect | SetEffect) -> float:
         """Return a key that sorts the largest change first. Halving and doubling a probability count the same."""
         change = self.change(one)
-        if self.probability is None:
+        if not self.of_probability:
             return -abs(change)
         return -abs(math.log(max(1 + change, 1e-300)))
 

@@ -10,24 +10,25 @@ Let T be the target, and T_F(h), T_P(h), T(h) the target without head h, with mo
     T - T(h)  =  (T - T_F)  +  (T_F - T_P)  +  (T_P - T)
     total        values        patterns        norms and gates
 
-With more than `ALL` heads, only `SOME` are measured. Three numbers take turns in choosing them: first-order estimates
-of log p and of T, <d log p / do_h, o_h - r_h> and the same with T, and the values. Values are included because
-derivatives are small where a norm or softmax is saturated.
+With more than `shortlist.ALL` heads, estimates choose those that are measured (`shortlist`), and only the `SPLIT`
+largest effects are split.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
 
 from attnscope.commands.paths.answering import Answering, Looking
 from attnscope.commands.paths.effect_record import NOTABLE, EdgeEffect, Effects, HeadEffect, Replacement, SetEffect
+from attnscope.commands.paths.other_texts import Source
 from attnscope.commands.paths.reading import Aim
 from attnscope.commands.paths.reference import Reference, reference
+from attnscope.commands.paths.shortlist import largest_in_turn, measured_in_batches
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance
 from attnscope.hf.anatomy.anatomy import Anatomy, Site
@@ -40,8 +41,7 @@ from attnscope.hf.loading.one_text import Reading
 from attnscope.pathways.heads import HeadTable
 from attnscope.pathways.network import Network
 
-Item = TypeVar("Item")
-ALL, SOME = 72, 20  # heads up to which all are taken out, and how many otherwise
+SPLIT = 20  # effects that are split if not all heads are taken out
 SENDERS, EDGES = 6, 12  # heads whose edges are looked for, and edges that are measured
 SETS = (2, 4, 8)  # sizes of sets that are tried if no single head matters
 
@@ -70,15 +70,21 @@ def measured_effects(
     by: str | None,
     seed: int,
     progress: Advance,
+    source: Source | None = None,
 ) -> tuple[Effects | None, tuple[str, ...]]:
-    """Measure the effects of heads. Return them, and notes on what could not be measured; None if `by` is None."""
+    """Measure the effects of heads. Return them, and notes on what could not be measured; None if `by` is None.
+
+    `source` are the caller's texts, whose mean outputs replace a head.
+    """
     if by is None:
         return None, ()
     progress("taking heads out", 0, 0)
     try:
         sites = prunable(loaded.model, structure, stack)
-        return _effects(loaded, read, network, table, goal, sites, cast(Replacement, by), seed)
+        return _effects(loaded, read, network, table, goal, sites, cast(Replacement, by), seed, source)
     except UNUSABLE as error:
+        if isinstance(error, RefusalError) and error.parameter == "reference":
+            raise
         return None, (f"No head was taken out, so the headline names none: {_reason(error)}",)
 
 
@@ -91,28 +97,32 @@ def _effects(
     sites: dict[int, Site],
     by: Replacement,
     seed: int,
+    source: Source | None,
 ) -> tuple[Effects, tuple[str, ...]]:
     answering = Answering.of(network, goal)
     heads = HeadOutputs.of(loaded.model, sites, network, answering.first_order)
-    others = reference(loaded, read, heads, by, seed)
+    others = reference(loaded, read, heads, by, seed, source)
     work = _Work(heads, others, answering, table)
     with torch.no_grad():
         own = answering(heads.streams[-1]).mean(slice(None))
-        every = [(block, head) for block, site in sites.items() for head in range(site.heads)]
-        chosen = every if len(every) <= ALL else largest_in_turn(every, work.guesses(every), SOME)
-        notes: list[str] = []
-        found = Effects(by, others.words, *own, len(every), work.singles(sorted(chosen), own[0], notes))
+        every = [(block, head) for block, site in sorted(sites.items()) for head in range(site.heads)]
+        notes = [others.note] if others.note else []
+        follows: Literal["probability", "target"] = "target" if goal.goal.kind == "difference" else "probability"
+        found = Effects(by, others.words, *own, len(every), (), follows=follows)
+        singles = measured_in_batches(every, work.guesses, lambda some: work.singles(some, own[0]), found)
+        found = replace(found, heads=singles)
+        found = replace(found, heads=work.split(found, notes))
         found = replace(found, edges=work.edges(found, read, notes))
         return replace(found, sets=work.sets(found)), tuple(notes)
 
 
-def largest_in_turn(items: Sequence[Item], sizes: Sequence[Sequence[float]], most: int) -> list[Item]:
-    """Return the items of largest absolute size; if each has several sizes, the largest by each of them in turn."""
-    rankings = [
-        sorted(range(len(items)), key=lambda i: -abs(sizes[i][k])) for k in range(len(sizes[0]) if sizes else 0)
-    ]
-    order = dict.fromkeys(i for rank in zip(*rankings, strict=True) for i in rank)
-    return [items[i] for i in list(order)[:most]]
+def _in_parts(one: HeadEffect, split: tuple[float, float] | None) -> HeadEffect:
+    """Return the effect with its parts. `split` is what is lost by values, and by values and patterns."""
+    if split is None:
+        return one
+    values, with_patterns = split
+    rest = one.total - with_patterns
+    return replace(one, values=values, patterns=with_patterns - values, norms_and_gates=rest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +133,7 @@ class _Work:
     table: HeadTable
 
     def guesses(self, places: Sequence[Place]) -> list[list[float]]:
-        """Estimate what log p and the target gain by replacing each head, and what the frozen network loses."""
+        """Estimate what the numbers of `first_order` gain by replacing each head, and what the frozen network loses."""
         return [[*self._first_order(place, self.others.of(place).mean(0)), self._values(place)] for place in places]
 
     def _values(self, place: Place) -> float:
@@ -145,18 +155,19 @@ class _Work:
         answers = self.answering(self.heads.replaced(copies))
         return [answers.mean(slice(row * draws, (row + 1) * draws)) for row in range(len(sets))]
 
-    def singles(self, places: Sequence[Place], own: float, notes: list[str]) -> tuple[HeadEffect, ...]:
+    def singles(self, places: Sequence[Place], own: float) -> list[HeadEffect]:
         totals = self._measured([(place,) for place in places])
-        made = []
-        splits = self._split(places, notes)
-        for place, (target, probability), split in zip(places, totals, splits, strict=True):
-            effect = HeadEffect(*place, own - target, probability)
-            if split is not None:
-                values, with_patterns = split
-                rest = effect.total - with_patterns
-                effect = replace(effect, values=values, patterns=with_patterns - values, norms_and_gates=rest)
-            made.append(effect)
-        return tuple(made)
+        return [
+            HeadEffect(*place, own - target, probability)
+            for place, (target, probability) in zip(places, totals, strict=True)
+        ]
+
+    def split(self, found: Effects, notes: list[str]) -> tuple[HeadEffect, ...]:
+        """Return all heads; effects are split if all heads were measured, otherwise those of the largest effects."""
+        chosen = found.heads if found.whole else sorted(found.heads, key=found.size)[:SPLIT]
+        places = sorted(one.place for one in chosen)
+        splits = dict(zip(places, self._split(places, notes), strict=True))
+        return tuple(_in_parts(one, splits.get(one.place)) for one in found.heads)
 
     def _split(self, places: Sequence[Place], notes: list[str]) -> list[tuple[float, float] | None]:
         """Return, for every head, what the frozen network loses, and what it loses if patterns respond too."""
@@ -196,10 +207,11 @@ class _Work:
         guesses: list[list[float]] = []
         try:
             for block, by, numbers, outputs in sent(self.heads, [{p: self.others.of(p).mean(0)} for p in senders]):
-                for number, output in zip(numbers, outputs, strict=True):
-                    for head in range(output.shape[1]):
-                        guesses.append(self._first_order((block, head), output[:, head]))
-                        candidates.append((senders[number], (block, head), by, output[:, head]))
+                changes = outputs - self.heads.outputs[block]
+                gains = torch.einsum("gthc,sthc->shg", self.heads.gradients[block], changes).tolist()
+                for number, output, gain in zip(numbers, outputs, gains, strict=True):
+                    guesses += gain
+                    candidates += [(senders[number], (block, h), by, output[:, h]) for h in range(len(gain))]
         except UNUSABLE as error:
             notes.append(f"Edges between heads are not measured: {_reason(error)}")
             return ()

@@ -1,7 +1,8 @@
 """The first sentences of a decomposition: what the model predicts, and which heads its answer needs.
 
 Heads are named only after they were taken out of the model, with everything after them responding, and the probability
-of the target changed by more than the share `NOTABLE`. Sums over paths never name a head here.
+of the target, or the difference of two logits, changed by more than the share `NOTABLE`. Sums over paths never name a
+head here.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from attnscope.commands.paths.vocabulary import (
     head_name,
     other_than_said,
     quoted,
+    share,
     target_is,
     target_word,
     visible,
@@ -46,8 +48,10 @@ def replaced_by(found: Effects) -> str:
 
 
 def without(found: Effects, one: HeadEffect | EdgeEffect | SetEffect) -> str:
-    """Return the probability, or the target if it has none, without the heads."""
-    return numeral(found.value - one.total) if one.probability is None else chance(one.probability)
+    """Return what is left without the heads: the probability, or the target if heads are judged by that."""
+    if not found.of_probability or one.probability is None:
+        return numeral(found.value - one.total)
+    return chance(one.probability)
 
 
 def names(places: Sequence[tuple[int, int]]) -> str:
@@ -96,8 +100,7 @@ def needed(report: PathReport, found: Effects) -> str:
     others = len(needs) - FEW
     least = "" if found.whole else "at least "
     more = f", and on {least}{count(others, 'other')}" if others > 0 else ""
-    more += "" if found.whole else f" ({len(found.heads)} of {found.of_heads} heads were taken out)"
-    return f"{it} depends on {listed(first)}{more}."
+    return f"{it} depends on {listed(first)}{more}{_measured(found)}."
 
 
 def _induction(it: str, found: Effects, sender: tuple[int, int], edges: Sequence[EdgeEffect]) -> str:
@@ -109,19 +112,30 @@ def _induction(it: str, found: Effects, sender: tuple[int, int], edges: Sequence
     looks = "looks" if len(readers) == 1 else "look"
     return (
         f"{it} is carried by an induction circuit: {head_name(*sender)} writes where {names(readers)} {looks} (without "
-        f"it {without(found, writer)}), which {copies} the answer (without {them} {without(found, together)})."
+        f"it {without(found, writer)}), which {copies} the answer (without {them} {without(found, together)})"
+        f"{_measured(found)}."
     )
 
 
+def _measured(found: Effects) -> str:
+    """Say which share of the heads was taken out; nothing if all were."""
+    if found.whole:
+        return ""
+    part = share(len(found.heads) / found.of_heads)
+    return f"; {len(found.heads)} of {found.of_heads} heads ({part}) were taken out"
+
+
 def _it(report: PathReport) -> str:
-    """Return the word for what has the probabilities that the headline gives."""
-    if report.goal is not None and report.goal.kind == "difference":
+    """Return the word for what has the numbers that the headline gives."""
+    if report.effects is not None and report.effects.follows == "target":
+        return "the difference"
+    if report.goal is not None and report.goal.kind == "difference":  # files of earlier versions
         return target_word(report)
     return "the target" if other_than_said(report) else "it"
 
 
 def _more(found: Effects) -> str:
-    return "larger" if found.probability is None else "likelier"
+    return "likelier" if found.of_probability else "larger"
 
 
 def _together(it: str, found: Effects) -> str | None:
@@ -143,7 +157,8 @@ def _nothing(it: str, found: Effects) -> str:
 def _none(found: Effects) -> str:
     if found.whole:
         return "No single head"
-    return f"None of the {len(found.heads)} heads that were taken out (of {found.of_heads}, chosen by estimates)"
+    part = share(len(found.heads) / found.of_heads)
+    return f"None of the {len(found.heads)} heads that were taken out ({part} of {found.of_heads}, chosen by estimates)"
 
 
 def _says(report: PathReport) -> str:
@@ -154,7 +169,8 @@ def _says(report: PathReport) -> str:
     where = "" if goal is None else goal.where
     start = f"{where[0].upper()}{where[1:]} the model says" if where else "The model says"
     if goal is not None and goal.kind == "difference":
-        return f"{start} {said}; the target is the logit of {quoted(goal.word)} minus that of {quoted(goal.other)}."
+        difference = f"the logit of {quoted(goal.word)} minus that of {quoted(goal.other)}"
+        return f"{start} {said}; {difference} is {numeral(report.value)}."
     if other_than_said(report):
         asked = visible(report.target) if goal is None else quoted(goal.word)
         return f"{start} {said}; the target is {asked} ({chance(own.target_probability)})."
@@ -177,7 +193,8 @@ def effect_sentences(report: PathReport) -> list[str]:
     against = [one for one in found.named if found.change(one) > 0][:FEW]
     if against and any(found.change(one) < 0 for one in found.named):  # otherwise the headline says it
         named = [f"{head_name(*one.place)} ({without(found, one)})" for one in against]
-        what = "The target" if found.probability is None else target_word(report)
+        what = target_word(report) if found.of_probability else "The target"
+        what = "The difference" if found.follows == "target" else what
         each = ", each alone" if len(named) > 1 else ""
         said.append(f"{what} would be {_more(found)} without {listed(named)}{each}.")
     return said

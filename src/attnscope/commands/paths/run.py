@@ -8,14 +8,13 @@ without visiting the paths one by one (`docs/paths.md` has the proofs).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack, cast
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from attnscope.commands.paths.effects import measured_effects
 from attnscope.commands.paths.reading import (
@@ -27,7 +26,8 @@ from attnscope.commands.paths.reading import (
     refuse_too_many_tokens,
     refusing_what_is_not_followed,
 )
-from attnscope.commands.paths.record import Chain, LengthRow, PathReport, Players
+from attnscope.commands.paths.record import PathReport, Players
+from attnscope.commands.paths.recording import chain_rows, length_rows, nested
 from attnscope.commands.paths.reference import REPLACEMENTS
 from attnscope.commands.paths.removals import Predicting, predictions
 from attnscope.core.errors import RefusalError, at_least, nearest, one_of
@@ -42,14 +42,13 @@ from attnscope.hf.loading.load import Loaded, load, precision_and_place, refusin
 from attnscope.hf.loading.one_text import Reading, reading
 from attnscope.hf.loading.options import Loading, Sampling, TextOptions, with_options
 from attnscope.hf.loading.quiet import quiet
-from attnscope.pathways.energy import Energy, outer_routes, path_energy
+from attnscope.pathways.energy import outer_routes, path_energy
 from attnscope.pathways.heads import head_table
-from attnscope.pathways.lengths import Lengths, RankView, by_length, rank_view
+from attnscope.pathways.lengths import Lengths, by_length, rank_view
 from attnscope.pathways.network import Edges, Network, number_of_paths
-from attnscope.pathways.network import edges as edges_of_blocks
 from attnscope.pathways.shapley import shapley
 from attnscope.pathways.targets import network_read_by
-from attnscope.pathways.top_paths import TopPaths, top_paths
+from attnscope.pathways.top_paths import top_paths
 
 PRECISIONS = ("float64", "float32")
 SIGNS_AT_ONCE = 4  # draws in memory together: each holds a stream for every length
@@ -71,6 +70,7 @@ def paths(
     mlp: bool = True,
     draws: int = 16,
     effects: str | None = "mean",
+    reference: str | Path | Iterable[str] | None = None,
     stack: str | None = None,
     loading: Loading = Loading(dtype="float64"),
     sampling: Sampling = Sampling(),
@@ -103,6 +103,10 @@ def paths(
         Also take heads out of the model itself, everything after them responding: their outputs are replaced by their
         "mean" over other texts, by those on other texts ("resample") or by "zero". None skips it, and then the headline
         names no head.
+    reference : str, Path or iterable of str, optional
+        Other texts for "mean" and "resample": a file, a folder, or texts in a list. Give texts of the kind that the
+        model reads. Default: the embedded book, or, if the model does not read English, what it writes itself
+        (causal models) or the tokens of the text in other orders; a note says which.
     stack : str, optional
         The stack to decompose. Default: the last.
     loading, sampling : Loading, Sampling
@@ -132,6 +136,12 @@ def paths(
     _check(top, draws, loading.dtype)
     if effects is not None:
         one_of(effects, REPLACEMENTS, "effects")
+    if reference is not None and effects not in ("mean", "resample"):
+        raise RefusalError(
+            "`reference=` gives the texts whose outputs replace a head: pass `effects='mean'` or 'resample', or leave "
+            "it out.",
+            "reference",
+        )
     seed, bos = loading.seed, sampling.bos
     progress("loading", 0, 0)
     loaded = load(model, loading=loading, tokenizer=tokenizer)
@@ -159,17 +169,19 @@ def paths(
         view = rank_view(sorted_paths)
         sight = Predicting.of(goal, read, network, causal=loaded.kind in ("causal", "encoder-decoder"))
         predicted = predictions(sorted_paths, table.lengths.tolist(), table.constant, sight, progress)
-        blocks = edges_of_blocks(network)
+        blocks = table.edges
         edges = tuple(by_length(network, goal.target, sources=False).lengths.tolist()) if mlp else None
-        players = _players(network, goal, blocks, progress) if mlp else None
+        players = None if edges is None else _players(network, goal, blocks, edges[0], progress)
         progress("energies", 0, 0)
         outer = outer_routes(network_read_by(goal.target, network), goal.target, suffixes, blocks)
-        energy = path_energy(network, draws, seed, goal.target, SIGNS_AT_ONCE, outer) if draws else None
+        energy = path_energy(network, draws, seed, goal.target, SIGNS_AT_ONCE, outer, sums=False) if draws else None
         taken_out, more_notes = measured_effects(
-            loaded, read, network, table, goal, structure, stack, effects, seed, progress
+            loaded, read, network, table, goal, structure, stack, effects, seed, progress, reference
         )
         chains = top_paths(network, goal.target, top, suffixes, seed=seed, advance=progress, outer=outer)
-    rows = _rows(graded, number_of_paths(network, blocks), view if len(read.words) != 1 else None, energy, predicted)
+    rows = length_rows(
+        graded, number_of_paths(network, blocks), view if len(read.words) != 1 else None, energy, predicted
+    )
     return PathReport(
         model=loaded.name,
         class_name=loaded.class_name,
@@ -185,11 +197,11 @@ def paths(
         linear_difference=network.apart,
         lengths=rows,
         whole_residual=float(view.whole[0]) if len(read.words) != 1 else None,
-        head_lengths=_nested(table.contributions),
-        head_values=_nested(table.shapley),
+        head_lengths=nested(table.contributions),
+        head_values=nested(table.shapley),
         edges=edges,
         players=players,
-        top=_chains(chains, read),
+        top=chain_rows(chains, read),
         top_exact=chains.exact,
         top_missed=chains.missed,
         draws=draws,
@@ -239,49 +251,11 @@ def _anatomy(loaded: Loaded, read: Reading, stack: str | None) -> Anatomy:
     return structure
 
 
-def _players(network: Network, goal: Aim, blocks: tuple[Edges, ...], progress: Advance) -> Players:
-    found = shapley(network, goal.target, "heads and mlps", advance=progress, blocks=blocks)
+def _players(network: Network, goal: Aim, blocks: tuple[Edges, ...], nothing: float, progress: Advance) -> Players:
+    """Return the values of heads and MLPs; `nothing` is the contribution of paths through neither."""
+    found = shapley(network, goal.target, "heads and mlps", advance=progress, blocks=blocks, nothing=nothing)
     heads, mlps = ([values.tolist() for values in kind] for kind in (found.heads, found.mlps))
     return Players(tuple(map(tuple, heads)), tuple(map(tuple, mlps)), found.nothing, found.everything)
-
-
-def _rows(
-    graded: Float[Tensor, "source length"],
-    counts: tuple[int, ...],
-    view: RankView | None,
-    energy: Energy | None,
-    predicted: tuple[tuple[Any, Any], ...],
-) -> tuple[LengthRow, ...]:
-    rows = []
-    for k, (up_to, without) in enumerate(predicted):
-        rows.append(
-            LengthRow(
-                length=k,
-                stream=float(graded[0, k]),
-                constants=float(graded[1, k]),
-                paths=counts[k] if k < len(counts) else 0,
-                residual=None if view is None else float(view.residual[k, 0]),
-                residual_share=None if view is None else float(view.share[k, 0]),
-                energy=None if energy is None else float(energy.energy[k]),
-                energy_error=None if energy is None else float(energy.standard_error[k]),
-                up_to=up_to,
-                without=without,
-            )
-        )
-    return tuple(rows)
-
-
-def _chains(found: TopPaths, read: Reading) -> tuple[Chain, ...]:
-    return tuple(
-        Chain(
-            contribution=path.contribution,
-            heads=path.heads,
-            position=path.token,
-            token=read.words[path.token] if path.token < len(read.words) else str(path.token),
-            of_token=path.of_token,
-        )
-        for path in found.paths
-    )
 
 
 def _notes(structure: Anatomy, read: Reading, stack: str | None, narrow: str | None) -> tuple[str, ...]:
@@ -300,10 +274,3 @@ def _notes(structure: Anatomy, read: Reading, stack: str | None, narrow: str | N
             f"constant: choose another stack ({others}) with `stack=`."
         )
     return (*notes, *read.notes)
-
-
-def _nested(tensor: Tensor) -> Any:
-    def tuples(thing: Any) -> Any:
-        return tuple(tuples(one) for one in thing) if isinstance(thing, list) else thing
-
-    return tuples(tensor.tolist())

@@ -18,6 +18,7 @@ from attnscope.commands.paths.carriers import (
     measured_without,
     origin,
 )
+from attnscope.commands.paths.effect_record import Effects
 from attnscope.commands.paths.headline import effect_sentences, names, verdict, without
 from attnscope.commands.paths.record import LengthRow, PathReport
 from attnscope.commands.paths.vocabulary import (
@@ -223,7 +224,7 @@ def effect_lines(report: PathReport) -> list[tuple[str, ...]]:
     """Return a heading and a line for every head that was taken out, largest change first."""
     found = report.effects
     assert found is not None
-    of = "p" if found.probability is not None else "target"
+    of = _followed(found)
     lines: list[tuple[str, ...]] = [("head", f"{of} without it", "effect", "values", "patterns", "norms, gates")]
     for one in sorted(found.heads, key=found.size):
         parts = (one.total, one.values, one.patterns, one.norms_and_gates)
@@ -233,11 +234,15 @@ def effect_lines(report: PathReport) -> list[tuple[str, ...]]:
     return lines
 
 
+def _followed(found: Effects) -> str:
+    return "difference" if found.follows == "target" else "p" if found.probability is not None else "target"
+
+
 def edge_lines(report: PathReport) -> list[tuple[str, ...]]:
     """Return a heading and a line for every measured edge between heads, largest change first."""
     found = report.effects
     assert found is not None
-    of = "p" if found.probability is not None else "target"
+    of = _followed(found)
     lines: list[tuple[str, ...]] = [("from", "to", "through its", f"{of} without it", "effect")]
     for edge in found.edges:
         lines.append((names([edge.sender]), names([edge.reader]), edge.by, without(found, edge), signed(edge.total)))

@@ -12,8 +12,9 @@ order.
 from __future__ import annotations
 
 import inspect
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -37,7 +38,7 @@ from attnscope.hf.intercepting.restoring import Restoring, evaluating, without_c
 from attnscope.hf.intercepting.wrappers import without_fast_path
 from attnscope.hf.loading.classes import experts_in, one_after_another
 from attnscope.pathways.graded import Graded, plain
-from attnscope.pathways.network import Network, differences, followed
+from attnscope.pathways.network import BlockCache, Network, caching, differences, followed
 
 ALLOWED = {torch.float64: 1e-10, torch.float32: 1e-4}
 
@@ -62,9 +63,10 @@ def freeze(model: nn.Module, batch: Batch, found: Anatomy | None = None, stack: 
     dtype = _precision(model, batch)
     if dtype not in ALLOWED:
         raise RefusalError(f"Paths need float64 or float32, and the model is in {dtype}: load it as `dtype='float64'`.")
+    caches: dict[int, BlockCache] = defaultdict(BlockCache)
     with torch.no_grad(), _plainly(model, found), without_cache(model):
-        calls, output = _recorded(model, chosen, batch)
-    network = _network(model, found, chosen, batch, calls, output)
+        calls, output = _recorded(model, chosen, batch, caches)
+    network = _network(model, found, chosen, batch, calls, output, caches)
     _refuse_not_finite(model, network)
     _refuse_unchained(network, calls, chosen)
     with torch.no_grad():
@@ -127,7 +129,13 @@ def _refuse_unchained(network: Network, calls: tuple[_Call, ...], stack: Stack) 
 
 
 def _network(
-    model: nn.Module, found: Anatomy, stack: Stack, batch: Batch, calls: tuple[_Call, ...], output: Tensor
+    model: nn.Module,
+    found: Anatomy,
+    stack: Stack,
+    batch: Batch,
+    calls: tuple[_Call, ...],
+    output: Tensor,
+    caches: dict[int, BlockCache],
 ) -> Network:
     streams = [
         stack.turned(plain(arguments(call.args, call.kwargs)[block.enters]))
@@ -157,7 +165,7 @@ def _network(
             return first_output(run(model, batch))
 
     blocks = tuple(runner(call, block) for call, block in zip(calls, stack.blocks, strict=True))
-    return Network(type(model).__name__, tuple(streams), blocks, tail, output)
+    return Network(type(model).__name__, tuple(streams), blocks, tail, output, caches=caches)
 
 
 def _for_rows(given: Any, rows: int) -> Any:
@@ -169,23 +177,31 @@ def _for_rows(given: Any, rows: int) -> Any:
     return {name: _for_rows(item, rows) for name, item in given.items()} if type(given) is dict else given
 
 
-def _recorded(model: nn.Module, stack: Stack, batch: Batch) -> tuple[tuple[_Call, ...], Tensor]:
-    """Run the model once on a graded stream. Return the calls of the stack's blocks, and the model's output."""
+def _recorded(
+    model: nn.Module, stack: Stack, batch: Batch, caches: dict[int, BlockCache]
+) -> tuple[tuple[_Call, ...], Tensor]:
+    """Run the model once on a graded stream. Return the calls of the stack's blocks, and the model's output.
+
+    Expensive values of every block are kept in `caches`, so that the block does not compute them again.
+    """
     calls: dict[int, _Call] = {}
     inputs: dict[int, tuple[Any, Any]] = {}
+    keeping = ExitStack()
 
     def enter(block: Block, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         stream = plain(arguments(args, kwargs)[block.enters]).detach()
         args, kwargs = with_argument(args, kwargs, block.enters, Graded.entering(stream))
         kept = stream.clone() if block.overwrites else stream
         inputs[block.layer] = with_argument(plain(args), plain(kwargs), block.enters, kept)
+        keeping.enter_context(caching(caches[block.layer], stream))
         return args, kwargs
 
     def leave(block: Block, answer: Any) -> None:
+        keeping.close()
         followed(at(answer, block.leaves), f"block {block.layer} of {type(model).__name__}")
         calls[block.layer] = _Call(model.get_submodule(block.path), *inputs[block.layer], plain(answer))
 
-    with Restoring() as changes:
+    with keeping, Restoring() as changes:
         changes.nth_calls(model, stack.calls, before=enter, after=leave)
         output = first_output(run(model, batch))
     missing = [block.layer for block in stack.blocks if block.layer not in calls]

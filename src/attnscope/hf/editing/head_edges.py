@@ -119,9 +119,22 @@ def _one_at_a_time(
         found.append(by_head(mixed, site))
         raise EnoughError
 
-    stream = heads.streams[site.layer].expand(3 * copies + 1, -1, -1)
+    def once(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Compute equal rows once."""
+
+        def projected(taken: Tensor, *more: Any, **options: Any) -> Tensor:
+            alike = len(taken) == rows_in_all and taken.ndim == 3
+            made = forward(taken[:1] if alike else taken, *more, **options)
+            return made.expand(len(taken), -1, -1) if alike else made
+
+        return projected
+
+    rows_in_all = 3 * copies + 1
+    stream = heads.streams[site.layer].expand(rows_in_all, -1, -1)
     try:
         with Restoring() as changes, projecting(heads.model, site, keep):
+            for module in {_module(heads.model, site, name) for name in PROJECTIONS}:
+                changes.forward(module, once(module.forward))
             for number, name in enumerate(PROJECTIONS):
                 changes.after(_module(heads.model, site, name), put(number, name))
             heads.network.blocks[site.layer](stream)
