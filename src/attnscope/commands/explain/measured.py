@@ -16,7 +16,7 @@ from attnscope.reports.tabs import Drawing, Shade, ShadedText, Tab
 
 ARROW = " Behind an arrow stands what the model says with that replacement, if it is another answer."
 ROWS = 6  # rows of the table in a terminal
-SHOWN = 3  # replacements in a row of the table
+SHOWN = 2  # replacements in a row of the table
 
 
 def trial_section(found: Explanation) -> tuple[Section, ...]:

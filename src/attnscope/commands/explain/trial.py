@@ -33,7 +33,7 @@ from attnscope.commands.explain.edited_inputs import REPLACEMENTS, EditedInputs,
 from attnscope.commands.explain.parts import Part, parts_of
 from attnscope.commands.explain.record import Input, Scored
 from attnscope.commands.explain.running import Run
-from attnscope.commands.explain.tried import NAMED, SEVERAL, Trial, Tried
+from attnscope.commands.explain.tried import CLOSE, NAMED, SEVERAL, Trial, Tried
 from attnscope.core.progress import Advance
 from attnscope.hf.tapping.entrances import explaining
 
@@ -71,7 +71,7 @@ def _trial(
     edits = {part: some for part in chosen if (some := model.edits(part, long)).first}
     progress("trying words on the model", 0, 0)
     rows: Rows = {(part,): [(edit,) for edit in some.first] for part, some in edits.items()}
-    if asking and (several := model.edits(asking, long).all[:REPLACEMENTS]):
+    if asking and (several := model.edits(asking, long).all[: SEVERAL if long else REPLACEMENTS]):
         rows[(asking,)] = [(edit,) for edit in several]
     found = _tried(model, rows)
     asked = found.pop((asking,), None) if asking else None
@@ -105,14 +105,17 @@ def _tried_again(
 ) -> tuple[Tried, ...]:
     """Try further replacements of the words with the largest effects, because the first ones chose these words.
 
-    As many words as a verdict names get them, if the answer falls; the one with the largest effect in any case. The
-    effects then change, so this is repeated until the words with the largest effects (of a long text: the one with the
-    largest effect) have been tried again. Return all words, the largest effect first.
+    As many words as a verdict names get them, if the answer falls and their effect is large enough to be named; the one
+    with the largest effect in any case. The effects then change, so this is repeated until the words with the largest
+    effects (of a long text: the one with the largest effect) have been tried again. Return all words, the largest
+    effect first.
     """
     found, most = dict(found), NAMED
     while True:
         ranked = sorted(found, key=lambda part: -found[part].effect)
-        best = [part for part in ranked[:most] if part == ranked[0] or model.falls(found[part])]
+        least = CLOSE * found[ranked[0]].effect if ranked else 0.0
+        best = [part for part in ranked[:most] if part == ranked[0] or found[part].effect >= least]
+        best = [part for part in best if part == ranked[0] or model.falls(found[part])]
         left = [part for part in best if edits[part].again and not found[part].again]
         if not left:
             return tuple(found[part] for part in ranked)
