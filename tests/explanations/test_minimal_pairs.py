@@ -55,3 +55,15 @@ def test_both_halves_hold_every_kind() -> None:
     counts = Counter((row["kind"], row["half"]) for row in usable)
     assert len(counts) == 2 * len({row["kind"] for row in usable})
     assert min(counts.values()) >= 8
+
+
+def test_cases_of_one_planted_token_lie_in_one_half_and_differ_in_one_token() -> None:
+    data = json.loads((HERE / "usable_microformer.json").read_text())
+    assert len(data["usable"]) >= 40
+    for row in data["usable"]:
+        differing = [at for at, (a, b) in enumerate(zip(row["input_ids"], row["exchanged_ids"], strict=True)) if a != b]
+        assert differing == row["cause_tokens"]
+        assert 0 < differing[0] < row["tokens"] - 1
+        assert row["half"] == half_of(row["id"][:-1])
+        assert row["log_odds_exchanged"] < 0 < row["log_odds"]
+        assert row["flipping_share"] >= 1 / 2
