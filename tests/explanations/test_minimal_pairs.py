@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from attnscope.commands.evaluate.record import Faithfulness
 from bench.minimal_pairs.pairs import HERE, half_of, pairs
 
 WRITTEN = {name: pairs(HERE / f"{name}.jsonl") for name in ("pairs", "sentiment")}
@@ -67,3 +68,12 @@ def test_cases_of_one_planted_token_lie_in_one_half_and_differ_in_one_token() ->
         assert row["half"] == half_of(row["id"][:-1])
         assert row["log_odds_exchanged"] < 0 < row["log_odds"]
         assert row["flipping_share"] >= 1 / 2
+
+
+@pytest.mark.parametrize("file", ["recommended_smollm2_tune", "recommended_microformer_both"])
+def test_the_method_with_the_widest_gap_names_most_causes_inside_the_text(file: str) -> None:
+    """The guide says so (docs/explain.md, "Does it recommend what names most truths?")."""
+    kept = json.loads((HERE / f"{file}.json").read_text())
+    named = {name: counted["inner"] for name, counted in kept["counted"].items()}
+    widest = Faithfulness.from_json(kept["evaluation"]).best.name
+    assert named[widest] == max(named.values())
