@@ -38,6 +38,7 @@ def test_four_times_as_much_text_halves_the_interval() -> None:
     record = nothing_removed(0.004, 0.006 * (1 - 1e-9))
     sequences = 4 * len(record.arms["before"].losses)
     assert f"About 4 times as much text may decide: give {sequences} sequences" in more_text(record)
+    assert more_text(record).startswith("The cost of this head is too uncertain, not too large.")
     assert more_text(record) in what_stays(record)
     assert more_text(record) in sentences(record)
 
@@ -67,7 +68,7 @@ def test_the_largest_number_of_heads_that_was_only_uncertain_is_named() -> None:
     assert record.pruning is not None
     checked = (Cost(4, 0.03, 0.02, 0.04), Cost(3, 0.004, -0.001, 0.009), Cost(2, 0.001, 0.0, 0.002))
     told = more_text(replace(record, pruning=replace(record.pruning, checked=checked)))
-    assert told.startswith("On the checking text 3 heads cost +0.004 (−0.001 to +0.009): too uncertain, not too much.")
+    assert told.startswith("On the checking text 3 heads cost +0.004 (−0.001 to +0.009): too uncertain, not too large.")
 
 
 def test_a_single_held_out_document_has_no_interval() -> None:

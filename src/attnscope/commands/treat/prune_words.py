@@ -90,7 +90,11 @@ def more_text(record: Treatment) -> str:
         cost, times = next(((cost, times) for cost, times in wanted if times <= MOST_TIMES), (None, math.inf))
         if cost is None:
             return ""
-        subject = f"On the checking text {count(cost.removed, 'head')} cost {_rise(cost)}: too uncertain, not too much."
+        subject = (
+            f"On the checking text {count(cost.removed, 'head')} cost {_rise(cost)}: too uncertain, not too large."
+        )
+        if cost is pruning.checked[-1]:  # the verdict names it
+            subject = "The cost of this head is too uncertain, not too large."
     if times > MOST_TIMES:
         return ""
     sequences = times * len(record.arms["before"].losses)
@@ -213,6 +217,8 @@ def changed(record: Treatment) -> list[Outcome]:
 
 def findings_words(record: Treatment) -> str:
     moved, every = len(changed(record)), len(record.outcomes)
+    if not record.removed:
+        return "No head goes, so no finding changes."
     if not every:
         return "The heads that are left have no finding, before or after."
     return f"{moved or 'None'} of {count(every, 'finding')} changed beyond chance, among the heads that are left."
