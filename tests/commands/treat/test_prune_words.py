@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from attnscope.commands.treat.prune_words import more_text, sentences, times_as_much, what_stays
+from attnscope.commands.treat.prune_words import more_text, sentences, times_as_much, verdict, what_goes, what_stays
 from attnscope.commands.treat.pruning_record import Cost
 from attnscope.commands.treat.record import Treatment
 from tests.commands.sample_treatment import sample_pruning
@@ -77,3 +77,15 @@ def test_a_single_held_out_document_has_no_interval() -> None:
 
 def test_without_a_budget_nothing_is_requested() -> None:
     assert more_text(sample_pruning()) == ""
+
+
+def test_the_verdict_says_that_the_loss_is_lower_without_the_heads() -> None:
+    lower = verdict(removed([-0.02, -0.03, -0.02, -0.03])).sentence
+    assert lower.endswith("lower without them, within the budget of 0.01.")
+    assert "lower" not in verdict(removed([0.001, -0.001, 0.001, -0.002])).sentence
+
+
+def test_documents_are_counted_beside_sequences() -> None:
+    record = removed([0.001, 0.002, 0.001, 0.002])
+    assert "(4 sequences, " in what_goes(record)[0]
+    assert "(4 sequences of 3 documents, " in what_goes(replace(record, texts=(0, 0, 1, 2)))[0]

@@ -51,7 +51,8 @@ def verdict(record: Treatment) -> Verdict:
     many = len(record.removed) > NAMED
     if rise.high <= limit:
         total = f"{len(record.removed)} of {pruning.total} heads can go: {named}" if many else f"{named} can go"
-        end = "" if record.budget_kept is None else f", within the budget of {numeral(limit)}"
+        end = ", lower without them" if rise.high < 0 else ""
+        end += "" if record.budget_kept is None else f", within the budget of {numeral(limit)}"
         end += "; full list in the table" if many else ""
         return Verdict("calm", f"{total}{'; ' if many else ': '}{cost}{end}.")
     if record.budget_kept is False:
@@ -150,7 +151,7 @@ def what_goes(record: Treatment) -> list[str]:
     without = f" before, and {numeral(after.loss, 4)} without {count(pruning.removed, 'head')} of {pruning.total}"
     lines = [
         f"Held-out loss is {numeral(before.loss, 4)} nats per token{without if pruning.removed else ''} "
-        f"({count(len(before.losses), 'sequence')}, {pruning.asked})."
+        f"({_how_many(record)}, {pruning.asked})."
     ]
     by = ORDERS.get(pruning.by, pruning.by)
     fits = [(one, one.fits) for one in pruning.orders if one.fits is not None and one.name != "random"]
@@ -169,6 +170,13 @@ def what_goes(record: Treatment) -> list[str]:
             f"{pruning.removed}" + (f", which cost {_rise(last)}." if pruning.removed else ".")
         )
     return lines
+
+
+def _how_many(record: Treatment) -> str:
+    """Return the number of held-out sequences, and of their documents if these are fewer: intervals are over them."""
+    sequences, documents = len(record.arms["before"].losses), len(set(record.texts))
+    of = f" of {count(documents, 'document')}" if 0 < documents < sequences else ""
+    return f"{count(sequences, 'sequence')}{of}"
 
 
 def what_stays(record: Treatment) -> list[str]:
