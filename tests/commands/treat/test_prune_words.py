@@ -38,7 +38,7 @@ def test_four_times_as_much_text_halves_the_interval() -> None:
     record = nothing_removed(0.004, 0.006 * (1 - 1e-9))
     sequences = 4 * len(record.arms["before"].losses)
     assert f"About 4 times as much text may decide: give {sequences} sequences" in more_text(record)
-    assert more_text(record).startswith("The cost of this head is too uncertain, not too large.")
+    assert more_text(record).startswith("The cost of 0.0 is too uncertain, not too large.")
     assert more_text(record) in what_stays(record)
     assert more_text(record) in sentences(record)
 

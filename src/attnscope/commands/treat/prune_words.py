@@ -95,7 +95,7 @@ def more_text(record: Treatment) -> str:
             f"On the checking text {count(cost.removed, 'head')} cost {_rise(cost)}: too uncertain, not too large."
         )
         if cost is pruning.checked[-1]:  # the verdict names it
-            subject = "The cost of this head is too uncertain, not too large."
+            subject = f"The cost of {names(_order(pruning)[:1])} is too uncertain, not too large."
     if times > MOST_TIMES:
         return ""
     sequences = times * len(record.arms["before"].losses)
