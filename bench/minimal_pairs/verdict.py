@@ -5,12 +5,13 @@
     chance      as many words drawn at random, as the verdict names
 
 Only pairs whose answer is ranked first are counted: `explain` explains that answer unless another is requested.
-Subjects: SmolLM2 on pairs written by hand, and MiniLM with a linear sentiment head. The rule of the trial was chosen on
-the pairs of SmolLM2 in the halves `tune` and `held_out`. The pairs `judging` have other frames, were written without
-knowing the rule, and were not looked at for it.
+Subjects: SmolLM2 on pairs written by hand, MiniLM with a linear sentiment head, and the GPT-2 of microbes with a planted
+rule. The rule of the trial was chosen on the pairs of SmolLM2 in the halves `tune` and `held_out`. The pairs `judging`
+have other frames, were written without knowing the rule, and were not looked at for it; nor were the microbes.
 
     python -m bench.minimal_pairs.verdict smollm2 --half judging
     python -m bench.minimal_pairs.verdict minilm
+    python -m bench.minimal_pairs.verdict microformer --half both
 """
 
 from __future__ import annotations
@@ -63,7 +64,26 @@ def minilm(half: str, methods: str) -> Iterator[tuple[dict[str, Any], Trial]]:
         yield row, found.trial
 
 
-SUBJECTS = {"smollm2": smollm2, "minilm": minilm}
+def microformer(half: str, methods: str) -> Iterator[tuple[dict[str, Any], Trial]]:
+    """Teach the rule again, and refuse cases whose answer is another one on this machine."""
+    from bench.minimal_pairs.microbes import taught
+
+    usable = json.loads((HERE / "usable_microformer.json").read_text())["usable"]
+    loaded, _, _ = taught()
+    for row in usable:
+        if half not in (row["half"], "both"):
+            continue
+        ids = torch.tensor([row["input_ids"]])
+        with torch.no_grad():
+            answer = int(loaded.model(ids).logits[0, -1].argmax())
+        if answer != row["answer_token"]:
+            raise SystemExit(f"{row['id']} has another answer here: python -m bench.minimal_pairs.planted microbes")
+        found = attnscope.explain(loaded, {"input_ids": ids}, methods=methods)
+        assert found.trial is not None
+        yield row, found.trial
+
+
+SUBJECTS = {"smollm2": smollm2, "minilm": minilm, "microformer": microformer}
 
 
 def judged(row: dict[str, Any], trial: Trial) -> dict[str, Any]:

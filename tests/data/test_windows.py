@@ -1,5 +1,6 @@
 """Documents are cut into windows without loss or repetition, and repeated random tokens."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -141,6 +142,20 @@ def test_a_few_samples_do_not_tokenize_everything() -> None:
 
     windows(corpus(*("abcd" for _ in range(5000))), Counting(), samples=4)
     assert len(calls) < 30
+
+
+@pytest.mark.parametrize("samples", [6, 20, 33])
+def test_spread_samples_come_from_all_documents_alike(samples: int) -> None:
+    """Documents of very different length: without `spread`, most windows are of the two long ones."""
+    texts = [letter * (4000 if letter in "ab" else 60) for letter in "abcdefghijklmnopqrst"]
+    made = windows(corpus(*texts), Letters(), max_tokens=12, samples=samples, spread=True)
+    counts = Counter(window.document for window in made.sequences)
+    assert len(made.sequences) == samples
+    assert len(counts) == min(samples, len(texts))
+    assert max(counts.values()) - min(counts.values()) <= 1
+    assert made == windows(corpus(*texts), Letters(), max_tokens=12, samples=samples, spread=True)
+    plain = Counter(w.document for w in windows(corpus(*texts), Letters(), max_tokens=12, samples=samples).sequences)
+    assert len(plain) < len(counts)
 
 
 def test_all_windows_when_fewer_than_samples() -> None:

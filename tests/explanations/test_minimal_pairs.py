@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from attnscope.commands.evaluate.record import Faithfulness
 from bench.minimal_pairs.pairs import HERE, half_of, pairs
 
 WRITTEN = {name: pairs(HERE / f"{name}.jsonl") for name in ("pairs", "pairs_judging", "sentiment")}
@@ -66,3 +67,24 @@ def test_both_halves_hold_every_kind() -> None:
     counts = Counter((row["kind"], row["half"]) for row in usable)
     assert len(counts) == 2 * len({row["kind"] for row in usable})
     assert min(counts.values()) >= 8
+
+
+def test_cases_of_one_planted_token_lie_in_one_half_and_differ_in_one_token() -> None:
+    data = json.loads((HERE / "usable_microformer.json").read_text())
+    assert len(data["usable"]) >= 40
+    for row in data["usable"]:
+        differing = [at for at, (a, b) in enumerate(zip(row["input_ids"], row["exchanged_ids"], strict=True)) if a != b]
+        assert differing == row["cause_tokens"]
+        assert 0 < differing[0] < row["tokens"] - 1
+        assert row["half"] == half_of(row["id"][:-1])
+        assert row["log_odds_exchanged"] < 0 < row["log_odds"]
+        assert row["flipping_share"] >= 1 / 2
+
+
+@pytest.mark.parametrize("file", ["recommended_smollm2_tune", "recommended_microformer_both"])
+def test_the_method_with_the_widest_gap_names_most_causes_inside_the_text(file: str) -> None:
+    """The guide says so (docs/explain.md, "Does it recommend what names most truths?")."""
+    kept = json.loads((HERE / f"{file}.json").read_text())
+    named = {name: counted["inner"] for name, counted in kept["counted"].items()}
+    widest = Faithfulness.from_json(kept["evaluation"]).best.name
+    assert named[widest] == max(named.values())

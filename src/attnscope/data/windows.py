@@ -8,12 +8,16 @@ than two tokens of text is dropped: there is nothing to attend to.
 long documents are cut into stretches at the end of a line or word, stretches are tokenized in random order until there
 are several times as many windows as wanted, and the windows are drawn from those. The result depends only on the
 corpus, the tokenizer and the seed.
+
+With `spread`, windows are drawn from as many documents as possible: one of every document, then a second one of every
+document, and so on. Numbers that are judged over documents need this: 32 windows of 4 articles are 4 samples.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -102,6 +106,7 @@ def windows(
     seed: int = 0,
     beginning: Beginning | None = None,
     short: bool = False,
+    spread: bool = False,
 ) -> Windows:
     """Return all sequences of `corpus`, or `samples` of them drawn with `seed`. Refuse a corpus of fewer than
     `max_tokens` tokens in all unless `short` is true.
@@ -125,13 +130,17 @@ def windows(
     order = list(range(len(stretches)))
     if samples is not None:
         random.Random(seed).shuffle(order)
+    least = _SPREAD
+    if samples is not None and spread:
+        order = _in_turns(order, [stretches[index][0] for index in order])
+        least = max(_SPREAD, min(samples, len(corpus.documents)))
     cut: dict[int, list[int]] = {}
     seen = made = 0
     for index in order:
         cut[index] = _token_ids(tokenizer, stretches[index][1])
         seen += len(cut[index])
         made += len(_starts(cut[index], room))
-        if samples is not None and made >= _DRAW_FROM * samples and len(cut) >= _SPREAD:
+        if samples is not None and made >= _DRAW_FROM * samples and len(cut) >= least:
             break
     # Build only the windows that are drawn: there can be very many short ones.
     places = [(index, start) for index in sorted(cut) for start in _starts(cut[index], room)]
@@ -146,10 +155,23 @@ def windows(
             f"{max_tokens}: give it more text, or pass `max_tokens={seen + surround.length}` or less."
         )
     if samples is not None and samples < len(places):
-        places = [places[i] for i in sorted(random.Random(seed).sample(range(len(places)), samples))]
+        drawn = random.Random(seed).sample(range(len(places)), len(places) if spread else samples)
+        if spread:
+            drawn = _in_turns(drawn, [stretches[places[i][0]][0] for i in drawn])[:samples]
+        places = [places[i] for i in sorted(drawn)]
     chosen = [surround(tuple(cut[index][a : a + room]), stretches[index][0], a) for index, a in places]
     refuse_unknown_tokens([window.ids for window in chosen], vocab_size)
     return Windows(corpus.name, corpus.sha256, tuple(chosen), limit)
+
+
+def _in_turns(numbers: Sequence[int], documents: Sequence[int]) -> list[int]:
+    """Return the first number of every document, then the second of every document, and so on."""
+    turns: Counter[int] = Counter()
+    keys = []
+    for place, document in enumerate(documents):
+        keys.append((turns[document], place))
+        turns[document] += 1
+    return [numbers[place] for _, place in sorted(keys)]
 
 
 def random_windows(

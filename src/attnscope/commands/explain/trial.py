@@ -37,7 +37,7 @@ from attnscope.commands.explain.tried import CLOSE, NAMED, SEVERAL, Trial, Tried
 from attnscope.core.progress import Advance
 from attnscope.hf.tapping.entrances import explaining
 
-CANDIDATES, CANDIDATES_OF_LONG = 10, 5
+CANDIDATES, CANDIDATES_OF_LONG = 10, 4
 LONG = 24  # tokens beyond which a trial must be careful with its time
 PAIRED, PAIRED_OF_LONG = 3, 2  # candidates that are tried in pairs
 FEWEST_RANKED = 4  # words that a rank correlation needs

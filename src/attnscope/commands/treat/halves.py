@@ -53,8 +53,9 @@ def halves(loaded: Loaded, corpus: Text | Ready | None, sampling: Sampling, trai
         )
     text = source if isinstance(source, Corpus) else read(cast(Text | None, source), field=sampling.field)
     cut = split(text)
-    train = feed(loaded, cut.training, replace(sampling, samples=training))
-    held_out = feed(loaded, cut.held_out, sampling)
+    spread = replace(sampling, spread=True)  # everything is judged over documents
+    train = feed(loaded, cut.training, replace(spread, samples=training))
+    held_out = feed(loaded, cut.held_out, spread)
     _refuse_few(held_out.samples, text.name)
     repeats = (
         f"The corpus has only {count(train.samples, 'sequence')} to train on, and training reads {training}: each is "

@@ -14,6 +14,7 @@ from attnscope.reports.document import Figure, Section, Table
 from attnscope.reports.words import Verdict
 
 NAMED = 8  # heads that a sentence names; of a longer list the first half
+MOST_TIMES = 16  # a request for more than so many times the text that was given helps nobody
 ORDERS = {
     "effect": "by effect",
     "value": "by value",
@@ -50,7 +51,8 @@ def verdict(record: Treatment) -> Verdict:
     many = len(record.removed) > NAMED
     if rise.high <= limit:
         total = f"{len(record.removed)} of {pruning.total} heads can go: {named}" if many else f"{named} can go"
-        end = "" if record.budget_kept is None else f", within the budget of {numeral(limit)}"
+        end = ", lower without them" if rise.high < 0 else ""
+        end += "" if record.budget_kept is None else f", within the budget of {numeral(limit)}"
         end += "; full list in the table" if many else ""
         return Verdict("calm", f"{total}{'; ' if many else ': '}{cost}{end}.")
     if record.budget_kept is False:
@@ -70,6 +72,44 @@ def _cheapest(record: Treatment) -> str:
 def sentences(record: Treatment) -> tuple[str, ...]:
     """Return the verdict, how the heads were chosen, why the others stay, and the findings that changed."""
     return (verdict(record).sentence, *what_goes(record), *what_stays(record), findings_words(record))
+
+
+def more_text(record: Treatment) -> str:
+    """Say how much text would decide about more heads, if their mean cost is within the budget; else return ''."""
+    pruning, rise = _pruning(record), record.loss
+    if math.isnan(pruning.budget):
+        return ""
+    if record.removed and not record.budget_kept:
+        if not math.isfinite(rise.high):
+            return "The held-out text is a single document, which gives no interval: give several documents."
+        times = times_as_much(rise.mean, rise.high - rise.mean, pruning.budget)
+        subject = "The mean on the held-out text is within the budget, but its interval is not."
+    else:
+        # `step_back` asks for twice the half-width on the checking text.
+        failed = pruning.checked[: -1 if record.removed else None]
+        wanted = [(cost, times_as_much(cost.rise, 2 * (cost.high - cost.rise), pruning.budget)) for cost in failed]
+        cost, times = next(((cost, times) for cost, times in wanted if times <= MOST_TIMES), (None, math.inf))
+        if cost is None:
+            return ""
+        subject = (
+            f"On the checking text {count(cost.removed, 'head')} cost {_rise(cost)}: too uncertain, not too large."
+        )
+        if cost is pruning.checked[-1]:  # the verdict names it
+            subject = f"The cost of {names(_order(pruning)[:1])} is too uncertain, not too large."
+    if times > MOST_TIMES:
+        return ""
+    sequences = times * len(record.arms["before"].losses)
+    return f"{subject} About {times:.0f} times as much text may decide: give {sequences:,.0f} sequences (`samples`)."
+
+
+def times_as_much(mean: float, reach: float, budget: float) -> float:
+    """Return by what factor the text must grow until mean + reach is within the budget, if the mean stays; or inf.
+
+    The reach of an interval falls with the square root of the amount of text: mean + reach / sqrt(times) = budget.
+    """
+    if not (math.isfinite(reach) and mean < budget):
+        return math.inf
+    return float(math.ceil((reach / (budget - mean)) ** 2))
 
 
 def sections(record: Treatment, pictures: tuple[Figure, ...]) -> tuple[Section, ...]:
@@ -111,7 +151,7 @@ def what_goes(record: Treatment) -> list[str]:
     without = f" before, and {numeral(after.loss, 4)} without {count(pruning.removed, 'head')} of {pruning.total}"
     lines = [
         f"Held-out loss is {numeral(before.loss, 4)} nats per token{without if pruning.removed else ''} "
-        f"({count(len(before.losses), 'sequence')}, {pruning.asked})."
+        f"({_how_many(record)}, {pruning.asked})."
     ]
     by = ORDERS.get(pruning.by, pruning.by)
     fits = [(one, one.fits) for one in pruning.orders if one.fits is not None and one.name != "random"]
@@ -132,6 +172,13 @@ def what_goes(record: Treatment) -> list[str]:
     return lines
 
 
+def _how_many(record: Treatment) -> str:
+    """Return the number of held-out sequences, and of their documents if these are fewer: intervals are over them."""
+    sequences, documents = len(record.arms["before"].losses), len(set(record.texts))
+    of = f" of {count(documents, 'document')}" if 0 < documents < sequences else ""
+    return f"{count(sequences, 'sequence')}{of}"
+
+
 def what_stays(record: Treatment) -> list[str]:
     pruning = _pruning(record)
     stays = pruning.total - pruning.removed
@@ -144,6 +191,8 @@ def what_stays(record: Treatment) -> list[str]:
             f"{count(stays, 'head')} stay{'s' if stays == 1 else ''}. {which} is {following}: without it too, held-out "
             f"loss {_rise(after)}{_past(after, pruning)}."
         )
+    if unsure := more_text(record):
+        lines.append(unsure)
     for one in backed_up(record):
         alone, among = signed(one.alone), signed(one.among)
         if one.partner is None:
@@ -176,6 +225,8 @@ def changed(record: Treatment) -> list[Outcome]:
 
 def findings_words(record: Treatment) -> str:
     moved, every = len(changed(record)), len(record.outcomes)
+    if not record.removed:
+        return "No head goes, so no finding changes."
     if not every:
         return "The heads that are left have no finding, before or after."
     return f"{moved or 'None'} of {count(every, 'finding')} changed beyond chance, among the heads that are left."

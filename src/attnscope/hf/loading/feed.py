@@ -93,7 +93,7 @@ def feed(loaded: Loaded, corpus: Corpus | None, sampling: Sampling) -> Batches:
             "beginning": beginning,
         }
         if text.targets is None:
-            sequences = windows(text, loaded.tokenizer, short=sampling.short, **cutting)
+            sequences = windows(text, loaded.tokenizer, short=sampling.short, spread=sampling.spread, **cutting)
         else:
             _refuse_pairs_without_a_decoder(loaded, text)
             sequences, notes = pair_windows(text, loaded.tokenizer, **cutting)

@@ -112,6 +112,7 @@ class Sampling:
     field: str = "text"  # the field or column of text in .jsonl and .parquet files
     bos: str = "auto"  # whether sequences begin with BOS; auto: as the tokenizer does
     short: bool = False  # accept a corpus that is shorter than one sequence
+    spread: bool = False  # from as many documents as possible
 
     def __post_init__(self) -> None:
         refuse_unusable_seed(self.seed)
