@@ -5,9 +5,9 @@
     chance      as many words drawn at random, as the verdict names
 
 Only pairs whose answer is ranked first are counted: `explain` explains that answer unless another is requested.
-Subjects: SmolLM2 on pairs written by hand, MiniLM with a linear sentiment head, and the GPT-2 of microbes with a planted
-rule. The rule of the trial was chosen on the pairs of SmolLM2 in the halves `tune` and `held_out`. The pairs `judging`
-have other frames, were written without knowing the rule, and were not looked at for it; nor were the microbes.
+Subjects: SmolLM2 on pairs written by hand, MiniLM with a linear sentiment head, and the GPT-2 of microbes with a rule
+planted in it. The trial was tuned on the pairs of SmolLM2 in the halves `tune` and `held_out`. The pairs `judging` have
+other frames, were written without knowing the trial, and were not looked at for it; nor were the microbes.
 
     python -m bench.minimal_pairs.verdict smollm2 --half judging
     python -m bench.minimal_pairs.verdict minilm
