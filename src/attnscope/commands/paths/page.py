@@ -42,6 +42,7 @@ from attnscope.reports.page import page
 from attnscope.reports.words import beginning_words
 
 LETTER = 6.6  # pixels of a letter of size 11
+SHOWN = 24  # heads in the table before the others are folded away
 NAME = 18.0  # height of an axis title
 LOWEST, HIGHEST = 20, 40  # height of a cell
 TALL = 200  # height up to which cells of a grid grow
@@ -185,10 +186,12 @@ def _effects(report: PathReport) -> dict[str, Any] | None:
         return None
     largest = f"the {len(found.heads)} with the largest first-order estimates and frozen values"
     chosen = "" if found.whole else f" Of {found.of_heads} heads, {largest} were taken out."
+    heading, *lines = effect_lines(report)
     return {
         "replaced_by": replaced_by(found),
         "chosen": chosen,
-        "heads": effect_lines(report),
+        "heads": [heading, *lines[:SHOWN]],
+        "more": [heading, *lines[SHOWN:]] if lines[SHOWN:] else [],
         "edges": edge_lines(report) if found.edges else [],
     }
 
