@@ -126,6 +126,18 @@ def test_one_fitting_replacement_that_takes_the_answer_away_is_named_with_the_wo
     assert unknown.startswith("' capital' decided")
 
 
+def test_very_small_probabilities_are_compared_with_the_one_before() -> None:
+    found = sample_explanation()
+    assert found.trial is not None
+    first, *others = found.trial.words
+    rows = tuple(Replacement(f" other{n}", answer, 1.0) for n, answer in enumerate((1e-6, 2e-6)))
+    trial = replace(found.trial, before=5e-5, words=(replace(first, replacements=rows, effect=3.5), *others))
+    assert verdict(replace(found, trial=trial)).sentence.startswith(
+        "' France' decided: replaced, ' Paris' falls from 0.005% to 0.04 times that (2 replacements: 0.02 times that "
+        "to 0.04 times that)."
+    )
+
+
 def test_example_of_a_verdict_is_a_similar_word_after_which_the_model_is_sure() -> None:
     found = sample_explanation()
     assert found.trial is not None

@@ -16,6 +16,7 @@ from attnscope.core.words import count, numeral, percent
 from attnscope.reports.words import Verdict, listed
 
 FEW = 3  # tokens that a method votes for
+COMPARED = 1e-3  # smaller probabilities are compared with the one before
 LEAST_TOLD = 0.1  # fit of a similar word that makes an example
 
 Place = tuple[str, int]  # the name of an input, and the index of a token in it
@@ -78,10 +79,10 @@ def _did(found: Explanation, trial: Trial, tried: Tried) -> str:
     spread = f"({every}: {answer_number(trial, tried.low)} to {answer_number(trial, tried.high)})"
     one = trial.contrast(tried)
     if not trial.decides(tried) and one is not None:
-        return f"{_instead(one)}, and {falls} {spread}"
+        return f"{_instead(found, one)}, and {falls} {spread}"
     chosen = " by words chosen to lower it" if any(one.chosen == "lowering" for one in tried.every) else ""
     example = max((one for one in tried.every if one.says), key=telling, default=None)
-    return f"replaced{chosen}, {falls} {spread}{f'; {_instead(example)}' if example else ''}"
+    return f"replaced{chosen}, {falls} {spread}{f'; {_instead(found, example)}' if example else ''}"
 
 
 def _taken(trial: Trial, tried: Tried) -> str:
@@ -97,8 +98,9 @@ def telling(one: Replacement) -> tuple[bool, float]:
     return one.chosen == "similar" and one.fit > LEAST_TOLD, one.fit * one.sure
 
 
-def _instead(one: Replacement) -> str:
-    return f"with {quoted(one.text)} the model says {quoted(one.says)} ({chance(one.sure)})"
+def _instead(found: Explanation, one: Replacement) -> str:
+    given = quoted(one.text) if part_kind(found) == "word" else f"{one.text} in its place"
+    return f"with {given} the model says {quoted(one.says)} ({chance(one.sure)})"
 
 
 def _fall(trial: Trial, tried: Tried) -> str:
@@ -106,7 +108,12 @@ def _fall(trial: Trial, tried: Tried) -> str:
 
 
 def answer_number(trial: Trial, number: float) -> str:
-    return chance(number) if trial.unit == "probability" else numeral(number)
+    """Return an answer. Very small probabilities, as of a long continuation, are compared with the one before."""
+    if trial.unit != "probability":
+        return numeral(number)
+    if 0 < trial.before < COMPARED and number != trial.before:
+        return f"{numeral(number / trial.before, 2)} times that"
+    return chance(number)
 
 
 def answer_words(found: Explanation) -> str:
