@@ -121,7 +121,8 @@ def main() -> None:
     for case in wrong:
         print(case)
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    kept[options.model] = {"texts": options.texts, "named": named, "wrong": len(wrong), "unnamed": silent}
+    counted = {"texts": options.texts, "named": named, "wrong": len(wrong), "unnamed": silent}
+    kept.setdefault(options.model, {})[f"seed {options.seed}"] = counted
     RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
 
 

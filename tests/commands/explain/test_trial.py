@@ -287,7 +287,7 @@ def test_shared_prefixes_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_trial_of_a_long_text_runs_fewer_inputs_and_names_the_same_first_word(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_once, staged = (tried(text, monkeypatch, LONG=long, CANDIDATES=5) for long in (1000, 0))
+    at_once, staged = (tried(text, monkeypatch, LONG=long, CANDIDATES=trial_of.CANDIDATES_OF_LONG) for long in (1000, 0))
     assert staged.inputs < at_once.inputs
     assert [word.word for word in staged.named[:1]] == [word.word for word in at_once.named[:1]]
     every = {word.tokens: word for word in at_once.words}

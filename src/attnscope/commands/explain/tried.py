@@ -137,9 +137,9 @@ class Trial:
         """Return a fitting replacement that takes the answer away, a similar word if there is one, or None.
 
         Number and gender decide in this way: most words like 'man' keep the answer, and 'woman' changes it. The
-        replacement must have a fit of at least `FITTING`, leave at most half of the answer, and make another answer
-        the most likely one. Fits must be known, because a replacement that does not fit can take any answer away. An
-        answer below `NEGLIGIBLE` has none.
+        replacement must have a fit of at least `FITTING`, leave at most half of the answer, and make another answer the
+        most likely one. Fits must be known: a replacement that does not fit can take any answer away, and a classifier
+        changes its mind if any word becomes 'terrible'. An answer below `NEGLIGIBLE` has none.
         """
         if not self.fitted or len(tried.every) < SEVERAL or self.before < NEGLIGIBLE:
             return None
