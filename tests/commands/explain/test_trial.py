@@ -287,7 +287,8 @@ def test_shared_prefixes_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_trial_of_a_long_text_runs_fewer_inputs_and_names_the_same_first_word(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_once, staged = (tried(text, monkeypatch, LONG=long, CANDIDATES=trial_of.CANDIDATES_OF_LONG) for long in (1000, 0))
+    few = trial_of.CANDIDATES_OF_LONG
+    at_once, staged = (tried(text, monkeypatch, LONG=long, CANDIDATES=few) for long in (1000, 0))
     assert staged.inputs < at_once.inputs
     assert [word.word for word in staged.named[:1]] == [word.word for word in at_once.named[:1]]
     every = {word.tokens: word for word in at_once.words}
@@ -329,6 +330,20 @@ def test_a_single_replacement_names_no_word() -> None:
     assert not found.unmoved(once)
     assert not Trial("probability", 0.01, (once,)).raised(once)
     assert Trial("probability", 0.01, (twice,)).raised(twice)
+
+
+def test_small_changes_of_a_cosine_near_0_do_not_count() -> None:
+    word = Tried("text", (1,), "dog", (Replacement("cat", 0.02, 1.0), Replacement("cow", 0.01, 1.0)), 0.015)
+    assert Trial("number", 0.03, (word,)).named == (word,)
+    assert Trial("number", 0.03, (word,), least=0.05).named == ()
+    assert not Trial("number", 0.03, (word,), least=0.05).deciding
+
+
+def test_likeness_of_two_texts_needs_a_notable_change() -> None:
+    model = next(family for family in FAMILIES if family.name == "BERT").model()
+    found = attnscope.explain(model, "5 6 7 8 9 10", "5 6 8 7 9 11", methods="gradient_input")
+    assert found.trial is not None
+    assert found.trial.least == edited_inputs.LEAST_COSINE
 
 
 @pytest.mark.parametrize(

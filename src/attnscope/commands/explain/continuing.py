@@ -100,6 +100,7 @@ def _trial_of_both(first: Trial | None, second: Trial | None) -> Trial | None:
         words=tuple(sorted(words, key=lambda word: -word.effect)),
         pairs=tuple(sorted(pairs, key=lambda pair: -pair.effect)),
         inputs=first.inputs + second.inputs,
+        least=first.least,
     )
 
 

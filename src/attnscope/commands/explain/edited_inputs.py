@@ -35,6 +35,7 @@ REPLACEMENTS = 3  # of a word, by each source of replacements
 CONFIRMING = 4  # further replacements of the words with the largest effects
 FIRST_OF_LONG, AGAIN_OF_LONG = 1, 3  # the same in a long text
 LARGEST_OUTPUT = 2**26  # numbers of output in memory at once
+LEAST_COSINE = 0.05  # the smallest change of a cosine that counts
 KINDS = ("logit", "continuation")  # of targets whose answer is a probability
 
 
@@ -72,6 +73,7 @@ class EditedInputs:
     def __init__(self, whole: Run, inputs: tuple[Input, ...]) -> None:
         self.whole, self.names = whole, inputs
         self.unit: Literal["probability", "number"] = "probability" if whole.aim.goal.kind in KINDS else "number"
+        self.least = LEAST_COSINE if whole.aim.goal.kind == "similarity" else 0.0
         self.inputs = 0
         self.vocabularies: dict[str, Vocabulary] = {}
         output = whole.captured.output
@@ -155,7 +157,7 @@ class EditedInputs:
 
     def falls(self, tried: Tried) -> bool:
         """Return whether the answer falls notably, however many replacements there are."""
-        return not Trial(self.unit, self.before, ()).unmoved(tried)
+        return not Trial(self.unit, self.before, (), least=self.least).unmoved(tried)
 
     def _run(self, rows: Sequence[Row], begin: int) -> list[Replacement]:
         """Run one batch, in which tokens before `begin` are unchanged. If memory runs out, halve it."""

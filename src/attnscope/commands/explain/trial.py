@@ -86,6 +86,7 @@ def _trial(
         agreement=agreement(words, scored, model.names),
         inputs=model.inputs,
         fitted=model.predicts,
+        least=model.least,
     )
     if not result.named and len(words) > 1:
         progress("trying pairs of words", 0, 0)

@@ -102,6 +102,7 @@ class Trial:
     agreement: tuple[tuple[str, Correlation], ...] = ()  # rank correlation of each method with the effects of words
     inputs: Count = 0  # how many inputs the model ran on
     fitted: bool = False  # whether fits were measured: the model predicts its text
+    least: Finite = 0.0  # the smallest change that counts, however small the answer is: for cosines
 
     def moved(self, tried: Tried) -> bool:
         """Return whether the answer falls by more than a tenth, in the median of several replacements."""
@@ -118,7 +119,7 @@ class Trial:
     @property
     def notable(self) -> float:
         """The smallest change of the answer that counts."""
-        return MOVED * abs(self.before)
+        return max(MOVED * abs(self.before), self.least)
 
     @property
     def deciding(self) -> tuple[Tried, ...]:
@@ -130,7 +131,7 @@ class Trial:
         with those that had no part in choosing the word."""
         sources = {one.chosen for one in tried.every}
         groups = [tried.every, tried.again, *([one for one in tried.every if one.chosen == by] for by in sources)]
-        most = self.before - DECIDED * abs(self.before)
+        most = self.before - max(DECIDED * abs(self.before), self.least)
         return self.moved(tried) and all(median(group) <= most for group in groups if group)
 
     def contrast(self, tried: Tried) -> Replacement | None:
