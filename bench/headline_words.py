@@ -1,9 +1,13 @@
 """`python -m bench.headline_words MODEL --texts N`: are the words that `explain` names really needed for the answer?
 
-Windows of WikiText-2 are drawn at random. Every word that a verdict names is replaced once more, by words that the
-trial did not use: the next nearest of its kind, and tokens drawn from the model's own distribution at that place. A
-named word is *wrong* if the median answer with these stays within a tenth of the answer without a change. A verdict
-that names one replacement ("with 'woman' instead") is wrong if the answer with that one stays within a tenth.
+Windows of WikiText-2 are drawn at random. Every word that is said to have decided is replaced once more, by words that
+the trial did not use: the next nearest of its kind, and tokens drawn from the model's own distribution at that place.
+Let m be the median answer with these, and p the answer without a change. The word is
+
+    wrong       if m is within a tenth of p: replacing it changes nothing
+    weak        if m is above two thirds of p: the answer does not fall by a third, which is what the verdict claims
+
+Words that "can change" the answer are counted apart: such a sentence names a replacement, and is true of that one.
 
     python -m bench.headline_words pocket --texts 100
     python -m bench.headline_words smollm2 --texts 100
@@ -26,7 +30,7 @@ from torch import Tensor
 
 import attnscope
 from attnscope.commands.explain.replacing import Vocabulary
-from attnscope.commands.explain.tried import MOVED, Tried
+from attnscope.commands.explain.tried import DECIDED, MOVED, Tried
 from attnscope.hf.loading.load import Loaded, load
 from bench.minimal_pairs.verdict import CHEAP
 from bench.subjects import wikitext
@@ -34,7 +38,6 @@ from tools.fetch_models import path as weights
 
 SHORTEST, LONGEST = 12, 40  # tokens of a window
 NEARER, DRAWN = 8, 4  # replacements of each kind
-MOST = 8  # replacements of each kind that a trial may use
 RESULTS = Path(__file__).with_name("headline_words.json")
 
 
@@ -78,13 +81,6 @@ class Plain:
             rows += [(int(token),) for token in torch.multinomial(chances, DRAWN, generator=generator)]
         return [self.answer(word, row) for row in rows]
 
-    def answer_with(self, word: Tried, text: str) -> float:
-        """Return the answer with one replacement of the trial."""
-        own, before = self.ids[list(word.tokens)].tolist(), word.tokens[0] - 1
-        rows = self.vocabulary.nearest(own, MOST)
-        rows += self.vocabulary.likeliest(own, MOST, self.logits[before] if before >= 0 else None)
-        return self.answer(word, next(row for row in rows if self.vocabulary.spelt(row) == text))
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -97,8 +93,9 @@ def main() -> None:
     tokenizer: Any = loaded.tokenizer
     draw, generator = random.Random(options.seed), torch.Generator().manual_seed(options.seed)
     text = wikitext()
-    named, wrong, silent = 0, [], 0
-    for number in range(options.texts):
+    counted = dict.fromkeys(("texts", "named", "wrong", "weak", "changing", "unnamed"), 0)
+    wrong = []
+    for _ in range(options.texts):
         begin = draw.randrange(len(text) - 1000)
         begin = text.find(" ", begin) + 1
         words = text[begin : begin + 1000].split()[: draw.randrange(SHORTEST, LONGEST) * 2 // 3]
@@ -106,22 +103,26 @@ def main() -> None:
         assert found.trial is not None
         ids = torch.tensor(tokenizer(" ".join(words))["input_ids"])
         assert len(ids) == len(found.inputs[0].tokens)
-        silent += not found.trial.named
-        plain = Plain.of(loaded, ids)
-        for word in found.trial.named:
-            one = None if found.trial.decides(word) else found.trial.contrast(word)
-            others = plain.answers_without(word, generator) if one is None else [plain.answer_with(word, one.text)]
+        trial, plain = found.trial, Plain.of(loaded, ids)
+        counted["texts"] += 1
+        counted["unnamed"] += not trial.named
+        for word in trial.named:
+            if not trial.decides(word):
+                counted["changing"] += 1
+                continue
+            others = plain.answers_without(word, generator)
             if not others:  # a vocabulary may have only a few tokens of a kind
                 continue
-            named += 1
             after = statistics.median(others)
-            if abs(after - found.trial.before) <= MOVED * found.trial.before:
-                wrong.append((" ".join(words), word.word, found.trial.before, word.after, after))
-        print(f"{number + 1} texts, {named} words named, {len(wrong)} wrong, {silent} texts without one", flush=True)
+            counted["named"] += 1
+            counted["weak"] += after > (1 - DECIDED) * trial.before
+            if abs(after - trial.before) <= MOVED * trial.before:
+                counted["wrong"] += 1
+                wrong.append((" ".join(words), word.word, trial.before, word.after, after))
+        print(counted, flush=True)
     for case in wrong:
         print(case)
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    counted = {"texts": options.texts, "named": named, "wrong": len(wrong), "unnamed": silent}
     kept.setdefault(options.model, {})[f"seed {options.seed}"] = counted
     RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from attnscope.commands.explain.record import Asked, ByLength, Explanation, Input, Scored, Step
 from attnscope.commands.explain.tried import Replacement, Trial, Tried
@@ -61,7 +62,8 @@ def sample_trial(methods: list[str]) -> Trial:
 
     def tried(place: int, answers: tuple[float, ...], effect: float) -> Tried:
         replacements = tuple(Replacement(f" other{n}", answer, 1.0) for n, answer in enumerate(answers))
-        return Tried("model", (place,), WORDS[place], replacements, effect)
+        again = (replace(replacements[-1], text=" again"),) if effect > 0 else ()
+        return Tried("model", (place,), WORDS[place], replacements, effect, again)
 
     return Trial(
         unit="probability",

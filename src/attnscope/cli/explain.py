@@ -166,7 +166,8 @@ def explain(
 
             answer |= {"methods": methods, "trial": trial, "loading": loading, "sampling": sampling}
             record = twin(model, first, second, progress=run.progress, **answer)
-            run.keep(record, "explanation.json", "explanation.html", about=(first, second, target, against))
+            about = (first, second, target, against, f"next {generate}" if generate else None)
+            run.keep(record, "explanation.json", "explanation.html", about=about)
     run.tell(record)
 
 

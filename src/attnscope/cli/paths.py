@@ -172,7 +172,8 @@ def _logit_paths(model: str, text: str, folder: Path, output: Output, **options:
         from attnscope.commands.logit_paths.run import logit_paths as twin
 
         decomposition = twin(model, text, progress=run.progress, **options)
-        run.keep(decomposition, "logit_paths.json", "logit_paths.html")
+        asked = f"{options['head']} {decomposition.query} {decomposition.key}"
+        run.keep(decomposition, "logit_paths.json", "logit_paths.html", about=(text, asked))
     run.tell(decomposition)
 
 

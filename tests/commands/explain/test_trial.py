@@ -18,7 +18,7 @@ from attnscope.commands.explain.parts import Part
 from attnscope.commands.explain.record import Explanation, Scored
 from attnscope.commands.explain.replacing import Vocabulary, kind_of, words_of
 from attnscope.commands.explain.trial import candidates
-from attnscope.commands.explain.tried import Replacement, Trial, Tried
+from attnscope.commands.explain.tried import Replacement, Trial, Tried, joined
 from attnscope.core.errors import RefusalError
 from attnscope.hf.loading.load import load
 from attnscope.hf.loading.options import Loading
@@ -49,6 +49,12 @@ def test_tokens_are_grouped_into_words(tokens: tuple[str, ...], words: list[str]
 def test_words_cover_all_tokens_in_order(tokens: list[str]) -> None:
     spans = words_of(tokens)
     assert [place for span in spans for place in range(*span)] == list(range(len(tokens)))
+
+
+def test_pieces_of_a_word_are_joined_as_they_are_written() -> None:
+    assert joined(("over", "##bear", "##ing")) == "overbearing"
+    assert joined((" Mad", "rid")) == " Madrid"
+    assert joined(("##s",)) == "##s"
 
 
 def test_kinds_tell_words_from_signs_and_digits() -> None:
@@ -326,14 +332,17 @@ def test_a_single_replacement_names_no_word() -> None:
     once = Tried("text", (1,), "dog", (Replacement("cat", 0.1, 1.0),), 2.0)
     twice = replace(once, tokens=(2,), replacements=(*once.replacements, Replacement("cow", 0.2, 1.0)), effect=1.0)
     found = Trial("probability", 0.8, (once, twice))
-    assert found.named == (twice,)
+    assert found.named == ()
+    confirmed = replace(twice, again=twice.replacements[:1])
+    assert Trial("probability", 0.8, (once, confirmed)).named == (confirmed,)
     assert not found.unmoved(once)
     assert not Trial("probability", 0.01, (once,)).raised(once)
     assert Trial("probability", 0.01, (twice,)).raised(twice)
 
 
 def test_small_changes_of_a_cosine_near_0_do_not_count() -> None:
-    word = Tried("text", (1,), "dog", (Replacement("cat", 0.02, 1.0), Replacement("cow", 0.01, 1.0)), 0.015)
+    rows = Replacement("cat", 0.02, 1.0), Replacement("cow", 0.01, 1.0)
+    word = Tried("text", (1,), "dog", rows, 0.015, rows)
     assert Trial("number", 0.03, (word,)).named == (word,)
     assert Trial("number", 0.03, (word,), least=0.05).named == ()
     assert not Trial("number", 0.03, (word,), least=0.05).deciding

@@ -19,7 +19,7 @@ from attnscope.commands.paths.vocabulary import signed
 from attnscope.reports.page import document_page
 from attnscope.reports.tabs import ShadedText
 from attnscope.reports.terminal import print_record
-from tests.reports.sample_explanation import sample_explanation, sample_scene
+from tests.reports.sample_explanation import sample_explanation, sample_scene, sample_trial
 
 
 def only(found: Explanation, *names: str) -> Explanation:
@@ -50,7 +50,7 @@ def test_tokens_of_the_continuation_are_marked() -> None:
 def test_verdict_names_the_word_that_moved_the_answer_and_says_by_how_much() -> None:
     found = sample_explanation()
     assert verdict(found).sentence == (
-        "' France' decided: replaced, ' Paris' falls from 68% to 2% (2 replacements: 1% to 2%). "
+        "' France' decided: replaced, ' Paris' falls from 68% to 2% (3 replacements: 1% to 2%). "
         "' capital' did too (from 68% to 40%)."
     )
 
@@ -108,21 +108,33 @@ def test_word_that_is_not_confirmed_is_not_named() -> None:
     assert "France" in [word.word.strip() for word in found.trial.named]
 
 
-def test_one_fitting_replacement_that_takes_the_answer_away_is_named_with_the_word() -> None:
+def test_two_fitting_replacements_that_take_the_answer_away_can_change_it() -> None:
     found = sample_explanation()
     assert found.trial is not None
     first, *others = found.trial.words
     kept = tuple(Replacement(f" kept{n}", 0.67, 1.0, chosen="similar") for n in range(4))
-    taking = Replacement(" Italy", 0.03, 0.9, " Rome", 0.6, "likely")
-    trial = replace(found.trial, words=(replace(first, replacements=(taking, *kept), again=()), *others), fitted=True)
-    assert verdict(replace(found, trial=trial)).sentence.startswith(
-        "' France' and not ' Italy' decided: with ' Italy' the model says ' Rome' (60%), and ' Paris' falls from 68% "
-        "to 3% (5 replacements: 3% to 67%)."
+    italy = Replacement(" Italy", 0.03, 0.9, " Rome", 0.6, "likely")
+    taking = italy, replace(italy, text=" Peru", answer=0.02, says=" Lima")
+    word = replace(first, replacements=(*taking, *kept), again=kept[:2])
+    trial = replace(found.trial, words=(word, *others[1:]), fitted=True)
+    said = verdict(replace(found, trial=trial)).sentence
+    assert said.startswith("No single word decided: ")
+    assert (
+        "' France' can change it: with ' Peru' the model says ' Lima' (60%), and ' Paris' falls from 68% to 2%." in said
     )
-    for weak in (replace(taking, fit=0.4), replace(taking, answer=0.35), replace(taking, says="")):
-        unsure = replace(trial, words=(replace(trial.words[0], replacements=(weak, *kept)), *others))
-        assert verdict(replace(found, trial=unsure)).sentence.startswith("' capital' decided")
-    assert replace(trial, fitted=False).contrast(trial.words[0]) is None
+    for one in (replace(italy, fit=0.4), replace(italy, answer=0.35), replace(italy, says="")):
+        unsure = replace(trial, words=(replace(word, replacements=(one, taking[1], *kept)), *others[1:]))
+        assert "can change it" not in verdict(replace(found, trial=unsure)).sentence
+    assert replace(trial, fitted=False).contrast(word) is None
+    both = verdict(replace(found, trial=replace(trial, words=(word, *others)))).sentence
+    assert both.startswith("' capital' decided: ")
+    assert "' France' can change it: " in both
+
+
+def test_long_text_says_how_few_words_were_tried() -> None:
+    found = sample_explanation(tokens=30)
+    tried = replace(found, trial=sample_trial(["relevance"]))
+    assert verdict(tried).sentence.endswith("Only 4 words of 30 tokens were tried.")
 
 
 def test_very_small_probabilities_are_compared_with_the_one_before() -> None:
@@ -130,9 +142,10 @@ def test_very_small_probabilities_are_compared_with_the_one_before() -> None:
     assert found.trial is not None
     first, *others = found.trial.words
     rows = tuple(Replacement(f" other{n}", answer, 1.0) for n, answer in enumerate((1e-6, 2e-6)))
-    trial = replace(found.trial, before=5e-5, words=(replace(first, replacements=rows, effect=3.5), *others))
+    word = replace(first, replacements=rows, again=rows[1:], effect=3.5)
+    trial = replace(found.trial, before=5e-5, words=(word, *others))
     assert verdict(replace(found, trial=trial)).sentence.startswith(
-        "' France' decided: replaced, ' Paris' falls from 0.005% to 0.04 times that (2 replacements: 0.02 times that "
+        "' France' decided: replaced, ' Paris' falls from 0.005% to 0.04 times that (3 replacements: 0.02 times that "
         "to 0.04 times that)."
     )
 
@@ -147,7 +160,7 @@ def test_example_of_a_verdict_is_a_similar_word_after_which_the_model_is_sure() 
         Replacement(" Italy", 0.01, 0.8, " Rome", 0.3, "similar"),
         Replacement(" Zaire", 0.01, 0.01, " Kinshasa", 1.0, "similar"),
     )
-    trial = replace(found.trial, words=(replace(first, replacements=rows), *others))
+    trial = replace(found.trial, words=(replace(first, replacements=rows, again=rows[1:2]), *others))
     assert "; with ' Spain' the model says ' Madrid' (70%)." in verdict(replace(found, trial=trial)).sentence
 
 
@@ -295,6 +308,6 @@ def test_table_of_a_trial_quotes_replacements_and_shows_fits_below_one() -> None
     assert all(row[2].startswith("'") for row in table.rows)
     assert found.trial is not None
     first, *others = found.trial.words
-    rare = replace(first, replacements=tuple(replace(one, fit=0.5) for one in first.replacements))
+    rare = replace(first, replacements=tuple(replace(one, fit=0.5) for one in first.every), again=())
     (table,) = document(replace(found, trial=replace(found.trial, words=(rare, *others)))).sections[1].tables
     assert dict(zip(table.heading, table.rows[0], strict=True))["fit"] == "50%"

@@ -174,9 +174,10 @@ def test_command_line(tmp_path: Path) -> None:
     done = typed("paths", "pocket", TEXT, "--head", "1.3", "--from", "15", "--to", "4", "--out", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["format"] == "attnscope-logit_paths"
-    loaded = attnscope.load(tmp_path / "logit_paths.json")
+    (record,) = tmp_path.glob("logit_paths-*.json")
+    loaded = attnscope.load(record)
     assert isinstance(loaded, LogitReport)
-    assert "Sources of the query by sources of the key" in (tmp_path / "logit_paths.html").read_text()
+    assert "Sources of the query by sources of the key" in record.with_suffix(".html").read_text()
     assert len(loaded.table()) == len(loaded.sources)
     for bad, words in (
         (("--from", "3"), "name it with --head"),

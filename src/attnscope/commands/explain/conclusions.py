@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from attnscope.commands.explain.record import SUM_BOUND, Explanation, Input, Scored, Token
-from attnscope.commands.explain.tried import DECIDED, Replacement, Trial, Tried
+from attnscope.commands.explain.tried import SEVERAL, Replacement, Trial, Tried, joined
 from attnscope.commands.paths.vocabulary import chance, quoted, signed, visible
 from attnscope.core.words import count, numeral, percent
 from attnscope.reports.words import Verdict, listed
 
 FEW = 3  # tokens that a method votes for
+MANY_TOKENS = 24  # of a text of which only a few words are tried
 COMPARED = 1e-3  # smaller probabilities are compared with the one before
 LEAST_TOLD = 0.1  # fit of a similar word that makes an example
 
@@ -38,59 +39,58 @@ def verdict(found: Explanation) -> Verdict:
 
 
 def _decided(found: Explanation, trial: Trial) -> str:
-    if trial.named:
-        first, *others = trial.named
-        more = "".join(
-            f" {_capitalized(_subject(found, trial, one))} did too ({_taken(trial, one)})." for one in others
-        )
-        return _capitalized(f"{_subject(found, trial, first)} decided: {_did(found, trial, first)}.{more}")
+    """Say which words decided, then which can change the answer; if none decided, whether two together did."""
+    deciding = [one for one in trial.named if trial.decides(one)]
+    changing = [_changes(found, trial, one) for one in trial.named if one not in deciding]
+    few = _few_tried(found, trial)
+    if deciding:
+        first, *others = deciding
+        more = [f"{_capitalized(part_words(found, one))} did too ({_fall(trial, one)})." for one in others]
+        first_sentence = _capitalized(f"{part_words(found, first)} decided: {_did(found, trial, first)}.")
+        return " ".join([first_sentence, *more, *changing, *few])
     most = trial.words[0]
     kind = part_kind(found)
     tried = f"{len(trial.words)} tried, replacing {part_words(found, most)} moves {answer_words(found)} most"
     none = f"No single {kind} decided: of {tried} ({_fall(trial, most)})."
-    pair = next((one for one in trial.pairs if _adds(trial, one)), None)
+    pair = next((one for one in trial.pairs if trial.pair_decides(one)), None)
     if pair is not None:
         return f"{none} Together, {pair.word} decided: {_did(found, trial, pair)}."
+    if changing:
+        return " ".join([none, *changing])
     if trial.asking is not None and trial.moved(trial.asking):
         return f"{none} {_capitalized(_asked_at(found, trial, trial.asking))}"
     return none
 
 
-def _adds(trial: Trial, pair: Tried) -> bool:
-    """Return whether a pair decides, and leaves a third less of the answer than the better of its words alone."""
-    alone = [word.after for word in trial.words if set(word.tokens) <= set(pair.tokens)]
-    return trial.decides(pair) and all(pair.after <= one - DECIDED * abs(one) for one in alone)
+def _few_tried(found: Explanation, trial: Trial) -> list[str]:
+    """Say how many words of a long text were tried."""
+    tokens = sum(len(read.tokens) for read in found.inputs)
+    if part_kind(found) != "word" or tokens <= MANY_TOKENS:
+        return []
+    return [f"Only {count(len(trial.words), 'word')} of {tokens} tokens were tried."]
+
+
+def _changes(found: Explanation, trial: Trial, tried: Tried) -> str:
+    """Say that a word can change the answer, with an example."""
+    one = trial.contrast(tried)
+    assert one is not None
+    fall = f"from {answer_number(trial, trial.before)} to {answer_number(trial, one.answer)}"
+    subject = _capitalized(part_words(found, tried))
+    return f"{subject} can change it: {_instead(found, one)}, and {answer_words(found)} falls {fall}."
 
 
 def _asked_at(found: Explanation, trial: Trial, asking: Tried) -> str:
     return f"{part_words(found, asking)}, after which the answer is read, moves it ({_fall(trial, asking)})."
 
 
-def _subject(found: Explanation, trial: Trial, tried: Tried) -> str:
-    """Return the word, and the one that it must not be, if only that one changes the answer."""
-    one = None if trial.decides(tried) else trial.contrast(tried)
-    return f"{part_words(found, tried)}{f' and not {quoted(one.text)}' if one else ''}"
-
-
 def _did(found: Explanation, trial: Trial, tried: Tried) -> str:
-    """Return how far the answer falls: in the median, or with the one replacement that takes it away."""
-    falls = f"{answer_words(found)} falls {_taken(trial, tried)}"
+    """Return how far the answer falls in the median, the range, and what the model says with one replacement."""
     every = count(len(tried.every), "replacement")
     spread = f"({every}: {answer_number(trial, tried.low)} to {answer_number(trial, tried.high)})"
-    one = trial.contrast(tried)
-    if not trial.decides(tried) and one is not None:
-        return f"{_instead(found, one)}, and {falls} {spread}"
     chosen = " by words chosen to lower it" if any(one.chosen == "lowering" for one in tried.every) else ""
     example = max((one for one in tried.every if one.says), key=telling, default=None)
-    return f"replaced{chosen}, {falls} {spread}{f'; {_instead(found, example)}' if example else ''}"
-
-
-def _taken(trial: Trial, tried: Tried) -> str:
-    """Return the answer before, and in the median, or with the one replacement that takes it away."""
-    one = None if trial.decides(tried) else trial.contrast(tried)
-    if one is None:
-        return _fall(trial, tried)
-    return f"from {answer_number(trial, trial.before)} to {answer_number(trial, one.answer)}"
+    instead = f"; {_instead(found, example)}" if example else ""
+    return f"replaced{chosen}, {answer_words(found)} falls {_fall(trial, tried)} {spread}{instead}"
 
 
 def telling(one: Replacement) -> tuple[bool, float]:
@@ -99,7 +99,9 @@ def telling(one: Replacement) -> tuple[bool, float]:
 
 
 def _instead(found: Explanation, one: Replacement) -> str:
-    given = quoted(one.text) if part_kind(found) == "word" else f"{one.text} in its place"
+    words = part_kind(found) == "word"
+    given = one.text if one.text.startswith("'") or not words else quoted(one.text)  # those of pairs are in quotes
+    given = given if words else f"{given} in its place"
     return f"with {given} the model says {quoted(one.says)} ({chance(one.sure)})"
 
 
@@ -137,7 +139,7 @@ def part_words(found: Explanation, tried: Tried) -> str:
     if read.kind != "text":
         return tried.word
     size = len(tried.tokens)
-    same = sum("".join(read.tokens[at : at + size]) == tried.word for at in range(len(read.tokens)))
+    same = sum(joined(read.tokens[at : at + size]) == tried.word for at in range(len(read.tokens)))
     return quoted(tried.word) + (f" (token {tried.tokens[0]})" if same > 1 else "")
 
 
@@ -146,7 +148,8 @@ def _overrated(found: Explanation, trial: Trial) -> str:
     still = {
         (one.input, token): one
         for one in trial.words
-        if trial.unmoved(one) and not trial.raised(one) and one not in trial.named
+        if len(one.every) >= SEVERAL and trial.unmoved(one) and not trial.raised(one) and one not in trial.named
+        if one.low >= trial.before / 2
         for token in one.tokens
     }
     firsts: dict[Place, list[str]] = {}
@@ -193,7 +196,10 @@ def _of_trial(found: Explanation) -> tuple[str, ...]:
 def _best_method(found: Explanation, trial: Trial) -> str:
     if not trial.agreement:
         return ""
-    name, most = max(trial.agreement, key=lambda pair: pair[1])
+    known = [(name, value) for name, value in trial.agreement if found.method(name).passes is not False]
+    if not known:
+        return ""
+    name, most = max(known, key=lambda pair: pair[1])
     return (
         f"{found.method(name).title} orders the {len(trial.words)} tried words most like their measured effects (rank "
         f"correlation {correlation_words(most)})."

@@ -157,7 +157,19 @@ class EditedInputs:
 
     def falls(self, tried: Tried) -> bool:
         """Return whether the answer falls notably, however many replacements there are."""
-        return not Trial(self.unit, self.before, (), least=self.least).unmoved(tried)
+        return not self._alone.unmoved(tried)
+
+    def takes(self, tried: Tried) -> bool:
+        """Return whether the answer falls by a third in the median."""
+        return self._alone.takes(tried.every)
+
+    def decides(self, tried: Tried) -> bool:
+        return self._alone.decides(tried)
+
+    @property
+    def _alone(self) -> Trial:
+        """A trial without words, for what is known of one word."""
+        return Trial(self.unit, self.before, (), least=self.least)
 
     def _run(self, rows: Sequence[Row], begin: int) -> list[Replacement]:
         """Run one batch, in which tokens before `begin` are unchanged. If memory runs out, halve it."""
@@ -175,7 +187,7 @@ class EditedInputs:
         fits = gained.clamp(max=0).exp().tolist()
         found = zip(rows, self._answer(output).tolist(), fits, self._others(output), strict=True)
         return [
-            Replacement(" and ".join(dict.fromkeys(edit.text for edit in row)), answer, fit, *other, row[0].chosen)
+            Replacement(_texts(row), answer, fit, *other, row[0].chosen if len(row) == 1 else "")
             for row, answer, fit, other in found
         ]
 
@@ -190,25 +202,29 @@ class EditedInputs:
             try:
                 after = self.prefix.output_with(begin, vectors[whole.places[0].stack][:, begin:])
                 return torch.cat([whole.captured.output[:, :begin].expand(len(rows), -1, -1), after], 1)
-            except Exception:  # whatever is wrong with the cache, whole texts need none
+            except Exception as error:  # whatever is wrong with the cache, whole texts need none
+                if isinstance(error, RuntimeError) and out_of_memory(error):
+                    raise
                 self.prefix = None
         with torch.no_grad():
             return output_with(whole.loaded.model, whole.read.batch, whole.places, vectors)
 
     def _answer(self, output: Tensor) -> Tensor:
         aim = self.whole.aim
-        return (aim.chance if self.unit == "probability" else aim.number)(output).double()
+        return (aim.chance if self.unit == "probability" else aim.number)(_exact(output)).double()
 
     def _others(self, output: Tensor) -> list[tuple[str, float]]:
-        """Return the most likely token or class of each row and its probability; none if it is the answer."""
+        """Return the most likely token or class of each row and its probability; none if it is what it was before."""
         aim = self.whole.aim
         if aim.goal.kind != "logit" or not aim.terms or output.shape[-1] == 1:
             return [("", 0.0)] * len(output)
-        place, answer, _ = aim.terms[0]
+        place = aim.terms[0][0]
         found = entries(self.whole.loaded, output)
-        best = (output if place is None else output[:, place]).softmax(-1).max(-1)
+        own = self.whole.captured.output
+        said = int((own[0] if place is None else own[0, place]).argmax())
+        best = _exact(output if place is None else output[:, place]).softmax(-1).max(-1)
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        return [("", 0.0) if entry == answer else (found.word(entry), min(sure, 1.0)) for entry, sure in pairs]
+        return [("", 0.0) if entry == said else (found.word(entry), min(sure, 1.0)) for entry, sure in pairs]
 
     def _ids(self, edits: Sequence[Edit]) -> Int[Tensor, "1 token"]:
         """Return the tokens of the last input with some edits; empty if it has no tokens."""
@@ -234,7 +250,7 @@ class EditedInputs:
             stop = min(stop, whole.aim.position + 1)
         if not self.predicts or stop - 1 <= skipped:
             return torch.zeros(len(ids), 0)
-        logits = output[:, skipped : stop - 1]
+        logits = _exact(output[:, skipped : stop - 1])
         own = logits.gather(-1, ids[:, skipped + 1 : stop, None]).squeeze(-1)
         return (own - logits.logsumexp(-1)).double()
 
@@ -256,6 +272,17 @@ class EditedInputs:
         elsewhere = content[(tokens - begin + len(content) // 2) % len(content)]
         mine = blank[tokens]
         return [("blank", mine), ("the mean of all", mine + content.mean(0)), ("another part", mine + elsewhere)]
+
+
+def _exact(output: Tensor) -> Tensor:
+    """Return an output in float32 or better: a softmax in half precision is off by percents."""
+    return output.to(torch.promote_types(output.dtype, torch.float32)) if output.is_floating_point() else output
+
+
+def _texts(row: Row) -> str:
+    """Return what takes the place of a part; of two words each in quotes."""
+    words = [edit.text if edit.part.among != (0, 0) or len(row) == 1 else f"'{edit.text}'" for edit in row]
+    return words[0] if len(set(words)) == 1 and row[0].part.among != (0, 0) else " and ".join(words)
 
 
 def _quoted(part: Part) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from attnscope.commands.explain.record import Input, Scored
 from attnscope.commands.explain.replacing import words_of
 from attnscope.commands.explain.running import Run
+from attnscope.commands.explain.tried import joined
 
 REGIONS = 4  # a picture is cut into this many rows and columns of regions
 MOMENTS = 12  # a sound is cut into this many groups of moments
@@ -48,7 +49,7 @@ def _parts(whole: Run, place: int, read: Input, last: bool) -> list[Part]:
         stop -= len(whole.read.continued) - 1
         asking = stop - 1
     return [
-        Part(place, tuple(range(*span)), "".join(read.tokens[slice(*span)]), asking in range(*span))
+        Part(place, tuple(range(*span)), joined(read.tokens[slice(*span)]), asking in range(*span))
         for span in words_of(read.tokens)
         if span[1] <= stop and "".join(read.tokens[slice(*span)]).strip()
     ]

@@ -36,11 +36,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from attnscope.commands.explain.tried import PIECE, joined
 from attnscope.data.read import read
 from attnscope.hf.loading.outputs import word
 
 SPACES = ("Ġ", "▁", " ")  # how vocabularies write a leading space
-PIECE = "##"  # how WordPiece marks a token that continues a word
 NEIGHBOURS = 64  # words among which a gradient chooses
 FIRST_LOOKED_AT = 64  # nearest tokens among which a replacement is looked for first
 
@@ -122,7 +122,7 @@ class Vocabulary:
         return self.kind(token) is None
 
     def spelt(self, ids: Sequence[int]) -> str:
-        return "".join(word(self.tokenizer, token) for token in ids)
+        return joined([word(self.tokenizer, token) for token in ids])
 
     def nearest(
         self, ids: Sequence[int], most: int, gradient: Float[Tensor, "token width"] | None = None

@@ -108,16 +108,19 @@ def _tried_again(
 
     As many words as a verdict names get them, if the answer falls and their effect is large enough to be named; the one
     with the largest effect in any case. The effects then change, so this is repeated until the words with the largest
-    effects (of a long text: the one with the largest effect) have been tried again. Return all words, the largest
-    effect first.
+    effects (of a long text: the one with the largest effect) have been tried again. If these do not decide, the next
+    words of a short text follow. Return all words, the largest effect first.
     """
     found, most = dict(found), NAMED
     while True:
         ranked = sorted(found, key=lambda part: -found[part].effect)
         least = CLOSE * found[ranked[0]].effect if ranked else 0.0
-        best = [part for part in ranked[:most] if part == ranked[0] or found[part].effect >= least]
-        best = [part for part in best if part == ranked[0] or model.falls(found[part])]
+        large = [part for part in ranked if found[part].effect >= least and model.falls(found[part])]
+        best = [part for part in ranked[:most] if part == ranked[0] or part in large]
         left = [part for part in best if edits[part].again and not found[part].again]
+        if not left and not long and sum(map(model.decides, found.values())) < NAMED:
+            taking = [part for part in large if model.takes(found[part]) and not found[part].again]
+            left = [part for part in taking if edits[part].again][:1]
         if not left:
             return tuple(found[part] for part in ranked)
         answers = iter(model.answers([(edit,) for part in left for edit in edits[part].again]))

@@ -18,10 +18,12 @@ from typing import Literal
 
 from attnscope.core.ranges import Correlation, Count, Finite, Index, Share
 
+PIECE = "##"  # how WordPiece marks a token that continues a word
 LEAST_PROBABILITY = 1e-12
 MOVED = 0.1  # an answer that changes by a smaller share did not move
 DECIDED = 1 / 3  # a word decided only if the answer falls by this share
-FITTING, TAKEN = 0.5, 0.5  # fit of a single replacement that decides, and share of the answer that it may leave
+FITTING, TAKEN = 0.5, 0.5  # fit of a replacement that can change the answer, and share of the answer that it may leave
+LEAST_FIT = 0.2  # of the replacements of a pair
 NEGLIGIBLE = 0.01  # probability
 NAMED = 2  # words that a verdict names at most
 SEVERAL = 2  # replacements that a word needs before it is said to have moved the answer
@@ -30,6 +32,11 @@ CLOSE = 0.1  # share of the largest effect from which a second word is named too
 
 Unit = Literal["probability", "number"]
 Chosen = Literal["", "similar", "likely", "lowering"]
+
+
+def joined(tokens: Sequence[str]) -> str:
+    """Return the tokens of one word as they are written: 'over', '##bear', '##ing' is 'overbearing'."""
+    return "".join([*tokens[:1], *(token.removeprefix(PIECE) for token in tokens[1:])])
 
 
 def scaled(answer: float, unit: Unit) -> float:
@@ -128,32 +135,46 @@ class Trial:
 
     def decides(self, tried: Tried) -> bool:
         """Return whether the median answer falls by a third: with all replacements, with those of each source, and
-        with those that had no part in choosing the word."""
+        with those that had no part in choosing the word. A word without the latter does not decide."""
         sources = {one.chosen for one in tried.every}
-        groups = [tried.every, tried.again, *([one for one in tried.every if one.chosen == by] for by in sources)]
-        most = self.before - max(DECIDED * abs(self.before), self.least)
-        return self.moved(tried) and all(median(group) <= most for group in groups if group)
+        by_source = [[one for one in tried.every if one.chosen == source] for source in sources]
+        return bool(tried.again) and all(map(self.takes, (tried.every, tried.again, *by_source)))
+
+    def takes(self, group: Sequence[Replacement]) -> bool:
+        """Return whether the median answer falls by a third."""
+        return median(group) <= self.before - max(DECIDED * abs(self.before), self.least)
+
+    def pair_decides(self, pair: Tried) -> bool:
+        """Return whether the answer falls by a third, with two fitting replacements or more, and by a third more than
+        with the better of the two words alone."""
+        alone = [word.after for word in self.words if set(word.tokens) <= set(pair.tokens)]
+        fitting = [one for one in pair.every if one.fit >= LEAST_FIT]
+        more = all(pair.after <= one - DECIDED * abs(one) for one in alone)
+        return len(fitting) >= SEVERAL and self.takes(pair.every) and more
 
     def contrast(self, tried: Tried) -> Replacement | None:
         """Return a fitting replacement that takes the answer away, a similar word if there is one, or None.
 
-        Number and gender decide in this way: most words like 'man' keep the answer, and 'woman' changes it. The
-        replacement must have a fit of at least `FITTING`, leave at most half of the answer, and make another answer the
-        most likely one. Fits must be known: a replacement that does not fit can take any answer away, and a classifier
-        changes its mind if any word becomes 'terrible'. An answer below `NEGLIGIBLE` has none.
+        Number and gender matter in this way: most words like 'man' keep the answer, and 'men' and 'girls' change it.
+        The replacement must have a fit of at least `FITTING`, leave at most half of the answer, and make the model say
+        something else. Two such replacements are needed: a single one may be a cause by itself, whatever word it takes
+        the place of. Fits must be known, because a replacement that does not fit can take any answer away. An answer
+        below `NEGLIGIBLE` has none.
         """
-        if not self.fitted or len(tried.every) < SEVERAL or self.before < NEGLIGIBLE:
+        if not self.fitted or self.before < NEGLIGIBLE:
             return None
         taking = [one for one in tried.every if one.says and one.answer <= TAKEN * self.before]
         fitting = [one for one in taking if one.fit >= FITTING]
-        return min(fitting, key=lambda one: (one.chosen != "similar", one.answer), default=None)
+        if len(fitting) < SEVERAL:
+            return None
+        return min(fitting, key=lambda one: (one.chosen != "similar", one.answer))
 
     @property
     def named(self) -> tuple[Tried, ...]:
-        """The words that a verdict names, at most `NAMED`.
+        """The words that a verdict names, at most `NAMED`: words that decide, then words with a contrast.
 
-        A word must decide or have a contrast. The one with the largest effect is named, and the next if its effect is
-        at least a tenth of that.
+        The first is the one with the largest effect. The next is named if its effect is at least a tenth of that.
         """
-        found = [word for word in self.words if self.decides(word) or self.contrast(word) is not None]
+        found = [word for word in self.words if self.decides(word)]
+        found += [word for word in self.words if word not in found and self.contrast(word) is not None]
         return tuple(word for word in found[:NAMED] if word.effect >= CLOSE * found[0].effect)
