@@ -1,7 +1,8 @@
 """`python -m bench.minimal_pairs.table`: write what the records of the benchmarks of verdicts say into docs/explain.md.
 
 It reads verdict_*.json (`bench.minimal_pairs.verdict`) and headline_words.json (`bench.headline_words`). Intervals are
-those of a bootstrap that draws whole frames, because pairs of one frame share all words but the cause.
+those of a bootstrap that draws whole frames, because pairs of one frame share all words but the cause; of a few frames
+there is none. A named word that is not the cause of the pair may be another cause: only for microbes it cannot.
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ SUBJECTS = {
     "minilm_held_out": "MiniLM with a linear sentiment head, held out",
     "microformer_both": "GPT-2 of microbes with a planted rule",
 }
+HEADING = (
+    *("model", "pairs, frames", "named first", "named (at most two words)", "as many words at random"),
+    "names that are it",
+)
 DRAWS = 4000
+FEWEST_FRAMES = 12  # of which an interval can be drawn
 
 
 def rows_of(subject: str) -> list[dict[str, Any]]:
@@ -52,14 +58,17 @@ def share(rows: list[dict[str, Any]], key: str) -> str:
 
 def section() -> str:
     lines = [
-        "| model | pairs | named first | named (at most two words) | as many words at random |",
-        "|---|---|---|---|---|",
+        f"| {' | '.join(HEADING)} |",
+        f"|{'---|' * len(HEADING)}",
     ]
     for subject, title in SUBJECTS.items():
         rows = rows_of(subject)
+        frames = len({row["id"][:-1] for row in rows})
         low, high = by_frame(rows)
-        named = f"{share(rows, 'named')} ({percent(low)} to {percent(high)})"
-        lines.append(f"| {title} | {len(rows)} | {share(rows, 'first')} | {named} | {share(rows, 'chance')} |")
+        interval = f" ({percent(low)} to {percent(high)})" if frames >= FEWEST_FRAMES else ""
+        right = percent(sum(row["named"] for row in rows) / sum(len(row["words"]) for row in rows))
+        cells = (title, f"{len(rows)}, {frames}", share(rows, "first"), f"{share(rows, 'named')}{interval}")
+        lines.append(f"| {' | '.join((*cells, share(rows, 'chance'), right))} |")
     rows = rows_of("smollm2_judging")
     kinds = sorted({row["kind"] for row in rows})
     shares = {kind: [row for row in rows if row["kind"] == kind] for kind in kinds}
@@ -68,17 +77,19 @@ def section() -> str:
     kept: dict[str, dict[str, dict[str, int]]] = json.loads((HERE.parent / "headline_words.json").read_text())
     windows = []
     for model, seeds in kept.items():
-        found = {key: sum(one[key] for one in seeds.values()) for key in ("texts", "named", "wrong", "unnamed")}
+        found = {key: sum(one[key] for one in seeds.values()) for key in next(iter(seeds.values()))}
         windows.append(
-            f"- {model}: in {found['texts']} windows verdicts name {found['named']} words; {found['wrong']} of them "
-            f"leave the answer within a tenth. In {found['unnamed']} windows no word is named."
+            f"- {model}: in {found['texts']} windows {found['named']} words are said to have decided. With fresh "
+            f"words, {found['wrong']} of them leave the answer within a tenth, and {found['weak']} leave more than two thirds "
+            f"of it. {found['changing']} words are said to be able to change it. In {found['unnamed']} windows no word "
+            "is named."
         )
     return "\n".join([*lines, "", f"By kind, SmolLM2: {by_kind}.", "", HOW, "", *windows])
 
 
 HOW = (
-    "Named words that change nothing: on random windows of WikiText-2, every named word was replaced again by words "
-    "that the trial did not use (`python -m bench.headline_words`)."
+    "Named words that change nothing: on random windows of WikiText-2, every word that is said to have decided was "
+    "replaced again by words that the trial did not use (`python -m bench.headline_words`)."
 )
 
 

@@ -25,7 +25,8 @@ ORDERS = {
 CHOSEN = "Heads are put in order on text that is not held out."
 CHECKED = (
     "Three texts do not overlap. On the first, heads are put in order and a number of them is chosen. On the second "
-    "that number is lowered until the budget is kept with a margin. The third is held out."
+    "that number is lowered until the mean rise plus twice the half-width of its interval is within the budget. The "
+    "third is held out."
 )
 JUDGED = (
     "The held-out text decides nothing. Costs are measured on it unless a sentence says otherwise. A head that is "
