@@ -80,9 +80,9 @@ def section() -> str:
         found = {key: sum(one[key] for one in seeds.values()) for key in next(iter(seeds.values()))}
         windows.append(
             f"- {model}: in {found['texts']} windows {found['named']} words are said to have decided. With fresh "
-            f"words, {found['wrong']} of them leave the answer within a tenth, and {found['weak']} leave more than two thirds "
-            f"of it. {found['changing']} words are said to be able to change it. In {found['unnamed']} windows no word "
-            "is named."
+            f"words, {found['wrong']} of them leave the answer within a tenth, and {found['weak']} leave more than two "
+            f"thirds of it. {found['changing']} words are said to be able to change it. In {found['unnamed']} windows "
+            "no word is named."
         )
     return "\n".join([*lines, "", f"By kind, SmolLM2: {by_kind}.", "", HOW, "", *windows])
 
