@@ -114,8 +114,7 @@ def test_the_sum_of_few_heads_and_no_few_heads_meet_without_a_gap() -> None:
         ({"output": "classes", "goal": Goal("logit", " Rome")}, "The model says class ' Rome' (80%)."),
         (
             {"goal": Goal("difference", " Rome", " the", "after the last token")},
-            "After the last token the model says ' Rome' (80%); the target is the logit of ' Rome' minus that of "
-            "' the'.",
+            "After the last token the model says ' Rome' (80%); the logit of ' Rome' minus that of ' the' is 8.092.",
         ),
     ],
 )

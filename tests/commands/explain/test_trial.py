@@ -142,6 +142,41 @@ def test_answers_equal_plain_runs_of_the_edited_texts(dog: Explanation) -> None:
     assert checked > 8
 
 
+def test_control_is_the_replacement_in_the_place_of_another_word_of_its_kind() -> None:
+    loaded = load("pocket", loading=Loading(dtype="float64"))
+    seen = 0
+    for text in ("She looked at the King and then at the Queen, and she", "by a long way. You saw it as", LONG):
+        trial = attnscope.explain(loaded, text, methods="relevance,gradient_input", dtype="float64").trial
+        assert trial is not None
+        ids = torch.tensor(TOKENIZER(text)["input_ids"])
+        with torch.no_grad():
+            answer = int(loaded.model(input_ids=ids[None]).logits[0, -1].argmax())
+        for word in (word for word in trial.words if word.control is not None and len(word.tokens) == 1):
+            assert word.control is not None
+            assert word.control.text == trial.taking(word)[0].text
+            token = next(row[0] for row in _rows(ids, word.tokens[0], loaded) if _spelt(row) == word.control.text)
+            answers = []
+            for place in {w.tokens[0] for w in trial.words if len(w.tokens) == 1} - set(word.tokens):
+                changed = ids.clone()
+                changed[place] = token
+                with torch.no_grad():
+                    answers.append(float(loaded.model(input_ids=changed[None]).logits[0, -1].softmax(-1)[answer]))
+            assert any(word.control.answer == pytest.approx(one, rel=1e-9) for one in answers)
+            seen += 1
+    assert seen
+
+
+def _spelt(row: tuple[int, ...]) -> str:
+    return vocabulary().spelt(row)
+
+
+def _rows(ids: torch.Tensor, place: int, loaded: Any) -> list[tuple[int, ...]]:
+    with torch.no_grad():
+        logits = loaded.model(input_ids=ids[None]).logits[0, place - 1]
+    own = [int(ids[place])]
+    return [*vocabulary().nearest(own, 12), *vocabulary().likeliest(own, 12, logits)]
+
+
 def test_methods_that_ignore_the_answer_choose_no_words(dog: Explanation) -> None:
     assert dog.trial is not None
     ignoring = replace(dog.method("raw_attention"))

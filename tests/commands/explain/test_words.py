@@ -131,6 +131,23 @@ def test_two_fitting_replacements_that_take_the_answer_away_can_change_it() -> N
     assert "' France' can change it: " in both
 
 
+def test_single_replacement_needs_a_control_in_the_place_of_another_word() -> None:
+    found = sample_explanation()
+    assert found.trial is not None
+    first, *_ = found.trial.words
+    kept = tuple(Replacement(f" kept{n}", 0.67, 1.0, chosen="similar") for n in range(4))
+    italy = Replacement(" Italy", 0.03, 0.9, " Rome", 0.6, "likely")
+    word = replace(first, replacements=(italy, *kept), again=kept[:2])
+    trial = replace(found.trial, words=(word,), fitted=True)
+    assert trial.contrast(word) is None
+    assert trial.contrast(replace(word, control=Replacement(" Italy", 0.6, 0.9))) == italy
+    causing = Replacement(" Italy", 0.05, 0.9, " Rome", 0.6)  # it takes the answer away wherever it stands
+    assert trial.contrast(replace(word, control=causing)) is None
+    twice = replace(word, replacements=(italy, replace(italy, text=" Peru"), *kept))
+    assert trial.contrast(twice) is not None
+    assert trial.contrast(replace(twice, control=causing)) is None
+
+
 def test_long_text_says_how_few_words_were_tried() -> None:
     found = sample_explanation(tokens=30)
     tried = replace(found, trial=sample_trial(["relevance"]))

@@ -166,10 +166,22 @@ class EditedInputs:
     def decides(self, tried: Tried) -> bool:
         return self._alone.decides(tried)
 
+    def taking(self, tried: Tried) -> list[Replacement]:
+        return self._alone.taking(tried)
+
+    def alike(self, part: Part, other: Part) -> bool:
+        """Return whether two words have as many tokens, of the same kinds, so that one can stand for the other."""
+        if part.place != other.place or len(part.tokens) != len(other.tokens):
+            return False
+        ids = self.whole.read.batch[self.whole.places[part.place].argument][0].tolist()
+        kind = self._vocabulary(part.place).kind
+        pairs = zip(part.tokens, other.tokens, strict=True)
+        return all(kind(ids[mine]) == kind(ids[its]) for mine, its in pairs)
+
     @property
     def _alone(self) -> Trial:
         """A trial without words, for what is known of one word."""
-        return Trial(self.unit, self.before, (), least=self.least)
+        return Trial(self.unit, self.before, (), fitted=self.predicts, least=self.least)
 
     def _run(self, rows: Sequence[Row], begin: int) -> list[Replacement]:
         """Run one batch, in which tokens before `begin` are unchanged. If memory runs out, halve it."""

@@ -10,9 +10,9 @@ p is the probability of the answer and P that of the whole text before it, if th
 an answer that is no probability, the numbers themselves take the place of the logarithms.
 
 A verdict says that a word decided if the median answer falls by a third: with all replacements, with the similar and
-with the likely ones alone, and with those that had no part in choosing the word. If one replacement with a fit of at
-least one half takes at least half of the answer away, it names the word together with that replacement ('man' and not
-'woman').
+with the likely ones alone, and with those that had no part in choosing the word. A word *can change* the answer if one
+replacement with a fit of at least one half takes half of the answer away, and does not do so in the place of another
+word.
 
 The token at which the answer is read asks the question and is listed apart: replacing it asks something else. If no
 single word moves the answer, pairs of the first candidates are tried.
@@ -75,7 +75,8 @@ def _trial(
         rows[(asking,)] = [(edit,) for edit in several]
     found = _tried(model, rows)
     asked = found.pop((asking,), None) if asking else None
-    words = _tried_again(model, {part: found[(part,)] for part in edits}, edits, long)
+    tried = _tried_again(model, {part: found[(part,)] for part in edits}, edits, long)
+    words = tuple(_controlled(model, tried, edits).values())
     if not words:
         return None
     result = Trial(
@@ -103,7 +104,7 @@ def _tried(model: EditedInputs, rows: Rows) -> dict[Parts, Tried]:
 
 def _tried_again(
     model: EditedInputs, found: dict[Part, Tried], edits: Mapping[Part, Edits], long: bool
-) -> tuple[Tried, ...]:
+) -> dict[Part, Tried]:
     """Try further replacements of the words with the largest effects, because the first ones chose these words.
 
     As many words as a verdict names get them, if the answer falls and their effect is large enough to be named; the one
@@ -122,11 +123,29 @@ def _tried_again(
             taking = [part for part in large if model.takes(found[part]) and not found[part].again]
             left = [part for part in taking if edits[part].again][:1]
         if not left:
-            return tuple(found[part] for part in ranked)
+            return {part: found[part] for part in ranked}
         answers = iter(model.answers([(edit,) for part in left for edit in edits[part].again]))
         for part in left:
             found[part] = model.tried_again(found[part], list(islice(answers, len(edits[part].again))))
         most = 1 if long else NAMED
+
+
+def _controlled(model: EditedInputs, found: dict[Part, Tried], edits: Mapping[Part, Edits]) -> dict[Part, Tried]:
+    """Put the replacements that take the answer away into the place of another word.
+
+    This is done for the first words that do not decide, as many as a verdict names. The other word is of the same kind
+    and of as many tokens, and has the smallest effect.
+    """
+    rows: Rows = {}
+    for part, tried in found.items():
+        taking = [] if model.decides(tried) else model.taking(tried)
+        others = [other for other in found if other != part and model.alike(part, other)] if taking else []
+        if others and len(rows) < NAMED:
+            least = min(others, key=lambda other: abs(found[other].effect))
+            (edit, *_) = [edit for edit in edits[part].all if edit.text == taking[0].text]
+            rows[(part,)] = [(replace(edit, part=least),)]
+    controls = iter(model.answers([row for some in rows.values() for row in some]))
+    return found | {part: replace(found[part], control=next(controls)) for (part,) in rows}
 
 
 def _pairs(model: EditedInputs, edits: Mapping[Part, Edits], ranked: Sequence[tuple[int, ...]]) -> tuple[Tried, ...]:

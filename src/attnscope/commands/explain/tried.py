@@ -78,6 +78,7 @@ class Tried:
     replacements: tuple[Replacement, ...]
     effect: Finite  # the mean fall of the answer (of its logarithm, for probabilities), times the fit
     again: tuple[Replacement, ...] = ()  # further replacements, for the words with the largest effects
+    control: Replacement | None = None  # the replacement that takes the answer away, in the place of another word
 
     @property
     def every(self) -> tuple[Replacement, ...]:
@@ -109,7 +110,7 @@ class Trial:
     agreement: tuple[tuple[str, Correlation], ...] = ()  # rank correlation of each method with the effects of words
     inputs: Count = 0  # how many inputs the model ran on
     fitted: bool = False  # whether fits were measured: the model predicts its text
-    least: Finite = 0.0  # the smallest change that counts, however small the answer is: for cosines
+    least: Share = 0.0  # the smallest change that counts, however small the answer is: for cosines
 
     def moved(self, tried: Tried) -> bool:
         """Return whether the answer falls by more than a tenth, in the median of several replacements."""
@@ -153,21 +154,28 @@ class Trial:
         return len(fitting) >= SEVERAL and self.takes(pair.every) and more
 
     def contrast(self, tried: Tried) -> Replacement | None:
-        """Return a fitting replacement that takes the answer away, a similar word if there is one, or None.
+        """Return the replacement with which a word can change the answer, or None.
 
-        Number and gender matter in this way: most words like 'man' keep the answer, and 'men' and 'girls' change it.
-        The replacement must have a fit of at least `FITTING`, leave at most half of the answer, and make the model say
-        something else. Two such replacements are needed: a single one may be a cause by itself, whatever word it takes
-        the place of. Fits must be known, because a replacement that does not fit can take any answer away. An answer
-        below `NEGLIGIBLE` has none.
+        Number and gender matter in this way: most words like 'man' keep the answer, and 'men' and 'girls' change it. A
+        single replacement may be a cause by itself, whatever word it takes the place of. So either two replacements are
+        needed, or a control: in the place of another word, the same replacement leaves more than half of the answer. A
+        control that leaves less speaks against any number of replacements.
         """
-        if not self.fitted or self.before < NEGLIGIBLE:
-            return None
-        taking = [one for one in tried.every if one.says and one.answer <= TAKEN * self.before]
-        fitting = [one for one in taking if one.fit >= FITTING]
-        if len(fitting) < SEVERAL:
-            return None
-        return min(fitting, key=lambda one: (one.chosen != "similar", one.answer))
+        taking = self.taking(tried)
+        kept = None if tried.control is None else tried.control.answer > TAKEN * self.before
+        return taking[0] if taking and (kept or (kept is None and len(taking) >= SEVERAL)) else None
+
+    def taking(self, tried: Tried) -> list[Replacement]:
+        """Return the fitting replacements that take the answer away: similar words first, then the lowest answer.
+
+        They have a fit of at least `FITTING`, leave at most half of the answer, and make the model say something else.
+        Fits must be known, because a replacement that does not fit can take any answer away. There are none for an
+        answer below `NEGLIGIBLE`, or for a word with a single replacement.
+        """
+        if not self.fitted or self.before < NEGLIGIBLE or len(tried.every) < SEVERAL:
+            return []
+        found = [one for one in tried.every if one.says and one.answer <= TAKEN * self.before and one.fit >= FITTING]
+        return sorted(found, key=lambda one: (one.chosen != "similar", one.answer))
 
     @property
     def named(self) -> tuple[Tried, ...]:
