@@ -7,9 +7,7 @@ of replacements keep the text a text:
                 compared by their cosine, without their mean.
     likeliest   words that the model itself expects there, after the tokens before it: 'man' becomes 'government'
 
-Nearest words alone are often inflections, and all of one gender or number, so both sources take turns. On 71 of the
-pairs that were used for tuning (bench/minimal_pairs), three nearest words name the cause in 91% of the texts, and three
-of each source in 97%.
+Nearest words alone are often inflections, and all of one gender or number, so both sources take turns.
 
 Same kind: with or without a leading space, letters or digits or signs, capitalised or not. A word of several tokens is
 replaced by a word of as many tokens from the embedded book, so that no position moves; if the book has none, piece by
