@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from attnscope.commands.watch.look import AlarmSeverity
 from attnscope.commands.watch.rule import Firing, History, Limits, rule
-from attnscope.core.finding import Severity
 from attnscope.core.words import count, number, percent
 
 
@@ -36,7 +36,9 @@ def entropy_collapse(history: History, limits: Limits) -> Iterator[Firing]:
         if collapsed.any():
             where = low & collapsed[:, None]
             lowest = float(track.now[where].min())
-            severity: Severity = "critical" if collapsed.sum() > limits["most"] * int((known > 0).sum()) else "warning"
+            severity: AlarmSeverity = (
+                "critical" if collapsed.sum() > limits["most"] * int((known > 0).sum()) else "warning"
+            )
             what = f"Entropy collapses to {number(lowest)} nats"
             yield Firing(track.stack, track.site, where, lowest, limits["level"], what, severity)
         elif fallen.any():

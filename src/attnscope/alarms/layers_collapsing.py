@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from attnscope.commands.watch.look import AlarmSeverity
 from attnscope.commands.watch.rule import Firing, History, Limits, rule
-from attnscope.core.finding import Severity
 from attnscope.core.words import number
 
 
@@ -30,6 +30,6 @@ def layers_collapsing(history: History, limits: Limits) -> Iterator[Firing]:
         if not where.any():
             continue
         lowest = float(track.now[where].min())
-        severity: Severity = "critical" if lowest < limits["complete"] else "warning"
+        severity: AlarmSeverity = "critical" if lowest < limits["complete"] else "warning"
         what = f"Tokens become alike (relative residual {number(lowest)})"
         yield Firing(track.stack, track.site, where, lowest, limits["level"], what, severity)

@@ -17,8 +17,17 @@ from typing import Any, Literal, get_args
 from attnscope.core.card import leaf_decorator, names, undefined
 from attnscope.core.errors import RefusalError, nearest
 
-Severity = Literal["note", "warning", "critical"]
+Severity = Literal["note", "to_know", "wrong"]
+"""How much a finding matters.
+
+    note     describes what heads do; nothing follows from it
+    to_know  is normal in healthy models, but matters when the model is quantised, served, pruned or trained further
+    wrong    has a consequence (loss, overflow, a dead part), or lies outside what healthy real models show
+"""
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+SEVERITY_WORDS: dict[Severity, str] = {"note": "note", "to_know": "to know", "wrong": "wrong"}
+LEVELS: dict[Severity, Literal["note", "critical"]] = {"note": "note", "to_know": "note", "wrong": "critical"}
+"""The colour of each severity on pages (see `reports.words.Level`)."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,15 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    @property
+    def level(self) -> Literal["note", "critical"]:
+        """The colour of this finding on pages."""
+        return LEVELS[self.severity]
+
+    @property
+    def severity_words(self) -> str:
+        return SEVERITY_WORDS[self.severity]
 
     def at_least(self, severity: Severity) -> bool:
         return SEVERITIES.index(self.severity) >= SEVERITIES.index(severity)

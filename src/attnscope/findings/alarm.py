@@ -58,7 +58,7 @@ def _beyond_limit(card: Card, grid: Grid, thresholds: Thresholds) -> Iterator[Fi
         where = entering(depths, len(grid.means) - 1)
     yield Finding(
         kind=alarm.name,
-        severity="warning" if many else "note",
+        severity="to_know" if many else "note",
         stack=grid.stack,
         layers=depths,
         heads=heads,

@@ -40,7 +40,7 @@ def collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         complete = means[lowest] < thresholds.collapse_complete
         yield Finding(
             kind=collapse.name,
-            severity="critical" if complete else "warning",
+            severity="wrong" if complete else "to_know",
             stack=grid.stack,
             layers=low,
             heads=(),

@@ -31,7 +31,7 @@ def duplicate_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]
         named = f"head{'s' if len(alike) > 1 else ''} {' and '.join(map(str, alike))}"
         yield Finding(
             kind=duplicate_heads.name,
-            severity="warning" if share > thresholds.most_heads else "note",
+            severity="to_know" if share > thresholds.most_heads else "note",
             stack=grid.stack,
             layers=tuple(depths),
             heads=duplicates,

@@ -1,8 +1,8 @@
 """Entropy collapse: blocks in which most heads are nearly one-hot.
 
 In training this comes before divergence (Zhai et al. 2023, arXiv:2303.06296). An idle head that attends to the first
-token is one-hot too, and harmless. So the finding is at most a warning if sinks explain most of the heads, and a note
-if they explain all of them and only some blocks are affected. Fewer than two tokens give no finding.
+token is one-hot too, and harmless. So the finding is a note if sinks explain all of the heads and only some blocks are
+affected. Fewer than two tokens give no finding.
 """
 
 from __future__ import annotations
@@ -48,13 +48,12 @@ def entropy_collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding
         deep = len(collapsed) > thresholds.most_heads * int((measured > 0).sum())
         still = low & (sinks.means > 1 - thresholds.sink_mass) if sinks is not None else np.zeros_like(low)
         explained = not deep and still[collapsed].sum() == affected
-        alarming = deep and idle < thresholds.most_heads * affected
         rows = np.zeros_like(low)
         rows[collapsed] = low[collapsed]
         lowest = float(np.nanmin(grid.means[collapsed]))
         yield Finding(
             kind=entropy_collapse.name,
-            severity="note" if explained else "critical" if alarming else "warning",
+            severity="note" if explained else "to_know",
             stack=grid.stack,
             layers=tuple(int(layer) for layer in collapsed),
             heads=grid.chosen(rows),

@@ -58,7 +58,7 @@ def initial_phase(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         name = "uniform_entropy" if phase == "uniform" else "frozen_logits"
         yield Finding(
             kind=initial_phase.name,
-            severity="warning" if phase == "frozen" else "note",
+            severity="to_know" if phase == "frozen" else "note",
             stack=grid.stack,
             layers=tuple(sorted(grid.cells)),
             heads=(),

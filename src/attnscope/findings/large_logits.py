@@ -36,7 +36,7 @@ def large_logits(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         worst = max(large, key=lambda head: (largest[head], head))
         yield Finding(
             kind=large_logits.name,
-            severity="warning",
+            severity="to_know",
             stack=grid.stack,
             layers=tuple(sorted({layer for layer, _ in large})),
             heads=large,

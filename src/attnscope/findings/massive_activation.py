@@ -56,7 +56,7 @@ def massive_activation(survey: Survey, thresholds: Thresholds) -> Iterator[Findi
             channel, token = large.label("channel"), large.label("token")
             yield Finding(
                 kind=massive_activation.name,
-                severity="warning" if up else "note",
+                severity="to_know" if up else "note",
                 stack=stack,
                 layers=(block,),
                 heads=(),

@@ -31,7 +31,7 @@ def missing_bos(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     token = bos.get("token")
     yield Finding(
         kind=missing_bos.name,
-        severity="warning",
+        severity="wrong",
         stack=next(iter(survey.stacks), ""),
         layers=(),
         heads=(),

@@ -34,7 +34,7 @@ def nonfinite(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         measures = sorted({k.measure for k, _ in here})
         yield Finding(
             kind=nonfinite.name,
-            severity="critical",
+            severity="wrong",
             stack=stack,
             layers=(first.layer,),
             heads=heads,
@@ -61,7 +61,7 @@ def _broken_weights(survey: Survey) -> Iterator[Finding]:
         return
     yield Finding(
         kind="nonfinite",
-        severity="critical",
+        severity="wrong",
         stack=next(iter(survey.stacks), ""),
         layers=(),
         heads=(),

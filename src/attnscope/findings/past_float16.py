@@ -37,7 +37,7 @@ def past_float16(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         since = "" if first.writer[0] == worst.writer[0] else f"; it exceeds that {_since(first)}"
         yield Finding(
             kind=past_float16.name,
-            severity="warning",
+            severity="wrong" if survey.provenance.get("dtype") == "float16" else "to_know",
             stack=stack,
             layers=tuple(sorted({max(level.writer[0], 0) for level in (first, worst)})),
             heads=(),

@@ -35,7 +35,7 @@ def sink(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         depths = sorted({layer for layer, _ in sinks})
         yield Finding(
             kind=sink.name,
-            severity="warning" if share > thresholds.most_heads else "note",
+            severity="to_know" if share > thresholds.most_heads else "note",
             stack=grid.stack,
             layers=tuple(depths),
             heads=sinks,

@@ -32,7 +32,7 @@ def smoothing(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         most, last = int(np.nanargmax(grid.means)), len(grid.means) - 1
         yield Finding(
             kind=smoothing.name,
-            severity="warning",
+            severity="to_know",
             stack=grid.stack,
             layers=alike,
             heads=(),

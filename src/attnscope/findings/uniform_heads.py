@@ -45,7 +45,7 @@ def uniform_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         best = grid.strongest(mask)[0]
         yield Finding(
             kind=uniform_heads.name,
-            severity="warning" if share > thresholds.most_heads else "note",
+            severity="to_know" if share > thresholds.most_heads else "note",
             stack=grid.stack,
             layers=tuple(depths),
             heads=uniform_pairs,

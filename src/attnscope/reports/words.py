@@ -15,7 +15,7 @@ Level = Literal["calm", "note", "warning", "critical"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """The first sentence of a record, and its level: `calm`, or the severity of a finding."""
+    """The first sentence of a record, and its level, which is its colour on pages."""
 
     level: Level
     sentence: str

@@ -21,7 +21,7 @@ from attnscope.commands.compare.paired_findings import IMPROVEMENTS, REGRESSIONS
 from attnscope.commands.compare.record import Change, Comparison
 from attnscope.commands.scan.diagnose import diagnose
 from attnscope.commands.scan.words import corpus_words, headlines
-from attnscope.core.finding import Finding
+from attnscope.core.finding import LEVELS, Finding
 from attnscope.core.words import count, number, numeral, within
 from attnscope.reports.document import Card, Document, Section, Table, rows
 from attnscope.reports.words import Level, Verdict
@@ -96,7 +96,9 @@ def verdict(comparison: Comparison) -> Verdict:
     if more and len(comparison.surveys) > 2:
         more = f"over all surveys {more}"
     lead = "Worse" if top.status == "worse" else "New"
-    return Verdict(top.severity, f"{lead}{where}: {_inside(line.title)}{line.tail}{'; ' if more else ''}{more}.")
+    return Verdict(
+        LEVELS[top.severity], f"{lead}{where}: {_inside(line.title)}{line.tail}{'; ' if more else ''}{more}."
+    )
 
 
 def _rest(pairs: Sequence[FindingChange], more: str = "") -> str:
@@ -126,7 +128,7 @@ def sentences(comparison: Comparison) -> tuple[str, ...]:
 
 
 class Row(NamedTuple):
-    """A pair of findings as a line: `Uniform heads`, ` 4 → 24`, `note → warning`."""
+    """A pair of findings as a line: `Uniform heads`, ` 4 → 24`, `note → to know`."""
 
     title: str
     amount: str
@@ -162,10 +164,10 @@ def amount_noun(sides: Sequence[Finding]) -> str:
 
 
 def severity_words(pair: FindingChange) -> str:
-    """Return `note → warning`, `warning`, `was a note`."""
-    old, new = (None if side is None else side.severity for side in (pair.before, pair.after))
+    """Return `note → to know`, `wrong`, `was a note`."""
+    old, new = (None if side is None else side.severity_words for side in (pair.before, pair.after))
     if new is None:
-        return f"was {'' if old == 'critical' else 'a '}{old}"
+        return f"was {'a ' if old == 'note' else ''}{old}"
     before = 0 if pair.before is None else concerned(pair.before)
     moved = ", elsewhere" if pair.status == "changed" and concerned(pair.either) == before else ""
     return f"{new}{moved}" if old in (None, new) else f"{old} → {new}"
@@ -190,7 +192,9 @@ def _inside(title: str) -> str:
 
 
 def _card(comparison: Comparison, pair: FindingChange) -> Card:
-    level: Level = "calm" if pair.status in IMPROVEMENTS else pair.severity if pair.status in REGRESSIONS else "note"
+    level: Level = (
+        "calm" if pair.status in IMPROVEMENTS else pair.either.level if pair.status in REGRESSIONS else "note"
+    )
     line = row(comparison, pair)
     name = names(comparison)[pair.survey]
     sides = (("Before", pair.before), ("After", pair.after))
@@ -239,9 +243,9 @@ def _sides(comparison: Comparison) -> tuple[Table, ...]:
 
 
 def _found(finding: Finding, noun: str) -> str:
-    """Return `24 heads (warning)`, `4 heads`."""
+    """Return `24 heads (to know)`, `4 heads`."""
     amount = count(concerned(finding), noun[:-1]) if noun else number(finding.value)
-    return amount if finding.severity == "note" else f"{amount} ({finding.severity})"
+    return amount if finding.severity == "note" else f"{amount} ({finding.severity_words})"
 
 
 def _provenance(comparison: Comparison) -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ from attnscope.commands.compare.record import compare
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
 from attnscope.commands.scan.survey.provenance import Evidence, evidence, view_name
 from attnscope.commands.scan.survey.survey import Survey
-from attnscope.core.finding import Finding
+from attnscope.core.finding import LEVELS, Finding
 
 TEXTS_SHOWN = "This page and the survey contain the texts of {} behind the findings: --no-text leaves them out."
 NO_TEXTS = "This page contains no text of the corpus."
@@ -80,6 +80,7 @@ def render(
         model=model_name(survey),
         corpus=corpus_words(survey),
         findings=items,
+        levels=LEVELS,
         counts={name: counted for name, counted in severity_counts(findings).items() if counted[0]},
         notes=notes(survey),
         headlines=headlines(survey, table, thresholds),
@@ -97,7 +98,7 @@ def render(
 def _plain(finding: Finding) -> dict[str, Any]:
     """Return the fields of a finding that the page's script reads."""
     return {
-        "severity": finding.severity,
+        "level": finding.level,
         "sentence": finding.sentence,
         "stack": finding.stack,
         "site": finding.details.get("site"),

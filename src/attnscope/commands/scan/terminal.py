@@ -21,7 +21,7 @@ from attnscope.core.words import clean, number, numeral
 from attnscope.reports.terminal import BLOCKS, opening, section
 
 COLUMNS = ("measure", "place", "lowest", "mean", "highest")
-STYLE: dict[str, str] = {"critical": "bold red", "warning": "yellow", "note": "blue"}
+STYLE: dict[str, str] = {"wrong": "bold red", "to_know": "bold blue", "note": "blue"}
 SPARK_WIDTH = 30
 MOST_LINES = 24  # length of the screen without --verbose, without the closing lines
 FEW_REASONS = 2  # reasons for missing measures that are shown in full
@@ -29,7 +29,7 @@ FEW_REASONS = 2  # reasons for missing measures that are shown in full
 
 def html(survey: Survey) -> str:
     """Return findings and the range of every measure over blocks and heads, for a notebook. All text is escaped."""
-    findings = "".join(f"<li><b>{f.severity}</b> {escape(f.sentence)}</li>" for f in diagnose(survey))
+    findings = "".join(f"<li><b>{f.severity_words}</b> {escape(f.sentence)}</li>" for f in diagnose(survey))
     rows = []
     for name, card in survey.cards.items():
         for grid in grids(survey, name, card.parts[0]):
@@ -138,7 +138,7 @@ def finding_table(findings: Sequence[Finding], *, advice: bool = True) -> Table:
         words = Text(clean(finding.sentence))
         if advice and finding.severity != "note":
             words.append("\n" + clean(finding.advice), style="dim")
-        table.add_row(Text(finding.severity, style=STYLE[finding.severity]), words)
+        table.add_row(Text(finding.severity_words, style=STYLE[finding.severity]), words)
     return table
 
 

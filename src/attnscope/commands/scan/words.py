@@ -11,14 +11,12 @@ import numpy as np
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
 from attnscope.commands.scan.survey.readings import raised, uniform_attention
 from attnscope.commands.scan.survey.survey import Survey
-from attnscope.core.finding import SEVERITIES, Finding, Severity
+from attnscope.core.finding import SEVERITIES, SEVERITY_WORDS, Finding, Severity
 from attnscope.core.words import count, numeral
 from attnscope.reports.words import Verdict, beginning_words
 
 if TYPE_CHECKING:
     import pandas
-
-    from attnscope.commands.watch.look import Alarm
 
 
 def sentences(survey: Survey) -> tuple[str, ...]:
@@ -88,25 +86,27 @@ def _section(survey: Survey, name: str) -> dict[str, Any]:
 
 
 def verdict(survey: Survey, findings: Sequence[Finding] | None = None, thresholds: Thresholds | None = None) -> Verdict:
-    """State the worst finding, or that there is no problem, and count the findings of each severity."""
+    """Say whether the model is healthy, has something to know, or something is wrong, and state the worst finding."""
     if not survey.cells:
         return Verdict("note", "Nothing was measured.")
     found = diagnose(survey, thresholds) if findings is None else findings
     worst = max(found, key=lambda finding: SEVERITIES.index(finding.severity), default=None)
     if worst is None or worst.severity == "note":
-        return Verdict("calm", f"No problems: {count_words(found)}.")
-    return Verdict(worst.severity, f"{worst.sentence} ({count_words(found, zero=False)})")
+        return Verdict("calm", f"Healthy: nothing is wrong ({count_words(found)}).")
+    if worst.severity == "to_know":
+        return Verdict("note", f"Nothing is wrong. To know: {worst.sentence} ({count_words(found)})")
+    return Verdict("critical", f"Something is wrong. {worst.sentence} ({count_words(found)})")
 
 
-def count_words(findings: Sequence[Finding | Alarm], *, zero: bool = True) -> str:
-    """Return `0 critical, 0 warnings, 4 notes`; without `zero`, only severities that occur."""
-    return ", ".join(f"{n} {name}" for n, name in severity_counts(findings).values() if n or zero)
+def count_words(findings: Sequence[Finding]) -> str:
+    """Return `0 wrong, 2 to know, 1 note`."""
+    return ", ".join(f"{n} {name}" for n, name in severity_counts(findings).values() if n or name != "notes")
 
 
-def severity_counts(items: Sequence[Finding | Alarm]) -> dict[Severity, tuple[int, str]]:
-    """Return the number of items of each severity, most severe first, with the singular or plural of its name."""
-    counts = {severity: sum(item.severity == severity for item in items) for severity in reversed(SEVERITIES)}
-    return {s: (n, s if n == 1 or s == "critical" else f"{s}s") for s, n in counts.items()}
+def severity_counts(findings: Sequence[Finding]) -> dict[Severity, tuple[int, str]]:
+    """Return the number of findings of each severity, most severe first, and its name."""
+    counts = {severity: sum(item.severity == severity for item in findings) for severity in reversed(SEVERITIES)}
+    return {s: (n, "notes" if s == "note" and n != 1 else SEVERITY_WORDS[s]) for s, n in counts.items()}
 
 
 @dataclass(frozen=True)

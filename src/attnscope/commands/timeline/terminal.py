@@ -11,7 +11,7 @@ from attnscope.commands.timeline.read import Columns
 from attnscope.commands.timeline.record import Timeline
 from attnscope.commands.timeline.step_curves import card_of, of_heads, worry
 from attnscope.commands.timeline.words import about, loss_sentences, title_of, trend_words, trends, verdict, when
-from attnscope.core.finding import SEVERITIES
+from attnscope.commands.watch.look import ALARM_SEVERITIES
 from attnscope.core.words import clean, numeral
 from attnscope.reports.terminal import BLOCKS, LEVELS, lines_under, opening, section
 
@@ -120,7 +120,7 @@ def _ago(seconds: float) -> str:
 
 def _alarms(run: Timeline) -> list[Text]:
     """Return active alarms, most severe and newest first, then alarms that ended."""
-    rank = SEVERITIES.index
+    rank = ALARM_SEVERITIES.index
     spells = sorted(run.alarms, key=lambda s: (s.ended is not None, -rank(s.alarm.severity), -s.alarm.step))
     if not spells:
         return [Text("No alarms.", style=LEVELS["calm"])]

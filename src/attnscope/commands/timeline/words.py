@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnscope.commands.scan.words import count_words
 from attnscope.commands.timeline.record import Key, Spell, Timeline
+from attnscope.commands.watch.look import ALARM_SEVERITIES, AlarmSeverity
 from attnscope.core.card import Card
-from attnscope.core.finding import SEVERITIES
 from attnscope.core.words import count, numeral
 from attnscope.reports.words import Verdict
 
@@ -90,10 +89,16 @@ def verdict(timeline: Timeline) -> Verdict:
         if trouble:
             return Verdict("warning", f"No alarm, but the loss rose: {_trouble_words(trouble[0])}{extra}")
         return Verdict("calm", f"No alarms in {_looks(timeline)}{extra}.")
-    run, worst = max(loud, key=lambda pair: SEVERITIES.index(pair[1].alarm.severity))
+    run, worst = max(loud, key=lambda pair: ALARM_SEVERITIES.index(pair[1].alarm.severity))
     whose = f"{run.name}: " if timeline.beside else ""
-    counts = count_words([spell.alarm for _, spell in loud], zero=False)
+    counts = _severity_counts([spell.alarm.severity for _, spell in loud])
     return Verdict(worst.alarm.severity, f"{whose}{worst.sentence} ({counts})")
+
+
+def _severity_counts(severities: Sequence[AlarmSeverity]) -> str:
+    """Return `1 critical, 2 warnings`."""
+    counts = {severity: severities.count(severity) for severity in reversed(ALARM_SEVERITIES)}
+    return ", ".join(f"{n} critical" if s == "critical" else count(n, s) for s, n in counts.items() if n)
 
 
 def sentences(timeline: Timeline) -> tuple[str, ...]:

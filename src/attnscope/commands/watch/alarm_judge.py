@@ -19,9 +19,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attnscope.commands.watch.look import Alarm, Look
+from attnscope.commands.watch.look import ALARM_SEVERITIES, Alarm, AlarmSeverity, Look
 from attnscope.commands.watch.rule import Firing, History, Rule, limits_of, rules
-from attnscope.core.finding import SEVERITIES, Severity
 from attnscope.core.words import entering, within
 
 LOG = logging.getLogger("attnscope.watch")
@@ -82,7 +81,7 @@ class AlarmJudge:
         held, ended = self._held.get(key), []
         if held is not None:
             held.quiet = 0
-            if SEVERITIES.index(severity) <= SEVERITIES.index(held.alarm.severity):
+            if ALARM_SEVERITIES.index(severity) <= ALARM_SEVERITIES.index(held.alarm.severity):
                 again = self._alarm(rule, seen, held.alarm.severity, held.alarm.since)
                 return [again] if held.renewed_by(again) else []
             ended = [self._ends(key)]
@@ -95,7 +94,7 @@ class AlarmJudge:
         sentence = f"Ended at step {self.history.step:,}: {alarm.sentence[0].lower()}{alarm.sentence[1:]}"
         return replace(alarm, step=self.history.step, ended=True, renewed=False, sentence=sentence)
 
-    def _alarm(self, rule: Rule, seen: Firing, severity: Severity, since: int | None = None) -> Alarm:
+    def _alarm(self, rule: Rule, seen: Firing, severity: AlarmSeverity, since: int | None = None) -> Alarm:
         """Build an alarm; `since` is the step at which a renewed alarm began."""
         step, where = self.history.step, seen.where
         layers = tuple(int(n) for n in np.flatnonzero(where if where.ndim == 1 else where.any(axis=1)))

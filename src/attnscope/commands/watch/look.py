@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,13 +26,14 @@ from attnscope.core.card import Card
 from attnscope.core.decoding import FieldError, decode, encode, plain
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import read_document, write_atomically
-from attnscope.core.finding import SEVERITIES, Severity
 from attnscope.core.hashes import checked_line, hashed, refuse_damaged
 from attnscope.core.ranges import INFINITE, NAN, AtMost, Count, Finite, Index, Size
 
 HEADER = "run.json"
 FORMAT = "attnscope-run"
 VERSION = 1
+AlarmSeverity = Literal["note", "warning", "critical"]
+ALARM_SEVERITIES: tuple[AlarmSeverity, ...] = get_args(AlarmSeverity)
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ class Alarm:
     """
 
     rule: str
-    severity: Severity
+    severity: AlarmSeverity
     step: Count
     since: Annotated[Count, AtMost("step")]
     stack: str
@@ -195,8 +196,8 @@ class Alarm:
         """The identity that an alarm, its renewals and its end share."""
         return (self.rule, self.stack, self.site, self.since)
 
-    def at_least(self, severity: Severity) -> bool:
-        return SEVERITIES.index(self.severity) >= SEVERITIES.index(severity)
+    def at_least(self, severity: AlarmSeverity) -> bool:
+        return ALARM_SEVERITIES.index(self.severity) >= ALARM_SEVERITIES.index(severity)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnscope.commands.watch.look import Look, Values
+from attnscope.commands.watch.look import AlarmSeverity, Look, Values
 from attnscope.core.card import leaf_decorator, undefined
 from attnscope.core.errors import RefusalError, nearest
-from attnscope.core.finding import Severity
 from attnscope.core.registry import leaves
 
 KEPT = 256  # looks in memory, besides the first
@@ -140,13 +139,13 @@ class Firing:
     value: float
     threshold: float
     what: str  # the start of a sentence that continues with the place
-    severity: Severity | None = None  # None: the severity of the rule
+    severity: AlarmSeverity | None = None  # None: the severity of the rule
 
 
 @dataclass(frozen=True)
 class Rule:
     name: str
-    severity: Severity
+    severity: AlarmSeverity
     reads: tuple[str, ...]
     summary: str
     citation: str

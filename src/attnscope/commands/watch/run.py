@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from torch import nn
 
-from attnscope.commands.watch.look import Alarm
+from attnscope.commands.watch.look import Alarm, AlarmSeverity
 from attnscope.commands.watch.settings import ROWS, WatchOptions, WatchSettings
 from attnscope.commands.watch.watch import Watch
 from attnscope.commands.watch.writers import Writer
-from attnscope.core.finding import Severity
 
 if TYPE_CHECKING:
     from lightning.pytorch.callbacks import Callback
@@ -33,7 +32,7 @@ class _WatchFunction:
         probe: Mapping[str, Any] | None = None,
         measures: str | Iterable[str] = "default",
         thresholds: Mapping[str, float | int] | None = None,
-        stop_on: Severity | None = None,
+        stop_on: AlarmSeverity | None = None,
         qk_clip: float | int | None = None,
         on_alarm: Callable[[Alarm], None] | None = None,
         name: str | None = None,

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypedDict, get_args
 
-from attnscope.commands.watch.look import Alarm
+from attnscope.commands.watch.look import Alarm, AlarmSeverity
 from attnscope.commands.watch.writers import Writer
 from attnscope.core.card import names
 from attnscope.core.errors import RefusalError, nearest
-from attnscope.core.finding import Severity
 from attnscope.core.measure import Measure
 from attnscope.core.registry import choose, refuse_unknown_measures
 
@@ -35,7 +34,7 @@ class WatchOptions(TypedDict, total=False):
     rows: int | None
     measures: str | Iterable[str]
     thresholds: Mapping[str, float | int] | None
-    stop_on: Severity | None
+    stop_on: AlarmSeverity | None
     qk_clip: float | int | None
     on_alarm: Callable[[Alarm], None] | None
     name: str | None
@@ -51,7 +50,7 @@ class WatchSettings:
     rows: int | None = ROWS
     measures: str | Iterable[str] = "default"
     thresholds: Mapping[str, float | int] | None = None
-    stop_on: Severity | None = None
+    stop_on: AlarmSeverity | None = None
     qk_clip: float | int | None = None
     on_alarm: Callable[[Alarm], None] | None = None
     name: str | None = None
@@ -61,7 +60,7 @@ class WatchSettings:
 
     def __post_init__(self) -> None:
         _refuse_unusable_numbers(vars(self))
-        if self.stop_on is not None and self.stop_on not in get_args(Severity):
+        if self.stop_on is not None and self.stop_on not in get_args(AlarmSeverity):
             raise RefusalError(f"There is no severity '{self.stop_on}': give stop_on='warning' or stop_on='critical'.")
         if self.on_alarm is not None and not callable(self.on_alarm):
             raise RefusalError("on_alarm is called with every alarm: give a function of one argument.")

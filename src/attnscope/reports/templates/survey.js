@@ -216,7 +216,7 @@
     byId("drawer-title").textContent = `Block ${layer}, head ${head}`;
     byId("drawer-place").textContent = now.place;
     const concerned = data.findings.filter((f) => f.stack === now.stack && (!f.site || f.site === now.site) && f.heads.some(([l, h]) => l === layer && h === head));
-    byId("drawer-findings").replaceChildren(...concerned.map((f) => make("p", { className: f.severity }, f.sentence)));
+    byId("drawer-findings").replaceChildren(...concerned.map((f) => make("p", { className: f.level }, f.sentence)));
     byId("portrait").replaceChildren(...maps.flatMap((map) => {
       if (where(map) !== where(now) || layer >= map.layers || head >= map.heads) return [];
       const index = layer * map.heads + head;

@@ -11,6 +11,7 @@ from attnscope.commands.scan.survey.cell import Cell, Key
 from attnscope.commands.scan.survey.possible import Extent, check_cell
 from attnscope.commands.scan.survey.provenance import Excerpts, Sequences
 from attnscope.commands.scan.survey.survey import Survey
+from attnscope.commands.scan.survey.trial import Trial
 from attnscope.core.card import Card
 from attnscope.core.decoding import FieldError, check_facts, decode, encode, plain
 from attnscope.core.ranges import Count
@@ -29,6 +30,7 @@ def to_json(survey: Survey) -> dict[str, Any]:
         "cells": [{"key": list(key), **cell.to_json()} for key, cell in sorted(survey.cells.items())],
         **(texts if survey.excerpts else {}),
         **(ids if survey.sequences else {}),
+        **({} if survey.trial is None else {"trial": encode(survey.trial)}),
     }
 
 
@@ -52,7 +54,8 @@ def from_json(data: Mapping[str, Any]) -> Survey:
             raise FieldError(f"cells[{number}]: {error}") from error
     excerpts: Excerpts = _by_sample(data, "excerpts", tuple[str, ...])
     sequences: Sequences = _by_sample(data, "sequences", dict[str, tuple[Count, ...]])
-    return Survey(provenance, cards, cells, excerpts, sequences)
+    trial = None if data.get("trial") is None else decode(Trial, data["trial"])
+    return Survey(provenance, cards, cells, excerpts, sequences, trial)
 
 
 def _by_sample(data: Mapping[str, Any], field: str, kind: Any) -> dict[int, Any]:

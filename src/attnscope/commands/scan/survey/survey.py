@@ -29,6 +29,7 @@ from attnscope.commands.scan.survey.provenance import (
     merge_provenance,
     refuse_strangers,
 )
+from attnscope.commands.scan.survey.trial import Trial
 from attnscope.core.card import Card
 from attnscope.core.decoding import plain
 from attnscope.core.errors import RefusalError, nearest
@@ -57,6 +58,7 @@ class Survey(Record):
     cells: dict[Key, Cell]
     excerpts: Excerpts = field(default_factory=dict)  # texts of the sequences that findings point at
     sequences: Sequences = field(default_factory=dict)  # token ids of the same sequences
+    trial: Trial | None = None  # interventions on a few windows; None if they were not tried
 
     @classmethod
     def empty(cls, provenance: Mapping[str, Any], cards: Mapping[str, Card]) -> Survey:
@@ -88,7 +90,9 @@ class Survey(Record):
         }
         owners = {n: self if self.excerpts.get(n) == text else other for n, text in texts.items()}
         kept = {n: owner.sequences[n] for n, owner in sorted(owners.items()) if n in owner.sequences}
-        return Survey(provenance, self.cards, dict(sorted(cells.items())), dict(sorted(texts.items())), kept)
+        trials = {survey.trial for survey in (self, other) if survey.trial is not None}
+        trial = trials.pop() if len(trials) == 1 else None  # trials of different corpora are not joined
+        return Survey(provenance, self.cards, dict(sorted(cells.items())), dict(sorted(texts.items())), kept, trial)
 
     def __or__(self, other: object) -> Survey:
         return self.merge(other) if isinstance(other, Survey) else NotImplemented
