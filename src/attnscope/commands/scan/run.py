@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -24,6 +24,7 @@ from attnscope.commands.scan.survey.merge import merge_shards
 from attnscope.commands.scan.survey.provenance import counted
 from attnscope.commands.scan.survey.shards import Store, shard_name
 from attnscope.commands.scan.survey.survey import Survey
+from attnscope.commands.scan.trial.run import trial_of
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import named_path
 from attnscope.core.measure import Measure
@@ -66,6 +67,7 @@ def scan(
     checkpoint: str | Path | None = None,
     resume: bool = False,
     keep_text: bool = True,
+    trial: bool = True,
     each: Each | None = None,
     team: Workers = Workers(),
     store: str | Path | None = None,
@@ -103,6 +105,8 @@ def scan(
         Continue from `checkpoint`.
     keep_text : bool
         Store the texts of the few sequences that findings point at.
+    trial : bool
+        Also measure the loss of a few windows, and what changes it (`Survey.trial`).
     each : callable, optional
         Called as `each(key, values, samples)` with the numbers of every sequence, except those before a resume.
     team : Workers
@@ -141,7 +145,7 @@ def scan(
             raise RefusalError("One part of a job array runs in one process: give `shard=` or `workers=`, not both.")
         if each is not None:
             raise RefusalError("`each=` does not work with several workers: leave workers= or each= out.")
-        return spread(request, team, store, path, resume=resume, keep_text=keep_text, tell=tell)
+        return spread(request, team, store, path, resume=resume, keep_text=keep_text, trial=trial, tell=tell)
     mine = None if shard is None else part(shard)
     if mine is not None and store is None:
         raise RefusalError("The parts of a job array are collected in a store: name its folder with `store=`.")
@@ -170,10 +174,16 @@ def scan(
                 cards = {measure.card.name: measure.card for measure in plan.chosen}
                 survey = Survey.empty(counted(runner.scan.origin, 0, 0, {}), cards)
         with uninterrupted():
+            if shards is None:
+                keeper.save(survey)  # removed after the caller has saved the survey
+        if trial and mine is None and not loading.stream_weights:
+            tell("trying", 0, 0, 0)
+            survey = replace(survey, trial=trial_of(draft.loaded, runner.scan.subject.anatomy, draft.cut.head))
+        with uninterrupted():
             if keep_text and mine is None:
                 survey = with_excerpts(survey, draft.cut, draft.loaded.tokenizer)
             if shards is None:
-                keeper.save(survey)  # removed after the caller has saved the survey
+                keeper.save(survey)
         return survey
 
 

@@ -25,6 +25,7 @@ from attnscope.commands.scan.survey.merge import merge_shards
 from attnscope.commands.scan.survey.provenance import Excerpts, Sequences
 from attnscope.commands.scan.survey.shards import Store, shard_name
 from attnscope.commands.scan.survey.survey import Survey
+from attnscope.commands.scan.trial.run import trial_of
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import AdvanceReading
 from attnscope.data.batches import Batches
@@ -32,7 +33,7 @@ from attnscope.data.read import repeated
 from attnscope.engine.crew import Workers, answer
 from attnscope.hf.loading.load import Loaded
 
-Task = tuple[str, Any]  # ("shard", 3) or ("texts", samples)
+Task = tuple[str, Any]  # ("shard", 3), ("trial", 0) or ("texts", samples)
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class ScanJob:
             yield _WorkerScan(scan, self.store)
 
     def called(self, task: Task) -> str:
-        return f"shard {task[1]}" if task[0] == "shard" else "the texts behind findings"
+        return {"shard": f"shard {task[1]}", "trial": "the trial"}.get(task[0], "the texts behind findings")
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ class _WorkerScan:
         if kind == "shard":
             return ShardRunner(self.scan, Checkpoint(None, self.scan.plan)).run_into(self.store, [argument])
         tokenizer = self.scan.loaded.tokenizer
+        if kind == "trial":
+            return trial_of(self.scan.loaded, self.scan.subject.anatomy, self.scan.cut.head)
         return ({}, {}) if tokenizer is None else texts_of(argument, self.scan.cut.holding(argument), tokenizer)
 
 
@@ -86,6 +89,7 @@ def spread(
     *,
     resume: bool,
     keep_text: bool,
+    trial: bool,
     tell: AdvanceReading,
 ) -> Survey:
     """Scan a request with several workers."""
@@ -104,6 +108,9 @@ def spread(
             sequences, tokens = sequences + read, tokens + words
             tell("scanning", sequences, plan.samples, tokens)
         survey = merge_shards([(kept.folder, shard_name(plan.digest, number)) for number in range(plan.shards)])
+        if trial and not request.loading.stream_weights:
+            tell("trying", 0, 0, 0)
+            survey = replace(survey, trial=answer(crew, ("trial", 0)))
         return _with_texts(survey, crew) if keep_text else survey
 
 

@@ -29,10 +29,23 @@ class Part:
     layer: Index
     half: Half
     write: Size  # norm of what it writes, divided by the norm of the stream it is added to, mean over tokens
-    slope: FiniteOrNan  # derivative of the loss with respect to a factor on the write: > 0 if a smaller write is better
+    varies: Size  # share of the write that differs between tokens: 0 if it ignores its input
+    slope: FiniteOrNan = (
+        math.nan
+    )  # derivative of the loss with respect to a factor on the write: > 0 if a smaller write is better
     head_slopes: tuple[Finite, ...] = ()  # the same for each head of attention
     loss: tuple[Size, ...] = ()  # loss of each window without this part; empty if that was not tried
-    moved: SizeOrNan = math.nan  # change of the last states without this part, relative to their norm; NaN: not tried
+    moved: SizeOrNan = math.nan  # change of the outputs without this part, relative to their norm; NaN: not tried
+
+
+@dataclass(frozen=True)
+class HeadRemoval:
+    """The loss of each window without one head."""
+
+    stack: str
+    layer: Index
+    head: Index
+    loss: tuple[Size, ...]
 
 
 @dataclass(frozen=True)
@@ -69,8 +82,10 @@ class Trial:
     bytes: tuple[Count, ...] = ()  # UTF-8 bytes of the predicted tokens of each window; empty if unknown
     unigram: SizeOrNan = math.nan  # nats per token of a unigram model of the other windows
     exposures: tuple[Exposure, ...] = ()
-    order: SizeOrNan = math.nan  # change of the outputs when positions are reversed, relative to their norm
+    order: SizeOrNan = math.nan  # change of the last states when positions are reversed, relative to their norm
+    order_rounding: SizeOrNan = math.nan  # the largest change that rounding can explain
     parts: tuple[Part, ...] = ()
+    heads: tuple[HeadRemoval, ...] = ()
     weights: tuple[OddWeight, ...] = ()
     notes: tuple[str, ...] = ()  # what could not be tried, and why
 
@@ -87,12 +102,17 @@ class Trial:
         return self.mean_loss * sum(self.counts) / sum(self.bytes) / math.log(2)
 
     def mean(self, loss: tuple[float, ...]) -> float:
-        """Return the mean of losses of windows, weighted by their predicted tokens."""
-        tokens = sum(self.counts)
-        if not tokens or len(loss) != len(self.counts):
+        """Return the mean of losses of the first windows, weighted by their predicted tokens."""
+        counts = self.counts[: len(loss)]
+        tokens = sum(counts)
+        if not tokens or len(counts) != len(loss):
             return math.nan
-        return math.fsum(n * value for n, value in zip(self.counts, loss, strict=True)) / tokens
+        return math.fsum(n * value for n, value in zip(counts, loss, strict=True)) / tokens
 
-    def cost(self, part: Part) -> float:
-        """Return by how many nats the loss rises without a part; NaN if that was not tried."""
-        return self.mean(part.loss) - self.mean_loss
+    def cost(self, removed: Part | HeadRemoval) -> float:
+        """Return by how many nats the loss rises without a part or head; NaN if that was not tried."""
+        return self.mean(removed.loss) - self.mean(self.loss[: len(removed.loss)])
+
+    def costs(self, removed: Part | HeadRemoval) -> tuple[float, ...]:
+        """Return by how many nats the loss of each window rises without a part or head; empty if not tried."""
+        return tuple(without - whole for without, whole in zip(removed.loss, self.loss, strict=False))

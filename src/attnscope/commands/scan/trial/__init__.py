@@ -1,0 +1,1 @@
+"""Interventions on a model that a scan makes on a few windows of the corpus."""
