@@ -43,7 +43,7 @@ class Thresholds:
     """
 
     collapse_residual: float = _share(0.1)  # relative residual of a collapsing block (trained BERT ends at 0.31)
-    collapse_complete: float = _share(0.01)  # below this all tokens are practically equal: critical
+    collapse_complete: float = _share(0.01)  # below this all tokens are practically equal
     collapse_fall: float = _factor(10.0)  # or: factor by which it is below its largest value (arXiv:2103.03404)
     token_cosine: float = _share(0.95)  # mean cosine between tokens (arXiv:2202.08625)
     sink_mass: float = _share(0.3)  # mean attention on the first token (arXiv:2410.10781)
@@ -67,6 +67,9 @@ class Thresholds:
     head_contribution: float = _share(0.005)  # below this a head writes almost nothing into the stream
     effective_rank: float = _size(2.0)  # directions; below this fewer than two carry the stream
     stable_rank: float = _size(1.05)  # directions; below this one carries the stream
+    dead_write: float = _share(0.002)  # a half block that writes less than this share of the stream is dead
+    rescaling_gain: float = _size(0.03)  # nats by which a factor on one part lowers the loss: below 0.02 if healthy
+    random_edge: float = _factor(1.1)  # largest singular value of a matrix relative to that of random numbers
     contraction: float = _size(0.1)  # share of the differences between tokens that a head keeps
 
     def __post_init__(self) -> None:

@@ -3,9 +3,9 @@
     trial = survey.trial
     trial.mean_loss, trial.unigram       nats per token, and the same of a unigram model
     trial.bits_per_byte
-    trial.parts[0].cost                  nats by which the loss rises without this half of a block
+    trial.cost(trial.best(trial.parts[0]))   nats by which the loss changes if this half of a block writes more or less
 
-A trial is a record, computed by `commands.scan.interventions`. Two trials with the same `fingerprint` predict the same
+A trial is a record, made by `commands.scan.trial`. Two trials with the same `fingerprint` predict the same
 tokens, so their losses can be compared window by window.
 """
 
@@ -22,30 +22,46 @@ Task = Literal["next token", "masked token"]
 
 
 @dataclass(frozen=True)
+class Rescaled:
+    """The loss of each window, and how far outputs move, when what a part writes is multiplied by a factor."""
+
+    factor: Size  # 0: the part is removed
+    loss: tuple[Size, ...]  # empty if the model predicts no tokens
+    moved: Size  # relative to the norm of the outputs
+
+
+@dataclass(frozen=True)
 class Part:
-    """One half of a block. `slope` and `loss` are missing if the model predicts no tokens."""
+    """One half of a block.
+
+    `slope` is the derivative of the loss with respect to a factor on what the part writes. It is near 0 in a trained
+    model, and positive if the model would predict better with a smaller write.
+    """
 
     stack: str
     layer: Index
     half: Half
-    write: Size  # norm of what it writes, divided by the norm of the stream it is added to, mean over tokens
+    write: Size  # norm of the write, divided by the norm of the stream it is added to: the median over tokens
     varies: Size  # share of the write that differs between tokens: 0 if it ignores its input
-    slope: FiniteOrNan = (
-        math.nan
-    )  # derivative of the loss with respect to a factor on the write: > 0 if a smaller write is better
+    slope: FiniteOrNan = math.nan
     head_slopes: tuple[Finite, ...] = ()  # the same for each head of attention
-    loss: tuple[Size, ...] = ()  # loss of each window without this part; empty if that was not tried
-    moved: SizeOrNan = math.nan  # change of the outputs without this part, relative to their norm; NaN: not tried
+    rescaled: tuple[Rescaled, ...] = ()  # what was tried with this part
+
+    @property
+    def words(self) -> str:
+        """Return `the MLP of block 3`."""
+        return f"the {'MLP' if self.half == 'mlp' else self.half} of block {self.layer}"
 
 
 @dataclass(frozen=True)
-class HeadRemoval:
-    """The loss of each window without one head."""
+class HeadTrial:
+    """One head, and what was tried with it."""
 
     stack: str
     layer: Index
     head: Index
-    loss: tuple[Size, ...]
+    slope: Finite
+    rescaled: tuple[Rescaled, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,10 +76,10 @@ class Exposure:
 
 @dataclass(frozen=True)
 class OddWeight:
-    """A weight that stands out: what is odd about it, and by how much."""
+    """A weight that stands out. Without a `parameter` it is most matrices of the model (`share` of them)."""
 
     parameter: str
-    oddity: Literal["zero", "constant", "random", "grid", "copy"]
+    oddity: Literal["zero", "random", "grid", "copy"]
     value: Finite
     stack: str = ""
     layer: Index | None = None
@@ -85,7 +101,8 @@ class Trial:
     order: SizeOrNan = math.nan  # change of the last states when positions are reversed, relative to their norm
     order_rounding: SizeOrNan = math.nan  # the largest change that rounding can explain
     parts: tuple[Part, ...] = ()
-    heads: tuple[HeadRemoval, ...] = ()
+    heads: tuple[HeadTrial, ...] = ()
+    tried_from: Index = 0  # the number of the first window on which parts were rescaled
     weights: tuple[OddWeight, ...] = ()
     notes: tuple[str, ...] = ()  # what could not be tried, and why
 
@@ -101,18 +118,23 @@ class Trial:
             return math.nan
         return self.mean_loss * sum(self.counts) / sum(self.bytes) / math.log(2)
 
-    def mean(self, loss: tuple[float, ...]) -> float:
-        """Return the mean of losses of the first windows, weighted by their predicted tokens."""
-        counts = self.counts[: len(loss)]
+    def mean(self, loss: tuple[float, ...], start: int = 0) -> float:
+        """Return the mean of the losses of some windows, weighted by their predicted tokens."""
+        counts = self.counts[start : start + len(loss)]
         tokens = sum(counts)
         if not tokens or len(counts) != len(loss):
             return math.nan
         return math.fsum(n * value for n, value in zip(counts, loss, strict=True)) / tokens
 
-    def cost(self, removed: Part | HeadRemoval) -> float:
-        """Return by how many nats the loss rises without a part or head; NaN if that was not tried."""
-        return self.mean(removed.loss) - self.mean(self.loss[: len(removed.loss)])
+    def costs(self, tried: Rescaled) -> tuple[float, ...]:
+        """Return by how many nats the loss of each window rises with a rescaled part."""
+        return tuple(new - old for new, old in zip(tried.loss, self.loss[self.tried_from :], strict=False))
 
-    def costs(self, removed: Part | HeadRemoval) -> tuple[float, ...]:
-        """Return by how many nats the loss of each window rises without a part or head; empty if not tried."""
-        return tuple(without - whole for without, whole in zip(removed.loss, self.loss, strict=False))
+    def cost(self, tried: Rescaled) -> float:
+        """Return by how many nats the loss rises with a rescaled part; NaN without a task."""
+        return self.mean(self.costs(tried), self.tried_from)
+
+    def best(self, part: Part | HeadTrial) -> Rescaled | None:
+        """Return the factor that lowers the loss most, or None if none was tried."""
+        known = [tried for tried in part.rescaled if tried.loss]
+        return min(known, key=self.cost, default=None)

@@ -2,8 +2,9 @@
 
 A factor g on what a half writes is 1 in the model as it is. At a minimum of the training loss the derivative with
 respect to g is 0: it equals <dL/dW, W> for the last matrix W of that half. A part that was damaged after training is
-not at its minimum. A positive slope says that the loss falls if the part writes less. One backward pass gives the slopes
-of all halves and heads. The parts with the largest slopes are then removed, one at a time, and the loss is measured.
+not at its minimum. A positive slope says that the loss falls if the part writes less. One backward pass gives the
+slopes of all halves and heads. The parts with the largest slopes are then rescaled, one at a time, and the loss is
+measured on other windows.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Float
@@ -40,7 +41,25 @@ class Place:
 
 def places_of(found: Anatomy) -> tuple[Place, ...]:
     """Return the halves of all blocks whose writes are separable, in depth order."""
-    return tuple(place for stack in found.stacks for block in stack.blocks for place in _of_block(stack.name, block))
+    places = [place for stack in found.stacks for block in stack.blocks for place in _of_block(stack.name, block)]
+    return tuple(_relabelled(places, {(s.name, b.layer): b.path for s in found.stacks for b in s.blocks}))
+
+
+def _relabelled(places: Sequence[Place], paths: Mapping[tuple[str, int], str]) -> Iterator[Place]:
+    """Yield places with the half that their module has in most blocks.
+
+    If attention writes zeros, the anatomy takes the first write that it finds, the MLP's, for the attention's.
+    """
+
+    def module(place: Place) -> tuple[str, ...]:
+        inside = (write.path.removeprefix(paths[place.stack, place.layer]) for write, _ in place.writes)
+        return (place.stack, *inside)
+
+    halves: dict[tuple[str, ...], Counter[Half]] = {}
+    for place in places:
+        halves.setdefault(module(place), Counter())[place.half] += 1
+    for place in places:
+        yield replace(place, half=halves[module(place)].most_common(1)[0][0])
 
 
 def _of_block(stack: str, block: Block) -> Iterator[Place]:
@@ -145,9 +164,8 @@ def sized(model: nn.Module, places: Sequence[Place], sizes: Sequence[Sizes]) -> 
 
     with Restoring() as changes:
         read_at(changes, model, {place.before for place in places}, lambda at, t: states.__setitem__(at, t.clone()))
-        read_at(
-            changes, model, {w for p in places for w, _ in p.writes}, lambda at, t: written.__setitem__(at, t.clone())
-        )
+        writes = {write for place in places for write, _ in place.writes}
+        read_at(changes, model, writes, lambda at, t: written.__setitem__(at, t.clone()))
         changes.after(model, finish)
         yield
 
@@ -195,16 +213,31 @@ def slopes(
 
 
 @contextmanager
-def without(model: nn.Module, place: Place) -> Iterator[None]:
-    """Let one half of a block write nothing inside this context."""
-    with scaled(model, [place], torch.zeros(1)):
+def one_scaled(model: nn.Module, place: Place, factor: float) -> Iterator[None]:
+    """Multiply what one half of a block writes inside this context."""
+    with scaled(model, [place], torch.tensor([factor])):
         yield
 
 
 @contextmanager
-def without_head(model: nn.Module, site: Site, head: int) -> Iterator[None]:
-    """Let one head write nothing inside this context."""
+def one_head_scaled(model: nn.Module, site: Site, head: int, factor: float) -> Iterator[None]:
+    """Multiply the output of one head inside this context."""
     factors = torch.ones(site.heads)
-    factors[head] = 0
+    factors[head] = factor
     with scaled_heads(model, [site], [factors]):
         yield
+
+
+def silent_halves(found: Anatomy) -> Iterator[tuple[str, int, Half]]:
+    """Yield halves that write exactly nothing.
+
+    The anatomy finds writes by their effect on the stream, so a half that writes zeros is missing in its block. It
+    counts as silent if most blocks of the stack have that half.
+    """
+    places = places_of(found)
+    for stack in found.stacks:
+        blocks = [block for block in stack.blocks if block.attends]
+        for half in get_args(Half):
+            have = {place.layer for place in places if (place.stack, place.half) == (stack.name, half)}
+            if 2 * len(have) > len(blocks):
+                yield from ((stack.name, block.layer, half) for block in blocks if block.layer not in have)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from attnscope.commands.scan.survey.trial import HeadRemoval, Part, Trial
+from attnscope.commands.scan.survey.trial import Exposure, HeadTrial, Part, Rescaled, Trial
 from attnscope.commands.scan.trial.exposure import exposures, first_floats, order_effect
 from attnscope.commands.scan.trial.parts import (
+    Place,
     Sizes,
     Slopes,
     head_sites,
+    one_head_scaled,
+    one_scaled,
     places_of,
+    silent_halves,
     sized,
     slopes,
-    without,
-    without_head,
 )
 from attnscope.commands.scan.trial.weights import odd_weights
 from attnscope.commands.scan.trial.windows import (
@@ -42,10 +46,10 @@ from attnscope.hf.loading.load import ERRORS_OF_MODELS, Loaded
 from attnscope.hf.loading.memory import out_of_memory
 from attnscope.hf.loading.quiet import quiet
 
-FEW = 8  # windows for slopes and removals
-LIKELY = 4  # parts with the largest slopes that are removed
-SILENT = 4  # parts with the smallest writes that are removed
-HEADS = 2  # heads with the largest slopes that are removed
+FEW = 8  # windows for slopes, and as many others for rescaling
+LOUD, WEAK, SILENT, HEADS = 2, 1, 2, 1  # most parts with a positive slope, a negative one, a small write; and heads
+LESS, MORE = (0.0, 0.5, 0.8), (1.25, 2.0)  # factors that are tried
+PROMISING = 0.01  # nats; a factor that lowers the loss by this on the first windows is tried on all others
 SMALL = 1e-2  # a part that writes less than this share of the stream may be dead
 
 Result = TypeVar("Result")
@@ -67,17 +71,22 @@ def should_be_causal(loaded: Loaded, found: Anatomy) -> bool:
     return loaded.kind == "causal" or (bool(own) and all(own))
 
 
-@dataclass
-class _Attempt:
-    loaded: Loaded
-    found: Anatomy
-    windows: tuple[Batch, ...]
+@dataclass(frozen=True)
+class _Reply:
+    """Questions, and the outputs of the model as it is."""
 
-    def __post_init__(self) -> None:
+    asked: Sequence[Question]
+    outputs: Sequence[Tensor]
+
+
+class _Attempt:
+    def __init__(self, loaded: Loaded, found: Anatomy, windows: tuple[Batch, ...]) -> None:
+        self.loaded, self.found, self.windows = loaded, found, windows
+        self.few = first_windows(windows, FEW)
         self.notes: list[str] = []
-        accepts = self.loaded.accepts
-        self.options: dict[str, Any] = {"use_cache": False} if "use_cache" in accepts else {}
-        self.causal = bool(self.found.stacks) and should_be_causal(self.loaded, self.found)
+        self.losses: tuple[float, ...] = ()
+        self.options: dict[str, Any] = {"use_cache": False} if "use_cache" in loaded.accepts else {}
+        self.causal = bool(found.stacks) and should_be_causal(loaded, found)
 
     @property
     def model(self) -> nn.Module:
@@ -92,10 +101,11 @@ class _Attempt:
         losses = self._try("the loss", lambda: run_losses(self.model, asked, self.options)) if task else None
         if losses is None or not all(map(math.isfinite, losses)):
             task, asked, losses = None, (), ()
-        few = first_windows(self.windows, FEW)
-        exposed = self._try("later tokens", lambda: self._exposures(few)) if self.causal else ()
-        order = self._try("positions", lambda: self._order(few))
-        parts, heads = self._try("parts", lambda: self._parts(few, asked)) or ((), ())
+        self.losses = losses
+        exposed = self._try("later tokens", self._exposures) if self.causal else ()
+        order = self._try("positions", self._order) or (math.nan, math.nan)
+        start = FEW if len(losses) >= 2 * FEW else 0
+        parts, heads = self._try("parts", lambda: self._parts(asked, start)) or ((), ())
         vocabulary = self.loaded.vocab_size or 1 + max((int(q.targets.max()) for q in asked), default=0)
         return Trial(
             fingerprint(self.windows),
@@ -105,10 +115,11 @@ class _Attempt:
             bytes=bytes_of(asked, self.loaded.tokenizer) if task == "next token" else (),
             unigram=unigram_loss(asked, self.windows, vocabulary) if task else math.nan,
             exposures=exposed or (),
-            order=math.nan if order is None else order[0],
-            order_rounding=math.nan if order is None else order[1],
+            order=order[0],
+            order_rounding=order[1],
             parts=parts,
             heads=heads,
+            tried_from=start,
             weights=weights,
             notes=tuple(self.notes),
         )
@@ -123,29 +134,36 @@ class _Attempt:
             self.notes.append(f"Not tried: {what} ({short}).")
             return None
 
-    def _exposures(self, few: Sequence[Batch]) -> Any:
-        return exposures(self.model, self.found, few, self.options)
+    def _exposures(self) -> tuple[Exposure, ...]:
+        return exposures(self.model, self.found, self.few, self.options)
 
-    def _order(self, few: Sequence[Batch]) -> tuple[float, float]:
-        return order_effect(self.model, self.found, few, self.options, self.loaded.accepts, self.causal)
+    def _order(self) -> tuple[float, float]:
+        return order_effect(self.model, self.found, self.few, self.options, self.loaded.accepts, self.causal)
 
-    def _parts(
-        self, few: Sequence[Batch], asked: Sequence[Question]
-    ) -> tuple[tuple[Part, ...], tuple[HeadRemoval, ...]]:
+    def _parts(self, asked: Sequence[Question], start: int) -> tuple[tuple[Part, ...], tuple[HeadTrial, ...]]:
+        """Measure what parts write and the slopes of the loss, then rescale the parts with the largest slopes.
+
+        Slopes come from the first windows, and rescaling is tried on those from `start` on: a slope that is large by
+        chance does not help on other windows.
+        """
         places, sites = places_of(self.found), head_sites(self.model, self.found)
-        few_asked = _first_questions(asked, sum(map(len, few)))
-        inputs = [question.inputs for question in few_asked] or [batch.inputs for batch in few]
+        first = _questions_from(asked, 0) or tuple(Question(b.inputs, torch.empty(0)) for b in self.few)
+        later = _questions_from(asked, start) or first
         sizes = [Sizes() for _ in places]
         with sized(self.model, places, sizes):
-            outputs = [first_floats(self._run(each)) for each in inputs]
+            for question in first:
+                self._run(question.inputs)
         found = None
-        if few_asked:
-            found = self._try("slopes", lambda: slopes(self.model, places, sites, few_asked, self.options))
-        removed: dict[int, tuple[tuple[float, ...], float]] = {}
-        for number in _candidates([each.median for each in sizes], found):
-            with without(self.model, places[number]):
-                removed[number] = self._compared(inputs, few_asked, outputs)
-        parts = tuple(
+        if asked:
+            found = self._try("slopes", lambda: slopes(self.model, places, sites, first, self.options))
+        reply = _Reply(later, [first_floats(self._run(question.inputs)) for question in later])
+        rescaled = {
+            number: self._rescaled(reply, factors, partial(one_scaled, self.model, places[number]))
+            for number, factors in _candidates([each.median for each in sizes], found).items()
+        }
+        if start:
+            self._confirm(rescaled, places, asked, start)
+        parts = [
             Part(
                 place.stack,
                 place.layer,
@@ -154,75 +172,94 @@ class _Attempt:
                 sizes[n].most_varying,
                 math.nan if found is None else found.places[n],
                 found.heads.get((place.stack, place.layer), ()) if found and place.half == "attention" else (),
-                *removed.get(n, ((), math.nan)),
+                rescaled.get(n, ()),
             )
             for n, place in enumerate(places)
             if math.isfinite(sizes[n].median) and math.isfinite(sizes[n].most_varying)
-        )
-        return parts, self._heads(sites, found, inputs, few_asked, outputs)
+        ]
+        parts += [Part(*place, write=0.0, varies=0.0) for place in silent_halves(self.found)]
+        ordered = tuple(sorted(parts, key=lambda part: (part.stack, part.layer, part.half)))
+        return ordered, tuple(self._heads(sites, found, reply))
 
-    def _heads(
+    def _confirm(
         self,
-        sites: Sequence[Site],
-        found: Slopes | None,
-        inputs: Sequence[Mapping[str, Tensor]],
+        rescaled: dict[int, tuple[Rescaled, ...]],
+        places: Sequence[Place],
         asked: Sequence[Question],
-        outputs: Sequence[Tensor],
-    ) -> tuple[HeadRemoval, ...]:
+        start: int,
+    ) -> None:
+        """Run the most promising factor of each part on all other windows too, if it lowers the loss at all."""
+        rest = _questions_from(asked, start + FEW, len(self.losses))
+        usual = self.losses[start : start + FEW]
+        for number, tried in rescaled.items():
+            promising = min(tried, key=lambda each: _mean_difference(each.loss, usual), default=None)
+            if promising is None or not rest or _mean_difference(promising.loss, usual) > -PROMISING:
+                continue
+            reply = _Reply(rest, [first_floats(self._run(question.inputs)) for question in rest])
+            more = self._rescaled(reply, (promising.factor,), partial(one_scaled, self.model, places[number]))
+            longer = replace(promising, loss=promising.loss + more[0].loss) if more else promising
+            rescaled[number] = tuple(longer if each is promising else each for each in tried)
+
+    def _heads(self, sites: Sequence[Site], found: Slopes | None, reply: _Reply) -> Iterator[HeadTrial]:
         """Remove the heads with the largest slopes."""
         if found is None:
-            return ()
-        ranked = sorted(
-            ((slope, site, head) for site in sites for head, slope in enumerate(found.heads[site.stack, site.layer])),
-            key=lambda each: -each[0],
-        )
-        removals = []
-        for slope, site, head in ranked[:HEADS]:
-            if slope > 0:
-                with without_head(self.model, site, head):
-                    loss, _ = self._compared(inputs, asked, outputs)
-                removals.append(HeadRemoval(site.stack, site.layer, head, loss))
-        return tuple(removals)
+            return
+        every = [(s, site, h) for site in sites for h, s in enumerate(found.heads[site.stack, site.layer]) if s > 0]
+        for slope, site, head in sorted(every, key=lambda each: -each[0])[:HEADS]:
+            tried = self._rescaled(reply, (0.0,), partial(one_head_scaled, self.model, site, head))
+            yield HeadTrial(site.stack, site.layer, head, slope, tried)
 
-    def _compared(
-        self, inputs: Sequence[Mapping[str, Tensor]], asked: Sequence[Question], outputs: Sequence[Tensor]
-    ) -> tuple[tuple[float, ...], float]:
-        """Run again. Return the loss of each window, and how far outputs moved, relative to their norm."""
-        losses: list[float] = []
-        moved = size = 0.0
-        for number, each in enumerate(inputs):
-            output = self._run(each)
-            moved += float((first_floats(output) - outputs[number]).float().square().sum())
-            size += float(outputs[number].float().square().sum())
-            logits = predicted(output, asked[number].targets) if asked else None
-            if logits is not None:
-                losses += window_losses(logits, asked[number].targets.to(logits.device)).tolist()
-        finite = all(map(math.isfinite, losses)) and math.isfinite(moved)
-        return (tuple(losses) if finite else ()), (math.sqrt(moved / size) if finite and size else math.nan)
+    def _rescaled(
+        self, reply: _Reply, factors: Sequence[float], scaled: Callable[[float], AbstractContextManager[None]]
+    ) -> tuple[Rescaled, ...]:
+        """Run the later windows with each factor; leave out a factor that gives numbers that are not finite."""
+        found = []
+        for factor in factors:
+            losses: list[float] = []
+            moved = size = 0.0
+            with scaled(factor):
+                for question, usual in zip(reply.asked, reply.outputs, strict=True):
+                    output = self._run(question.inputs)
+                    moved += float((first_floats(output) - usual).float().square().sum())
+                    size += float(usual.float().square().sum())
+                    logits = predicted(output, question.targets) if len(question.targets) else None
+                    if logits is not None:
+                        losses += window_losses(logits, question.targets.to(logits.device)).tolist()
+            if all(map(math.isfinite, (*losses, moved))) and size:
+                found.append(Rescaled(factor, tuple(losses), math.sqrt(moved / size)))
+        return tuple(found)
 
     def _run(self, inputs: Mapping[str, Tensor]) -> Any:
         device = next((p.device for p in self.model.parameters() if not p.is_meta), torch.device("cpu"))
         return self.model(**{name: tensor.to(device) for name, tensor in inputs.items()}, **self.options)
 
 
-def _first_questions(asked: Sequence[Question], rows: int) -> tuple[Question, ...]:
-    """Return the questions of the first rows."""
+def _mean_difference(losses: Sequence[float], usual: Sequence[float]) -> float:
+    """Return the mean difference of losses; 0 without losses."""
+    return math.fsum(a - b for a, b in zip(losses, usual, strict=False)) / max(1, min(len(losses), len(usual)))
+
+
+def _questions_from(asked: Sequence[Question], start: int, most: int = FEW) -> tuple[Question, ...]:
+    """Return the questions of at most `most` windows from number `start` on."""
     found: list[Question] = []
+    number = 0
     for question in asked:
-        room = rows - sum(len(each.targets) for each in found)
-        if room >= len(question.targets):
-            found.append(question)
-        elif room > 0:
-            inputs = {n: t[:room] if len(t) == len(question.targets) else t for n, t in question.inputs.items()}
-            found.append(Question(inputs, question.targets[:room]))
+        rows = range(max(0, start - number), min(len(question.targets), start + most - number))
+        if rows:
+            part = slice(rows.start, rows.stop)
+            inputs = {n: t[part] if len(t) == len(question.targets) else t for n, t in question.inputs.items()}
+            found.append(Question(inputs, question.targets[part]))
+        number += len(question.targets)
     return tuple(found)
 
 
-def _candidates(medians: Sequence[float], found: Slopes | None) -> list[int]:
-    """Return the places to remove: those with the largest positive slopes, and those that write next to nothing."""
+def _candidates(medians: Sequence[float], found: Slopes | None) -> dict[int, tuple[float, ...]]:
+    """Return the places to rescale, each with its factors: the steepest ones, and those that write next to nothing."""
     numbers = range(len(medians))
+    chosen: dict[int, tuple[float, ...]] = {}
+    if found is not None:
+        order = sorted(numbers, key=lambda n: -found.places[n])
+        chosen |= {n: LESS for n in order[:LOUD] if found.places[n] > 0}
+        chosen |= {n: MORE for n in order[-WEAK:] if found.places[n] < 0}
     small = sorted((n for n in numbers if medians[n] < SMALL), key=lambda n: medians[n])[:SILENT]
-    if found is None:
-        return small
-    steep = sorted((n for n in numbers if found.places[n] > 0), key=lambda n: -found.places[n])[:LIKELY]
-    return list(dict.fromkeys((*steep, *small)))
+    return chosen | {n: (0.0,) for n in small if n not in chosen}
