@@ -49,7 +49,7 @@ def test_json_is_all_that_standard_output_holds(model: Path, tmp_path: Path) -> 
     done = attnscope("scan", model, *SMALL, "--out", tmp_path / "o", "--json")
     said = json.loads(done.stdout)
     assert Path(said["report"]).exists()
-    assert {f["severity"] for f in said["findings"]} <= {"note", "warning", "critical"}
+    assert {f["severity"] for f in said["findings"]} <= {"note", "to_know", "wrong"}
     assert "scanning 4/4 sequences" in done.stderr
 
 

@@ -108,12 +108,12 @@ def only(found_in: dict[str, list[Finding]], baseline: str = "control") -> Outco
         (found(), None, "helped"),
         (None, found(), "harmed"),
         (found(), found(), "no effect"),
-        (found(severity="warning"), found(severity="note"), "helped"),
+        (found(severity="to_know"), found(severity="note"), "helped"),
         (found(value=0.9), found(value=0.5), "helped"),  # the number came closer to its threshold
         (found(value=0.5), found(value=0.9), "harmed"),
         (found(value=0.50), found(value=0.52), "no effect"),
-        (found(heads=20, severity="warning"), found(heads=18, severity="critical"), "harmed"),  # severity goes first
-        (found(heads=20, severity="critical"), found(heads=40, severity="warning"), "helped"),
+        (found(heads=20, severity="to_know"), found(heads=18, severity="wrong"), "harmed"),  # severity goes first
+        (found(heads=20, severity="wrong"), found(heads=40, severity="to_know"), "helped"),
         (found(heads=20, value=0.9), found(heads=21, value=3.0), "harmed"),  # one of twenty hides no number
         (found(heads=20, value=0.9), found(heads=15, value=3.0), "helped"),
     ],

@@ -92,10 +92,10 @@ def test_a_refusal_is_one_line() -> None:
 
 
 def test_severity_is_ordered() -> None:
-    finding = Finding("k", "warning", "model", (1,), (), "s", 1.0, 0.5, "t", "c", "a")
+    finding = Finding("k", "to_know", "model", (1,), (), "s", 1.0, 0.5, "t", "c", "a")
     assert finding.at_least("note")
-    assert finding.at_least("warning")
-    assert not finding.at_least("critical")
+    assert finding.at_least("to_know")
+    assert not finding.at_least("wrong")
 
 
 def test_stamp_names_versions_and_time() -> None:

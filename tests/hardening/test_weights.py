@@ -88,7 +88,7 @@ def test_scan_continues_and_names_the_broken_weight(good: Path, tmp_path: Path) 
     folder = with_weight(good, tmp_path, EMBEDDING, broken_at(UNUSED, float("nan")))
     survey = attnscope.scan(str(folder), [TEXT], samples=2, max_tokens=16, measures="entropy")
     worst, *_ = attnscope.diagnose(survey)
-    assert (worst.kind, worst.severity) == ("nonfinite", "critical")
+    assert (worst.kind, worst.severity) == ("nonfinite", "wrong")
     assert EMBEDDING in worst.sentence
     attnscope.report(survey, tmp_path / "report.html")
     assert EMBEDDING in (tmp_path / "report.html").read_text()

@@ -107,7 +107,7 @@ def test_measures_are_chosen_by_list_and_by_picture(watched: Watched, report: Pa
 def test_findings_are_filtered_by_severity(watched: Watched, report: Path) -> None:
     page = watched.open(report)
     everything = page.locator(".finding").count()
-    button = page.locator('.filter [data-severity="critical"]')
+    button = page.locator('.filter [data-severity="wrong"]')
     button.click()
     expect(button).to_have_attribute("aria-pressed", "true")
     shown = page.locator(".finding:visible")

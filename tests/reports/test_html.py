@@ -112,7 +112,7 @@ def test_page_is_well_formed_and_has_its_sections(page: str) -> None:
 def test_the_verdict_stands_before_everything_and_is_the_worst_finding(page: str, large: Survey) -> None:
     worst = diagnose(large)[0]
     (strip,) = outline(page).find("p", id="verdict")
-    assert strip["class"] == f"verdict {worst.severity}"
+    assert strip["class"] == f"verdict {worst.level}"
     assert page.index('id="verdict"') < page.index("<section")
     text = re.sub("<[^>]*>", "", page[page.index('id="verdict"') : page.index("<nav")])
     assert worst.sentence in text
@@ -153,8 +153,8 @@ def test_policy_allows_this_script_and_this_style_only(page: str) -> None:
 def test_findings_come_worst_first_with_number_threshold_source_and_advice(page: str) -> None:
     articles = outline(page).find("article")
     severities = [a["data-severity"] for a in articles]
-    assert severities == sorted(severities, key=("critical", "warning", "note").index)
-    assert {"critical", "warning", "note"} == set(severities)
+    assert severities == sorted(severities, key=("wrong", "to_know", "note").index)
+    assert {"wrong", "to_know", "note"} == set(severities)
     words = outline(page).words()
     assert "NaN or infinity first appears in the attention of block 3" in words
     assert "0.3 threshold sink_mass" in words
@@ -182,7 +182,7 @@ def test_a_sink_elsewhere_opens_the_map_of_most_attended_keys() -> None:
 
 def test_given_findings_are_shown_instead_of_diagnosed_ones() -> None:
     finding = Finding(
-        "odd", "warning", "decoder", (1,), (), "A sentence.", float("nan"), 0.0, "none", "a book", "Rest."
+        "odd", "to_know", "decoder", (1,), (), "A sentence.", float("nan"), 0.0, "none", "a book", "Rest."
     )
     words = outline(render_report(small(2, 2), findings=(finding,))).words()
     assert "A sentence." in words

@@ -62,7 +62,7 @@ def planted_finding(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]
     for grid in grids(survey, "planted_measure"):
         yield Finding(
             kind=planted_finding.name,
-            severity="critical",
+            severity="wrong",
             stack=grid.stack,
             layers=(0,),
             heads=((0, 0),),

@@ -1,8 +1,9 @@
 """Entropy collapse: blocks in which most heads are nearly one-hot.
 
 In training this comes before divergence (Zhai et al. 2023, arXiv:2303.06296). An idle head that attends to the first
-token is one-hot too, and harmless. So the finding is a note if sinks explain all of the heads and only some blocks are
-affected. Fewer than two tokens give no finding.
+token is one-hot too, and harmless. So the finding is wrong only if most blocks are affected and sinks do not explain
+it, and a note if sinks explain all of the heads and only some blocks are affected. Fewer than two tokens give no
+finding.
 """
 
 from __future__ import annotations
@@ -47,13 +48,14 @@ def entropy_collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding
         affected, idle = int(low[collapsed].sum()), int(resting[collapsed].sum())
         deep = len(collapsed) > thresholds.most_heads * int((measured > 0).sum())
         still = low & (sinks.means > 1 - thresholds.sink_mass) if sinks is not None else np.zeros_like(low)
+        unusual = deep and idle < thresholds.most_heads * affected  # no healthy model of the atlas shows this
         explained = not deep and still[collapsed].sum() == affected
         rows = np.zeros_like(low)
         rows[collapsed] = low[collapsed]
         lowest = float(np.nanmin(grid.means[collapsed]))
         yield Finding(
             kind=entropy_collapse.name,
-            severity="note" if explained else "to_know",
+            severity="note" if explained else "wrong" if unusual else "to_know",
             stack=grid.stack,
             layers=tuple(int(layer) for layer in collapsed),
             heads=grid.chosen(rows),

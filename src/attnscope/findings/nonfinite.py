@@ -15,7 +15,7 @@ _ORDER = {"stream": 0, "self": 1, "uneven": 1, "cross": 2, "middle": 3}
 
 
 @finding(
-    order=10,
+    order=1,
     reads=(),
     summary="The first place with NaN or infinity.",
     citation="IEEE 754",

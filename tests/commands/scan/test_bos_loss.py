@@ -74,7 +74,7 @@ def test_a_model_that_needs_bos_has_a_finding() -> None:
     assert bos["loss_with"] < 0.5
     assert bos["loss_without"] > 2
     (finding,) = [found for found in attnscope.diagnose(survey) if found.kind == "missing_bos"]
-    assert finding.severity == "warning"
+    assert finding.severity == "wrong"
     assert "--bos yes" in finding.advice
     assert finding.value == bos["loss_without"] - bos["loss_with"]
     put = _scan(sinking_model(), bos="yes")

@@ -272,7 +272,7 @@ def test_nan_is_located_not_averaged() -> None:
     findings = attnscope.diagnose(survey)
     weights, place = (f for f in findings if f.kind == "nonfinite")
     assert weights.details["weights"] == ["model.layers.1.mlp.down_proj.weight"]
-    assert weights.severity == place.severity == "critical"
+    assert weights.severity == place.severity == "wrong"
     assert 2 in place.layers
 
 

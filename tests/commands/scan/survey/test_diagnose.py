@@ -49,7 +49,7 @@ def only(survey: Survey, thresholds: Thresholds | None = None) -> Finding:
 def test_sample_survey_has_what_was_planted() -> None:
     findings = diagnose(sample_survey(layers=4, heads=3))
     assert [(f.severity, f.kind, f.layers) for f in findings] == [
-        ("warning", "massive_activation", (1,)),
+        ("to_know", "massive_activation", (1,)),
         ("note", "massive_activation", (3,)),
         ("note", "sink", (2, 3)),
         ("note", "duplicate_heads", (3,)),
@@ -69,18 +69,25 @@ def test_nothing_to_find_in_an_empty_survey() -> None:
     assert diagnose(Survey.empty({}, CARDS)) == ()
 
 
-def test_collapse_is_critical_when_complete() -> None:
+def test_tokens_that_became_one_are_wrong_and_said_once() -> None:
     finding = only(planted("relative_residual", [0.8, 0.4, 0.05, 0.004]))
-    assert (finding.kind, finding.severity, finding.layers) == ("collapse", "critical", (2, 3))
+    assert (finding.kind, finding.severity, finding.layers) == ("tokens_became_one", "wrong", (3,))
+    assert finding.sentence == "All tokens are practically equal after the last block: they differ by 0.004 of their size."
+    assert (finding.value, finding.threshold, finding.threshold_name) == (0.004, 0.01, "collapse_complete")
+
+
+def test_collapse_names_its_places_and_where_it_began() -> None:
+    finding = only(planted("relative_residual", [0.8, 0.4, 0.05, 0.04]))
+    assert (finding.kind, finding.layers) == ("collapse", (2, 3))
     assert finding.sentence == (
-        "Tokens become alike entering block 2 and after the last: the relative residual is 0.004 after the last block,"
+        "Tokens become alike entering block 2 and after the last: the relative residual is 0.04 after the last block,"
         " down from 0.8 entering block 0."
     )
-    assert (finding.value, finding.threshold, finding.threshold_name) == (0.004, 0.1, "collapse_residual")
+    assert (finding.value, finding.threshold, finding.threshold_name) == (0.04, 0.1, "collapse_residual")
 
 
-def test_collapse_is_a_warning_before_that() -> None:
-    assert only(planted("relative_residual", [0.8, 0.09, 0.5])).severity == "warning"
+def test_collapse_is_to_know_before_tokens_become_one() -> None:
+    assert only(planted("relative_residual", [0.8, 0.09, 0.5])).severity == "to_know"
     assert diagnose(planted("relative_residual", [0.8, 0.5, 0.31])) == ()
 
 
@@ -105,7 +112,7 @@ def test_sinks_are_one_sentence_and_normal_until_most_heads_are() -> None:
     few = only(planted("sink_mass", [[0.1, 0.1, 0.1], [0.5, 0.1, 0.1]], site="self"))
     assert (few.severity, few.heads) == ("note", ((1, 0),))
     many = only(planted("sink_mass", [[0.1, 0.4], [0.5, 0.6], [0.4, 0.9]], site="self"))
-    assert many.severity == "warning"
+    assert many.severity == "to_know"
     assert many.sentence == (
         "In 5 of 6 heads (blocks 0-2) more than 30% of attention goes to the first token; most in head 1 of block 2:"
         " 90%."
@@ -151,7 +158,7 @@ def test_massive_activation_is_located_to_the_half_block() -> None:
     assert up.details["step"] == "up"
     assert (up.details["block"], up.details["write"]) == (1, "mlp")
     assert (up.details["channel"], up.details["token"]) == (7, 0)
-    assert (up.severity, down.severity) == ("warning", "note")
+    assert (up.severity, down.severity) == ("to_know", "note")
     assert (up.layers, down.layers) == ((1,), (3,))
     assert up.details["sample"] == 0
     assert (down.details["block"], down.details["step"]) == (3, "down")
@@ -212,7 +219,7 @@ def test_uniform_heads_under_a_causal_mask() -> None:
 def test_uniform_heads_without_a_mask() -> None:
     survey = planted("entropy", [[4.1, 4.1], [4.1, 2.0]], site="self", stack="encoder")
     survey.provenance["model"]["stacks"] = [{"name": "encoder", "causal": False}]  # tokens of the corpus
-    assert only(survey).severity == "warning"
+    assert only(survey).severity == "to_know"
     assert only(survey).details["largest_entropy"] == math.log(64)
 
 
@@ -286,22 +293,22 @@ def test_the_threshold_is_raised_from_half_of_it_on(tokens: int, causal: bool, f
 
 def test_entropy_collapse() -> None:
     one = only(planted("entropy", [[2.0, 2.0, 2.0], [0.1, 0.2, 2.0], [2.0, 2.0, 0.1], [2.0, 2.0, 2.0]], site="self"))
-    assert (one.kind, one.severity, one.layers) == ("entropy_collapse", "warning", (1,))
+    assert (one.kind, one.severity, one.layers) == ("entropy_collapse", "to_know", (1,))
     assert one.heads == ((1, 0), (1, 1))
     all_of_them = only(planted("entropy", [[0.1, 0.2]] * 3, site="self"))
-    assert all_of_them.severity == "critical"
+    assert all_of_them.severity == "wrong"
 
 
-def test_entropy_collapse_explained_by_sinks_is_not_critical() -> None:
+def test_entropy_collapse_explained_by_sinks_is_not_wrong() -> None:
     book = SurveyBuilder(CARDS)
     planted("sink_mass", [[0.95, 0.95]] * 3, site="self", ledger=book)
     survey = planted("entropy", [[0.1, 0.2]] * 3, site="self", ledger=book)
     finding = next(f for f in diagnose(survey) if f.kind == "entropy_collapse")
-    assert finding.severity == "warning"
+    assert finding.severity == "to_know"
     assert "6 of them with a sink on the first token" in finding.sentence
 
 
-@pytest.mark.parametrize(("first", "severity"), [(0.95, "note"), (0.6, "warning"), (0.05, "warning")])
+@pytest.mark.parametrize(("first", "severity"), [(0.95, "note"), (0.6, "to_know"), (0.05, "to_know")])
 def test_a_block_whose_heads_are_all_sinks_is_a_note(first: float, severity: str) -> None:
     """A head with 0.6 on the first token is a sink, but attends elsewhere in two rows of five."""
     planted("sink_mass", [[0.95, first], [0.1, 0.1], [0.1, 0.1]], site="self", ledger=(book := SurveyBuilder(CARDS)))
@@ -329,7 +336,7 @@ def test_duplicate_heads_name_their_twin() -> None:
     finding = only(planted("head_overlap", [[0.99, 0.4, 0.99]], site="self", where={"other": [2, 0, 0]}))
     assert "heads 0 and 2 of block 0 (overlap 0.99)" in finding.sentence
     assert finding.details["pairs"] == [[0, 0, 2]]
-    assert finding.severity == "warning"
+    assert finding.severity == "to_know"
     assert "most alike: head 0 of" in only(planted("head_overlap", [[0.99, 0.4]], site="self")).sentence
     higher = planted("head_overlap", [[0.98, 0.4, 0.99]], site="self", where={"other": [2, 0, 0]})
     assert "heads 0 and 2 of block 0 (overlap 0.99)" in only(higher).sentence  # the lower head first
@@ -340,7 +347,7 @@ def test_nonfinite_is_located_at_its_first_place() -> None:
     planted("token_cosine", [0.1, 0.2, np.nan], ledger=book)
     survey = planted("entropy", [[1.0, 1.0], [1.0, np.inf]], site="self", ledger=book)
     finding = only(survey)
-    assert (finding.kind, finding.severity) == ("nonfinite", "critical")
+    assert (finding.kind, finding.severity) == ("nonfinite", "wrong")
     assert finding.heads == ((1, 1),)
     assert finding.sentence == (
         "NaN or infinity first appears in the attention of block 1: in 2 of 2 sequences (entropy)."
@@ -382,7 +389,7 @@ def test_alarms_of_stream_measures_name_layers() -> None:
     for layer, rank in enumerate((9.0, 1.5, 1.2)):
         ledger.observe("effective_rank", "value", "decoder", "stream", layer, np.array([rank]))
     finding = only(ledger.survey({}))
-    assert finding.severity == "warning"
+    assert finding.severity == "to_know"
     assert finding.sentence == (
         "Effective rank is below 2 entering block 1 and after the last (down to 1.2): few directions are left."
     )

@@ -49,7 +49,7 @@ def large_logits_survey(*layers):
 
 def test_a_large_logit_in_one_sequence_is_found():
     finding = only(large_logits_survey([[12.0, 20.0], [11.0, 19.0]], [[30.0, 40.0], [30.0, 140.0]]))
-    assert (finding.kind, finding.severity, finding.heads, finding.value) == ("large_logits", "warning", ((1, 1),), 140)
+    assert (finding.kind, finding.severity, finding.heads, finding.value) == ("large_logits", "to_know", ((1, 1),), 140)
     assert finding.sentence == ("In 1 of 4 heads (block 1) logits pass 100; the largest is 140, in head 1 of block 1.")
     assert (finding.details["sample"], finding.details["token"]) == (1, 5)
 

@@ -34,7 +34,7 @@ def told(*given, thresholds: Thresholds | None = None, **more):
     [
         ((0.02, 0.999, 0.998), "uniform", "note"),
         ((0.5, 0.75, 0.76), "healthy", "note"),
-        ((2.5, 0.0, 0.2), "frozen", "warning"),
+        ((2.5, 0.0, 0.2), "frozen", "to_know"),
     ],
 )
 def test_each_phase(given, phase, severity):

@@ -36,7 +36,7 @@ def test_a_far_lower_loss_with_bos_is_a_finding() -> None:
         "5.52, and 3.16 with <bos> put first."
     )
     assert "--bos yes" in finding.advice
-    assert (finding.severity, finding.threshold_name) == ("warning", "bos_loss")
+    assert (finding.severity, finding.threshold_name) == ("wrong", "bos_loss")
 
 
 @pytest.mark.parametrize(("with_bos", "speaks"), [(2.5, True), (2.51, False), (3.0, False), (3.6, False)])
