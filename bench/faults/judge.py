@@ -1,8 +1,8 @@
 """Score the kept surveys: what `scan` says alone, what `compare` says beside the untouched model, and false alarms.
 
 A fault counts if it raises the loss by at least 0.05 nats. `scan` detects it if a finding is *wrong*, and locates it if
-such a finding names its block. `compare` detects it if it says that the model is worse or names a block where both part,
-and locates it if that is the block of the fault. On controls, a *wrong* finding or a *worse* is a false alarm.
+such a finding names its block. `compare` detects it if it says that the model is worse or names a block where both
+part, and locates it if that is the block of the fault. On controls, a *wrong* finding or a *worse* is a false alarm.
 """
 
 from __future__ import annotations

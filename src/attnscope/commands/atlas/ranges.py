@@ -75,7 +75,8 @@ def reference(
         found = pooled(entries, measure, part, kind, site)
         if found is not None:
             bound = bound_of(survey, measure, stack, site) if measure in survey.cards else 1.0
-            return Reference(*(bound * number for number in found[:5]), models=found[5], kind=name)
+            low, median, high, lowest, highest = (bound * number for number in found[:5])
+            return Reference(low, median, high, lowest, highest, found[5], name)
     return None
 
 

@@ -24,6 +24,7 @@ from attnscope.commands.scan.survey.provenance import Evidence, evidence, view_n
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.finding import LEVELS, Finding
 
+PICTURES = ("sink_mass", "entropy")  # the map on the first screen: the first of these that was measured
 TEXTS_SHOWN = "This page and the survey contain the texts of {} behind the findings: --no-text leaves them out."
 NO_TEXTS = "This page contains no text of the corpus."
 
@@ -50,6 +51,7 @@ def render(
     from attnscope.commands.scan.figures import FULL_DETAIL, head_maps, profiles
     from attnscope.commands.scan.words import (
         corpus_words,
+        facts,
         headlines,
         missing_words,
         model_name,
@@ -83,6 +85,8 @@ def render(
         levels=LEVELS,
         counts={name: counted for name, counted in severity_counts(findings).items() if counted[0]},
         notes=notes(survey),
+        facts=facts(survey),
+        picture=next((m for name in PICTURES for m in maps if m.card.name == name and m.site == "self"), None),
         headlines=headlines(survey, table, thresholds),
         profiles=figures,
         maps=maps,

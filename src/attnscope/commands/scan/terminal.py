@@ -15,7 +15,16 @@ from rich.text import Text
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
 from attnscope.commands.scan.survey.readings import grids
 from attnscope.commands.scan.survey.survey import Survey
-from attnscope.commands.scan.words import corpus_words, headlines, missing_words, model_name, notes, site_title, verdict
+from attnscope.commands.scan.words import (
+    corpus_words,
+    facts,
+    headlines,
+    missing_words,
+    model_name,
+    notes,
+    site_title,
+    verdict,
+)
 from attnscope.core.finding import Finding
 from attnscope.core.words import clean, number, numeral
 from attnscope.reports.terminal import BLOCKS, opening, section
@@ -54,10 +63,11 @@ def show(
     """Return the screen: verdict and findings; with `verbose` also headline numbers and depth profiles."""
     findings = diagnose(survey, thresholds) if findings is None else findings
     conclusion = verdict(survey, findings, thresholds)
-    worst = next((f for f in findings if conclusion.sentence.startswith(f.sentence)), None)
+    worst = next((f for f in findings if f.severity == "wrong"), None)  # the verdict states it
     read = ", ".join(corpus_words(survey))
     about = f"{model_name(survey)}, {f'reading {read}' if read else 'no corpus is named'}"
     first = opening(conclusion, *([worst.advice] if worst else []), about)
+    first += [Text(clean(sentence)) for sentence in facts(survey)]
     first += [Text(f"Note: {clean(note)}", style="yellow") for note in notes(survey)]
     others = [f for f in findings if f is not worst]
     reasons = missing_words(survey)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
 from attnscope.commands.scan.survey.readings import raised, uniform_attention
 from attnscope.commands.scan.survey.survey import Survey
+from attnscope.commands.scan.survey.trial import Trial
 from attnscope.core.finding import SEVERITIES, SEVERITY_WORDS, Finding, Severity
 from attnscope.core.words import count, numeral
 from attnscope.reports.words import Verdict, beginning_words
@@ -86,21 +88,67 @@ def _section(survey: Survey, name: str) -> dict[str, Any]:
 
 
 def verdict(survey: Survey, findings: Sequence[Finding] | None = None, thresholds: Thresholds | None = None) -> Verdict:
-    """Say whether the model is healthy, has something to know, or something is wrong, and state the worst finding."""
+    """Say whether the model is healthy, has something to know, or something is wrong, and state what is wrong."""
     if not survey.cells:
         return Verdict("note", "Nothing was measured.")
     found = diagnose(survey, thresholds) if findings is None else findings
-    worst = max(found, key=lambda finding: SEVERITIES.index(finding.severity), default=None)
-    if worst is None or worst.severity == "note":
-        return Verdict("calm", f"Healthy: nothing is wrong ({count_words(found)}).")
-    if worst.severity == "to_know":
-        return Verdict("note", f"Nothing is wrong. To know: {worst.sentence} ({count_words(found)})")
-    return Verdict("critical", f"Something is wrong. {worst.sentence} ({count_words(found)})")
+    wrong = [finding for finding in found if finding.severity == "wrong"]
+    known = sum(finding.severity == "to_know" for finding in found)
+    if wrong:
+        more = f" {count(len(wrong) - 1, 'more finding')} of this severity." if wrong[1:] else ""
+        return Verdict("critical", f"Something is wrong: {_inside(wrong[0].sentence)}{more}")
+    if known:
+        matters = "matters" if known == 1 else "matter"
+        return Verdict(
+            "note",
+            f"To know: nothing is wrong, and {count(known, 'finding')} {matters} when the model is quantised, served or"
+            " changed.",
+        )
+    return Verdict("calm", "Healthy: nothing is wrong.")
 
 
-def count_words(findings: Sequence[Finding]) -> str:
-    """Return `0 wrong, 2 to know, 1 note`."""
-    return ", ".join(f"{n} {name}" for n, name in severity_counts(findings).values() if n or name != "notes")
+def _inside(sentence: str) -> str:
+    """Return a sentence for the middle of another one; abbreviations keep their capitals."""
+    first = sentence.split(" ", maxsplit=1)[0]
+    return sentence[:1].lower() + sentence[1:] if first[1:].islower() or len(first) == 1 else sentence
+
+
+def facts(survey: Survey) -> tuple[str, ...]:
+    """Return what the trial showed: the loss beside word frequencies, and which tests the model passed."""
+    trial = survey.trial
+    if trial is None:
+        return ()
+    said = [_loss_words(trial)] if trial.loss else []
+    return (*said, *_test_words(trial))
+
+
+def _loss_words(trial: Trial) -> str:
+    what = "the next token" if trial.task == "next token" else "masked tokens"
+    per_byte = "" if math.isnan(trial.bits_per_byte) else f", {numeral(trial.bits_per_byte, 3)} bits per byte"
+    base = "" if math.isnan(trial.unigram) else f"; word frequencies alone give {numeral(trial.unigram, 3)}"
+    return (
+        f"Loss: it predicts {what} with {numeral(trial.mean_loss, 3)} nats per token{per_byte}{base}"
+        f" ({count(len(trial.loss), 'window')}, {sum(trial.counts):,} predicted tokens)."
+    )
+
+
+def _test_words(trial: Trial) -> Iterator[str]:
+    """Yield one sentence with the tests that the model passed."""
+    passed = []
+    if trial.exposures and all(each.moved <= each.rounding for each in trial.exposures):
+        passed.append("later tokens do not change earlier states")
+    if trial.order > trial.order_rounding:
+        passed.append("positions matter")
+    tried = [(part, best) for part in trial.parts if (best := trial.best(part)) is not None]
+    if tried:
+        part, best = min(tried, key=lambda pair: trial.cost(pair[1]))
+        gain = max(0.0, -trial.cost(best))
+        passed.append(
+            f"rescaling what any of {count(len(trial.parts), 'half block')} writes lowers the loss by at most"
+            f" {numeral(gain, 2)} nats (best: {part.words} times {best.factor:g})"
+        )
+    if passed:
+        yield f"Tried: {'; '.join(passed)}."
 
 
 def severity_counts(findings: Sequence[Finding]) -> dict[Severity, tuple[int, str]]:
