@@ -106,8 +106,11 @@ def order_effect(
         return math.nan, math.nan
     if "position_ids" in accepts:
         places = torch.arange(ids.shape[1])[None].expand(ids.shape)
-        own = _states(model, stack, {**batch.inputs, "position_ids": places}, options)
-        other = _states(model, stack, {**batch.inputs, "position_ids": places.flip(1)}, options)
+        # Without a mask, transformers takes falling position numbers for the starts of packed sequences.
+        whole_mask = {"attention_mask": torch.ones_like(ids)} if "attention_mask" in accepts else {}
+        inputs = {**whole_mask, **batch.inputs}
+        own = _states(model, stack, {**inputs, "position_ids": places}, options)
+        other = _states(model, stack, {**inputs, "position_ids": places.flip(1)}, options)
     elif not causal:
         own = _states(model, stack, batch.inputs, options)
         turned = {n: t.flip(1) if t.shape[:2] == ids.shape else t for n, t in batch.inputs.items()}

@@ -215,7 +215,7 @@ def slopes(
 @contextmanager
 def one_scaled(model: nn.Module, place: Place, factor: float) -> Iterator[None]:
     """Multiply what one half of a block writes inside this context."""
-    with scaled(model, [place], torch.tensor([factor])):
+    with scaled(model, [place], torch.tensor([factor], dtype=torch.float64)):
         yield
 
 
