@@ -98,13 +98,13 @@ def test_slopes_equal_finite_differences_in_float64(pocket: Loaded, prepared: Ba
     places = places_of(found)
     exact = slopes(loaded.model, places, (), asked, {})
     assert exact is not None
-    step = 1e-4
+    step = 3e-3  # norms compute in float32: rounding gives 1e-7 / step, and the curvature of third order step^2
     for number, place in enumerate(places):
         ends = []
         for factor in (1 - step, 1 + step):
             with one_scaled(loaded.model, place, factor), torch.no_grad():
                 ends.append(_mean_loss(loaded, asked))
-        assert exact.places[number] == pytest.approx((ends[1] - ends[0]) / (2 * step), abs=2e-4)
+        assert exact.places[number] == pytest.approx((ends[1] - ends[0]) / (2 * step), abs=1e-4)
 
 
 def _mean_loss(loaded: Loaded, asked: Any) -> float:
