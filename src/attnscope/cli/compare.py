@@ -63,7 +63,7 @@ def compare(
     fail_on: Annotated[
         Severity | None,
         typer.Option(
-            help="Exit with code 1 if the loss is worse, or a finding of at least this severity is new or worse (for CI)."
+            help="Exit with code 1 if the loss or a finding of at least this severity is worse, or new (for CI)."
         ),
     ] = None,
     output: Output = Output(),

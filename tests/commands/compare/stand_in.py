@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +35,7 @@ def tried(survey: Survey, model: Any, tokenizer: Any, windows: int = 8, tokens: 
         hook.remove()
     loss = nn.functional.cross_entropy(logits[:, :-1].transpose(1, 2).float(), ids[:, 1:], reduction="none").mean(1)
     stack = survey.stacks[0]
-    parts = [Part(stack, layer, half, size, float("nan")) for (layer, half), size in sorted(writes.items())]  # type: ignore[arg-type]
+    parts = [Part(stack, layer, half, size, math.nan) for (layer, half), size in sorted(writes.items())]  # type: ignore[arg-type]
     sizes = tuple(len(tokenizer.decode(row[1:]).encode()) for row in ids)
     trial = Trial(
         fingerprint=hashlib.sha256(ids.numpy().tobytes()).hexdigest(),

@@ -121,7 +121,7 @@ def _difference(one: Trial, two: Trial) -> tuple[Interval, Unit, bool, str]:
     """Return the difference with its interval, its unit, whether it is paired, and a note."""
     if same_tokens(one, two):
         apart = [n * (b - a) for n, a, b in zip(one.counts, one.loss, two.loss, strict=True)]
-        return few_mean(apart, one.counts), "nats per token", True, ""
+        return few_mean(apart, [float(n) for n in one.counts]), "nats per token", True, ""
     unknown = Interval(math.nan, -math.inf, math.inf, 0, 0)
     if one.task != two.task:
         return unknown, "nats per token", False, f"one predicts the {one.task} and the other the {two.task}"

@@ -221,7 +221,7 @@ class _Walk:
         series: dict[tuple[object, ...], dict[Place, list[Reading]]] = {}
         of_stream = [each for each in self.found if each.head is None]  # heads react to the stream that they read
         for each in of_stream or self.found:
-            kind = (WRITE,) if each.measure == WRITE else each.series
+            kind = (WRITE,) if each.measure == WRITE else (each.measure, each.part)
             series.setdefault((each.place.stack, *kind), {}).setdefault(each.place, []).append(each)
         growths: dict[Place, list[tuple[float, Reading]]] = {}
         for by_place in series.values():

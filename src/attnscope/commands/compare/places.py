@@ -25,6 +25,8 @@ _ROUNDINGS = 4  # units in the last place that rounding may explain
 _SMALLEST = 1e-5  # statistics are summed in float32 whatever the precision of the model
 _MOST = 20.0  # distance of numbers of which one is zero or missing
 _DUST = 1e-6  # share of the largest number of a measure below which numbers count as zero
+_SIGNED = 0.1  # share of the largest number of a measure that is the least scale of numbers of both signs
+RATE = "rate"  # a share of sequences beyond a threshold: rounding can move it by a whole sequence
 WRITE = "write"  # of a half of a block, from the trial
 
 
@@ -49,10 +51,6 @@ class Reading:
     before: float
     after: float
     apart: float
-
-    @property
-    def series(self) -> tuple[str, str, str]:
-        return self.measure, self.part, self.site
 
 
 def paired(first: Survey, other: Survey) -> bool:
@@ -93,7 +91,7 @@ def readings(first: Survey, other: Survey) -> list[Reading]:
     dust = _dust(first, other)
     for key, old in first.cells.items():
         new = other.cells.get(key)
-        if new is None or new.shape != old.shape or key.stack not in stacks:
+        if new is None or new.shape != old.shape or key.stack not in stacks or key.part == RATE:
             continue
         card = first.cards[key.measure]
         place = _place(stacks[key.stack], key.site, key.layer)
@@ -144,7 +142,7 @@ def distance(card: Card, a: float, b: float, dust: float) -> float:
         return abs(b - a)
     if card.low >= 0 and min(a, b) >= 0:
         return _log_distance(a, b, dust)
-    return abs(b - a) / max(abs(a), abs(b), dust)
+    return abs(b - a) / max(abs(a), abs(b), _SIGNED / _DUST * dust)
 
 
 def _log_distance(a: float, b: float, dust: float) -> float:

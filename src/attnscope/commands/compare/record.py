@@ -76,11 +76,11 @@ class Comparison(Record):
     @property
     def appeared(self) -> tuple[Finding, ...]:
         """Findings that the first survey lacks."""
-        return tuple(pair.after for pair in self.findings if pair.status == "new" and pair.after is not None)
+        return tuple(pair.after for pair in self.findings if pair.before is None and pair.after is not None)
 
     @property
     def disappeared(self) -> tuple[Finding, ...]:
-        return tuple(pair.before for pair in self.findings if pair.status == "gone" and pair.before is not None)
+        return tuple(pair.before for pair in self.findings if pair.after is None and pair.before is not None)
 
     @property
     def only_before(self) -> tuple[str, ...]:
@@ -173,7 +173,7 @@ class Comparison(Record):
         told = f"{names[0][-60:]} with {names[1][-60:]}" if len(names) == 2 else f"{len(names)} surveys"
         became = {
             status: sum(pair.status == status for pair in self.findings)
-            for status in ("new", "worse", "better", "gone")
+            for status in ("new", "worse", "better", "gone", "changed")
         }
         found = ", ".join(f"{n} {status}" for status, n in became.items())
         return f"<Comparison of {told}: findings {found}; {count(len(self.changes), 'number')} changed>"

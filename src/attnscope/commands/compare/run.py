@@ -127,8 +127,10 @@ def is_survey(source: object) -> bool:
         return True
     if not isinstance(source, str | Path):
         return False
+    if isinstance(source, str) and not source.strip():
+        raise RefusalError("The name of a survey or model is empty: give a file name, a folder, or 'pocket'.")
     path = named_path(source, "survey or model")
-    if path.is_dir() or not str(source).strip():
+    if path.is_dir():
         model = any(file.name == "config.json" or file.suffix in _WEIGHTS for file in path.iterdir())
         return not model or any(files_named(path, name) for name in (Survey.FILE, f"{Survey.FILE}.gz"))
     if path.is_file():

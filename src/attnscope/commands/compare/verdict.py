@@ -27,7 +27,8 @@ def verdict(comparison: Comparison) -> Verdict:
     index = _worst(comparison)
     where = f" in {names(comparison)[index]}" if len(comparison.surveys) > 2 else ""
     level, lead = _lead(comparison, index, where)
-    return Verdict(level, " ".join((*lead, *where_sentences(comparison, index))))
+    told = () if where and level != "critical" else where_sentences(comparison, index)  # one of several is not enough
+    return Verdict(level, " ".join((*lead, *told)))
 
 
 def _worst(comparison: Comparison) -> int:
