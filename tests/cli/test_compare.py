@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def test_fail_on_exits_with_1_if_the_loss_is_worse(tmp_path: Path) -> None:
 
 
 def test_models_are_scanned_and_compared(tmp_path: Path) -> None:
-    loaded = load("pocket")
+    loaded: Any = load("pocket")
     loaded.model.model.layers[3].mlp.down_proj.weight.data[17] *= 80
     loaded.model.save_pretrained(tmp_path / "broken")
     loaded.tokenizer.save_pretrained(tmp_path / "broken")

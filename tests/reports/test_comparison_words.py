@@ -57,8 +57,8 @@ def printed(found: Comparison, width: int = 80, **options: Any) -> str:
 
 
 def test_only_losses_and_wrong_findings_are_worse_or_better() -> None:
-    for before, after in ((4, 24), (24, 4), (24, 0), (0, 4)):
-        told = verdict(compare(uniform(before), uniform(after)))
+    for old, new in ((4, 24), (24, 4), (24, 0), (0, 4)):
+        told = verdict(compare(uniform(old), uniform(new)))
         assert told.level == "note"
         assert told.sentence.startswith("Nothing that is wrong is new (the loss is unknown): 1 finding changed. ")
     same = verdict(compare(uniform(4), uniform(4)))

@@ -49,9 +49,7 @@ def tried(survey: Survey, model: Any, tokenizer: Any, windows: int = 8, tokens: 
     return replace(survey, trial=trial)
 
 
-def _watch(
-    block: nn.Module, half: str, module: nn.Module, layer: int, writes: dict[tuple[int, str], float]
-) -> list[Any]:
+def _watch(block: Any, half: str, module: nn.Module, layer: int, writes: dict[tuple[int, str], float]) -> list[Any]:
     """Record the size of a write, relative to the stream that it is added to."""
     norm = block.input_layernorm if half == "attention" else block.post_attention_layernorm
     stream: list[torch.Tensor] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ BASE = (4.5, 4.6, 4.7, 4.4, 4.6, 4.5, 4.8, 4.6)
 WORSE = tuple(loss + 2 + shift for loss, shift in zip(BASE, (0, 0.1, -0.1, 0.05, -0.05, 0.1, -0.1, 0), strict=True))
 
 
-def change(before: tuple[float, ...], after: tuple[float, ...], **fields: object) -> LossChange:
+def change(before: tuple[float, ...], after: tuple[float, ...], **fields: Any) -> LossChange:
     found = loss_change(with_trial(made(), before), with_trial(made(), after, **fields))
     assert found is not None
     return found

@@ -70,13 +70,13 @@ def planted(pocket: Loaded, fault: Fault) -> Comparison:
         (
             row_of_an_mlp,
             (3, "mlp", None),
-            "the MLP of block 3 writes 5x larger; `model.layers.3.mlp.down_proj.weight` differs there (row 17 ×80)",
+            "the MLP of block 3 writes 5x larger; model.layers.3.mlp.down_proj.weight differs there (row 17 ×80)",
         ),
         (queries_of_a_head, (2, "attention", 1), "head 1 of block 2 attends elsewhere: attention entropy"),
         (
             row_of_an_output,
             (1, "attention", None),
-            "`model.layers.1.self_attn.o_proj.weight` differs there (row 5 ×80)",
+            "model.layers.1.self_attn.o_proj.weight differs there (row 5 ×80)",
         ),
         (
             lost_mask,
@@ -86,7 +86,7 @@ def planted(pocket: Loaded, fault: Fault) -> Comparison:
         (
             final_norm,
             (None, "output", None),
-            "after the last one, in the final norm or the output layer; `model.norm.weight`",
+            "after the last one, in the final norm or the output layer; model.norm.weight",
         ),
     ],
 )
@@ -132,7 +132,7 @@ def test_weights_stay_in_the_file(pocket: Loaded, tmp_path: Path) -> None:
 def test_missing_and_extra_tensors(pocket: Loaded) -> None:
     from attnscope.commands.compare.models import weights_change
 
-    other = copy.deepcopy(pocket.model)
+    other: Any = copy.deepcopy(pocket.model)
     other.model.norm.register_parameter("bias", torch.nn.Parameter(torch.zeros(2)))
     (extra,) = weights_change(pocket.model, other).tensors
     assert (extra.name, extra.happened) == ("model.norm.bias", "extra")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +23,9 @@ def changed(after: np.ndarray, before: np.ndarray = A, home: Home = HOME) -> Ten
     return found
 
 
-def edited(where: object, factor: float = 1.0, add: float = 0.0) -> np.ndarray:
+def edited(where: Any, factor: float = 1.0, add: float = 0.0) -> np.ndarray:
     copy = A.copy()
-    copy[where] = copy[where] * factor + add  # type: ignore[index]
+    copy[where] = copy[where] * factor + add
     return copy
 
 

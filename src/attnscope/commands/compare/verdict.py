@@ -117,7 +117,7 @@ def where_sentences(comparison: Comparison, index: int) -> tuple[str, ...]:
     rest = f"It is the only one of {weights.compared:,} tensors that differs{beyond}."
     if others:
         rest = f"{others:,} more of {weights.compared:,} tensors differ{'s' if others == 1 else ''}{beyond}."
-    return f"{parted.sentence.rstrip('.')}; `{tensor.name}` differs there ({tensor.words}).", rest
+    return f"{parted.sentence.rstrip('.')}; {tensor.name} differs there ({tensor.words}).", rest
 
 
 def agreeing(parted: Parting, weights: WeightsChange) -> TensorChange | None:
@@ -136,8 +136,8 @@ def _weights(weights: WeightsChange) -> str:
         return _rounded(weights) if weights.rounded else f"All {weights.compared:,} tensors are equal."
     top, number_of = weights.tensors[0], len(weights.tensors)
     if number_of == 1:
-        return f"One of {weights.compared:,} tensors differs: `{top.name}` ({top.words})."
-    return f"{number_of:,} of {weights.compared:,} tensors differ, most `{top.name}` ({top.words})."
+        return f"One of {weights.compared:,} tensors differs: {top.name} ({top.words})."
+    return f"{number_of:,} of {weights.compared:,} tensors differ, most {top.name} ({top.words})."
 
 
 def _rounded(weights: WeightsChange) -> str:
