@@ -42,7 +42,7 @@ def compare(
         typer.Argument(
             help="Two or more models or surveys; the first is the baseline. Models: 'pocket', a folder, a hub name, a "
             ".gguf file. Surveys: survey.json files, or the folders that scans wrote.",
-            metavar="MODEL|SURVEY",
+            metavar="SOURCE",
         ),
     ],
     corpus: Annotated[
