@@ -23,7 +23,7 @@ _TWINS = (
 _HOMES = {name: f"commands.{name}.run:{name}" for name in _TWINS} | {
     "report": "commands.records:report",
     "load": "commands.records:load",
-    "compare": "commands.compare.record:compare",
+    "compare": "commands.compare.run:compare",
     "export": "commands.records:export",
     "merge": "commands.scan.survey.merge:merge",
     "diagnose": "commands.scan.diagnose:diagnose",
@@ -50,7 +50,7 @@ __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
 if TYPE_CHECKING:
     from attnscope.commands.capacity.run import capacity as capacity
     from attnscope.commands.collapse.run import collapse as collapse
-    from attnscope.commands.compare.record import compare as compare
+    from attnscope.commands.compare.run import compare as compare
     from attnscope.commands.compile.run import compile as compile
     from attnscope.commands.doctor.run import doctor as doctor
     from attnscope.commands.evaluate.run import evaluate as evaluate

@@ -44,8 +44,31 @@ def test_largest_changes_come_first() -> None:
     assert [(c.layer, c.head) for c in changes] == [(1, 0), (0, 1), (1, 1)]
     first = changes[0]
     assert (first.before, first.after, first.difference) == (3.0, 1.0, -2.0)
-    spread = np.std([1.0, 2.0, 3.0, 4.0, 1.0, 2.5, 1.0, 4.1])
-    assert first.effect == pytest.approx(-2.0 / spread)
+    assert first.effect == pytest.approx(-2.0 / (0.01 * 3.0))  # a hundredth of the larger number, without an error
+
+
+def test_effects_count_sampling_errors() -> None:
+    """Differences of the same size count less where sequences differ more."""
+    first, second = SurveyBuilder(CARDS), SurveyBuilder(CARDS)
+    for book, shift in ((first, 0.0), (second, 0.5)):
+        for layer, spread in enumerate((0.0, 1.0)):
+            values = 3.0 + shift + spread * np.array([[-1.0], [1.0], [-1.0], [1.0]])
+            book.observe("entropy", "value", "decoder", "self", layer, values)
+    sure, unsure = sorted(compare(first.survey({}), second.survey({})).changes, key=lambda change: change.layer)
+    assert sure.effect == pytest.approx(0.5 / (0.01 * 3.5))
+    assert unsure.effect == pytest.approx(0.5 / np.sqrt(1 / 4 + 1 / 4))
+
+
+def test_a_spread_near_zero_does_not_make_a_small_change_large() -> None:
+    """Entropy is nearly the same in all heads; the cosine of tokens is not."""
+    first, second = SurveyBuilder(CARDS), SurveyBuilder(CARDS)
+    for book, entropy, cosine in ((first, 3.205, 0.239), (second, 3.206, 0.619)):
+        book.observe("entropy", "value", "decoder", "self", 0, np.array([[entropy, 3.205]]))
+        book.observe("token_cosine", "value", "decoder", "stream", 1, np.array([cosine]))
+    largest, smallest = compare(first.survey({}), second.survey({})).changes
+    assert (largest.measure, smallest.measure) == ("token_cosine", "entropy")
+    assert largest.effect == pytest.approx(38.0)
+    assert abs(smallest.effect) < 0.05
 
 
 def test_effects_do_not_depend_on_units() -> None:
@@ -83,7 +106,7 @@ def series(measure: str, means: list[float]) -> Survey:
     ("measure", "early", "late", "status"),
     [
         ("spike", [10.0, 5000.0, 5000.0, 5000.0], [10.0, 10.0, 10.0, 5000.0], "changed"),
-        ("relative_residual", [0.8, 0.05, 0.05, 0.05], [0.8, 0.7, 0.6, 0.05], "better"),
+        ("relative_residual", [0.8, 0.05, 0.05, 0.05], [0.8, 0.7, 0.6, 0.05], "changed"),
         ("token_cosine", [0.1, np.nan, np.nan, np.nan], [0.1, 0.1, 0.1, np.nan], "changed"),
     ],
 )
@@ -97,7 +120,7 @@ def test_a_finding_that_moved_is_one_row(measure: str, early: list[float], late:
     stayed = compare(before, series(measure, [1.01 * value for value in early]))
     assert [pair.status for pair in stayed.findings] == ["same"]
     assert stayed.appeared == stayed.disappeared == ()
-    assert stayed.regressions() == ()
+    assert stayed.regressions("note") == ()
 
 
 def test_more_heads_and_another_severity_are_one_row() -> None:
@@ -105,12 +128,12 @@ def test_more_heads_and_another_severity_are_one_row() -> None:
     top = math.lgamma(65) / 64
     few, many = ([[top, top, 1.0, 1.0]] + [[1.0] * 4] * 3, [[top, top, top, 1.0]] * 4)
     (pair,) = compare(entropies(few), entropies(many)).findings
-    assert (pair.kind, pair.status) == ("uniform_heads", "worse")
+    assert (pair.kind, pair.status, pair.trend) == ("uniform_heads", "changed", "worse")
     assert pair.before is not None
     assert pair.after is not None
     assert (len(pair.before.heads), pair.before.severity) == (2, "note")
-    assert (len(pair.after.heads), pair.after.severity) == (12, "warning")
-    assert [other.status for other in compare(entropies(many), entropies(few)).findings] == ["better"]
+    assert (len(pair.after.heads), pair.after.severity) == (12, "to_know")
+    assert [other.trend for other in compare(entropies(many), entropies(few)).findings] == ["better"]
 
 
 def test_many_surveys_are_held_against_the_first() -> None:
@@ -124,7 +147,7 @@ def test_many_surveys_are_held_against_the_first() -> None:
         (2, 1, 2.0, 0.1),
     ]
     assert found.unchanged == 1
-    assert [(pair.kind, pair.survey, pair.status) for pair in found.findings] == [("entropy_collapse", 2, "new")]
+    assert [(pair.kind, pair.survey, pair.status) for pair in found.findings] == [("entropy_collapse", 2, "changed")]
     assert set(found.table()["survey"]) == {1, 2}
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["findings"][0]["survey"] == 2
     assert "3 surveys" in repr(found)
@@ -162,9 +185,13 @@ def test_one_survey_is_no_comparison() -> None:
 
 def test_the_gate_counts_what_is_new_or_worse() -> None:
     calm, bad = entropies([[2.0, 2.0]] * 3), entropies([[0.1, 0.1]] * 3)
-    assert [pair.severity for pair in compare(calm, bad).regressions()] == ["critical"]
-    assert len(compare(calm, bad).regressions("critical")) == 1
-    assert compare(bad, calm).regressions() == compare(bad, bad).regressions() == ()
+    assert [pair.severity for pair in compare(calm, bad).regressions("to_know")] == ["to_know"]
+    assert compare(calm, bad).regressions() == compare(calm, bad).regressions("wrong") == ()
+    assert compare(bad, calm).regressions("note") == compare(bad, bad).regressions("note") == ()
+    assert compare(calm, bad).worse("to_know")
+    assert not compare(calm, bad).worse("wrong")
+    broken = entropies([[2.0, np.nan]] * 3)
+    assert [pair.status for pair in compare(calm, broken).regressions()] == ["new"]
 
 
 def test_what_only_one_has_is_named() -> None:

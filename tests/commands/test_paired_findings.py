@@ -37,11 +37,11 @@ def only(before: Finding | None, after: Finding | None) -> FindingChange:
 @pytest.mark.parametrize(
     ("before", "after", "status"),
     [
-        (made(heads=4), made(heads=24, severity="warning"), "worse"),
-        (made(heads=24, severity="warning"), made(heads=4), "better"),
+        (made(heads=4), made(heads=24, severity="to_know"), "worse"),
+        (made(heads=24, severity="to_know"), made(heads=4), "better"),
         (made(heads=4), made(heads=5), "worse"),
         (made(heads=5), made(heads=4), "better"),
-        (made(severity="critical", heads=2), made(severity="warning", heads=9), "better"),  # severity decides first
+        (made(severity="wrong", heads=2), made(severity="to_know", heads=9), "better"),  # severity decides first
         (made(), made(), "same"),
         (made(value=0.96), made(value=0.99), "same"),  # less than a tenth
         (made(layers=(0,)), made(layers=(1,)), "changed"),
@@ -51,7 +51,31 @@ def only(before: Finding | None, after: Finding | None) -> FindingChange:
         (made("identity_heads", heads=3), made("identity_heads", heads=3), "same"),
     ],
 )
-def test_status_of_a_pair(before: Finding | None, after: Finding | None, status: Status) -> None:
+def test_trend_of_a_pair(before: Finding | None, after: Finding | None, status: Status) -> None:
+    assert only(before, after).trend == status
+
+
+WRONG, TO_KNOW = made(severity="wrong"), made(severity="to_know")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "status"),
+    [
+        (None, WRONG, "new"),
+        (WRONG, None, "gone"),
+        (TO_KNOW, WRONG, "worse"),
+        (WRONG, TO_KNOW, "better"),
+        (WRONG, made(severity="wrong", heads=9), "changed"),  # as wrong as before
+        (WRONG, WRONG, "same"),
+        (None, TO_KNOW, "changed"),
+        (TO_KNOW, None, "changed"),
+        (made(heads=4), made(heads=24, severity="to_know"), "changed"),
+        (made(heads=24, severity="to_know"), made(heads=4), "changed"),
+        (None, made(), "changed"),
+        (made(), made(), "same"),
+    ],
+)
+def test_only_wrong_findings_get_worse_or_better(before: Finding | None, after: Finding | None, status: Status) -> None:
     assert only(before, after).status == status
 
 
@@ -68,7 +92,7 @@ def test_status_of_a_pair(before: Finding | None, after: Finding | None, status:
 )
 def test_numbers_count_by_their_side_of_the_threshold(threshold: float, old: float, new: float, status: Status) -> None:
     before = made("massive_activation", heads=0, value=old, threshold=threshold)
-    assert only(before, replace(before, value=new)).status == status
+    assert only(before, replace(before, value=new)).trend == status
 
 
 def test_numbers_of_other_thresholds_are_not_compared() -> None:
@@ -80,7 +104,7 @@ def test_numbers_of_other_thresholds_are_not_compared() -> None:
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
-        (made(), made(severity="critical", heads=9, value=3.0), True),
+        (made(), made(severity="wrong", heads=9, value=3.0), True),
         (made(), made(stack="encoder"), False),
         (made(), made(details={"site": "cross"}), False),
         (made("alarm"), made("alarm", details={"measure": "spike"}), False),
@@ -106,22 +130,22 @@ def test_several_of_one_identity_are_matched_by_place_then_in_order() -> None:
     }
     assert pairs == {((5,), (5,)): "same", ((2,), (9,)): "changed"}
     statuses = [p.status for p in paired_findings([first], [first, third])]
-    assert statuses == ["new", "same"]
+    assert statuses == ["changed", "same"]
 
 
 def test_the_worst_come_first_and_every_finding_is_there_once() -> None:
-    before = [made("sink", "warning", 9), made("collapse", "critical", 0, layers=(1, 2)), made("identity_heads")]
-    after = [made("sink", "warning", 9), made("uniform_heads"), made("entropy_collapse", "critical")]
+    before = [made("sink", "to_know", 9), made("collapse", "wrong", 0, layers=(1, 2)), made("identity_heads")]
+    after = [made("sink", "to_know", 9), made("uniform_heads"), made("entropy_collapse", "wrong")]
     pairs = paired_findings(before, after, survey=3)
     assert [(p.kind, p.status) for p in pairs] == [
         ("entropy_collapse", "new"),
-        ("uniform_heads", "new"),
         ("collapse", "gone"),
+        ("uniform_heads", "changed"),
         ("identity_heads", "changed"),
         ("sink", "same"),
     ]
     assert {p.survey for p in pairs} == {3}
-    assert [p.kind for p in pairs if p.regressed("warning")] == ["entropy_collapse"]
+    assert [p.kind for p in pairs if p.regressed("to_know")] == ["entropy_collapse"]
     assert pairs[0].to_json()["after"]["kind"] == "entropy_collapse"
 
 

@@ -21,12 +21,16 @@ from attnscope.commands.compare.changes import (
     setting_notes,
     values,
 )
-from attnscope.commands.compare.record import Change, Comparison, compare
-from attnscope.commands.compare.words import row, sentences, verdict
+from attnscope.commands.compare.differences import Change
+from attnscope.commands.compare.finding_rows import row
+from attnscope.commands.compare.record import Comparison, compare
+from attnscope.commands.compare.verdict import verdict
+from attnscope.commands.compare.words import sentences
 from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.errors import RefusalError
 from attnscope.reports.terminal import print_record
+from tests.commands.compare.made import after, made, with_trial
 from tests.commands.scan.survey.sample import CARDS, sample_provenance, sample_survey
 from tests.reports.charts.sample_model import encoder_decoder, made_survey, observations
 
@@ -52,17 +56,51 @@ def printed(found: Comparison, width: int = 80, **options: Any) -> str:
     return raw.getvalue()
 
 
-def test_the_verdict_says_what_got_worse() -> None:
-    told = verdict(compare(uniform(4), uniform(24)))
-    assert (told.level, told.sentence) == ("warning", "Worse: uniform heads 4 → 24 (note → warning).")
-    better = verdict(compare(uniform(24), uniform(4)))
-    assert (better.level, better.sentence) == ("calm", "Nothing got worse: 1 got better.")
-    gone = verdict(compare(uniform(24), uniform(0)))
-    assert (gone.level, gone.sentence) == ("calm", "Nothing got worse: 1 is gone.")
-    new = verdict(compare(uniform(0), uniform(4)))
-    assert (new.level, new.sentence) == ("note", "New: uniform heads 0 → 4 (note).")
+def test_only_losses_and_wrong_findings_are_worse_or_better() -> None:
+    for old, new in ((4, 24), (24, 4), (24, 0), (0, 4)):
+        told = verdict(compare(uniform(old), uniform(new)))
+        assert told.level == "note"
+        assert told.sentence.startswith("Nothing that is wrong is new (the loss is unknown): 1 finding changed. ")
     same = verdict(compare(uniform(4), uniform(4)))
-    assert (same.level, same.sentence) == ("calm", "Nothing got worse: the findings are the same.")
+    said = "Nothing that is wrong is new (the loss is unknown): the findings are the same. Every number is the same."
+    assert (same.level, same.sentence) == ("calm", said)
+
+
+def test_the_verdict_begins_with_the_loss() -> None:
+    losses = (4.5, 4.6, 4.7, 4.4, 4.6, 4.5, 4.8, 4.6)
+    shifts = (0.0, 0.1, -0.1, 0.05, -0.05, 0.1, -0.1, 0.0)
+    base = with_trial(made(), losses)
+    raised = tuple(loss + 2 + shift for loss, shift in zip(losses, shifts, strict=True))
+    broken = with_trial(made(after(2)), raised, writes={(2, "mlp"): 24.0})
+    worse = verdict(compare(base, broken))
+    assert worse.level == "critical"
+    assert worse.sentence == (
+        "Worse: the loss rises by 2.00 nats per token (1.89 to 2.11): 4.59 → 6.59. "
+        "Identical up to block 1; the MLP of block 2 writes 80x larger."
+    )
+    better = verdict(compare(broken, base))
+    assert better.level == "calm"
+    assert better.sentence.startswith("Better: the loss falls by 2.00 nats per token (1.89 to 2.11): 6.59 → 4.59. ")
+    text = printed(compare(base, broken))
+    assert text.splitlines()[1].startswith("Worse: the loss rises by 2.00 nats per token")
+    assert "Losses" in text
+    assert "nats per token" in text
+    third = verdict(compare(base, base, broken)).sentence
+    name = names(compare(base, base, broken))[2]
+    assert third.startswith(f"Worse in {name}: the loss rises by 2.00")
+
+
+def test_changes_of_the_block_where_models_part_come_first() -> None:
+    changed = after(1, factor=1.3) | {("spike", 4): 50.0}
+    found = compare(made(), made(changed))
+    listed = largest_changes(found, 16)
+    assert found.parting is not None
+    assert found.parting.layer == 1
+    blocks = [change.block for change in listed]
+    assert blocks[0] == 1
+    assert blocks[1] == 3  # then the largest effect
+    assert blocks == [block for block in dict.fromkeys(blocks) for _ in range(blocks.count(block))]  # grouped
+    assert max(blocks.count(block) for block in blocks) <= 3
 
 
 def test_the_verdict_counts_the_others() -> None:
@@ -71,10 +109,9 @@ def test_the_verdict_counts_the_others() -> None:
     )
     there, back = verdict(compare(first, second)), verdict(compare(second, first))
     assert there.level == "critical"
-    assert there.sentence.startswith("New: NaN or infinity 0 → 1 head (critical)")
-    assert "got better" in there.sentence
-    assert back.level in ("warning", "note")
-    assert "1 is gone" in back.sentence
+    assert there.sentence.startswith("New: NaN or infinity 0 → 1 head (wrong)")
+    assert back.level == "note"
+    assert "1 finding that was wrong is gone" in back.sentence
 
 
 def test_rows_say_heads_places_or_the_number() -> None:
@@ -91,7 +128,7 @@ def test_rows_say_heads_places_or_the_number() -> None:
         return ledger.survey(sample_provenance())
 
     found = compare(residuals(0.9, 0.05, 0.05), residuals(0.9, 0.5, 0.005))
-    assert [row(found, pair).words for pair in found.findings] == ["Token collapse 2 → 1 place (warning → critical)"]
+    assert [row(found, pair).words for pair in found.findings] == ["Token collapse 2 → 1 place (to know → wrong)"]
 
 
 def test_changes_are_sentences() -> None:
@@ -127,11 +164,12 @@ def test_both_numbers_can_be_told_apart() -> None:
     assert told(0.1, 0.1 + 1e-12) == ("0.1", "0.1")
 
 
-def test_one_measure_does_not_fill_the_list() -> None:
+def test_one_block_or_measure_does_not_fill_the_list() -> None:
     found = compare(made_survey(observations(6, 4)), made_survey(observations(6, 4, seed=3), name="b"))
-    listed = [change.measure for change in largest_changes(found, 12)]
-    assert len(listed) == 12
-    assert max(listed.count(measure) for measure in listed) == 2
+    listed = [(change.block, change.measure) for change in largest_changes(found, 12)]
+    assert len(listed) == len(set(listed)) == 12
+    blocks = [block for block, _ in listed]
+    assert max(blocks.count(block) for block in blocks) == 3
 
 
 def changed(survey: Survey, **sections: Any) -> Survey:
@@ -195,8 +233,8 @@ def test_the_screen_is_short_and_begins_with_the_verdict() -> None:
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 30
-    assert lines[1].startswith(("Nothing got worse", "Worse:", "New:"))
-    for words in ("up-model → b", "Not comparable one to one", "NaN or infinity", "Largest changes", "both.html"):
+    assert lines[1].startswith(("Nothing that is wrong is new", "Worse:", "New:"))
+    for words in ("up-model → b", "Not comparable one to one", "NaN or infinity", "Changes by block", "both.html"):
         assert words in text
     assert sum(" → " in line and ", head " in line for line in lines) <= 8
     assert "--verbose" not in text or "more differences" in text
@@ -247,9 +285,9 @@ def nudged(survey: Survey, amounts: dict[int, float]) -> Survey:
 def test_changes_too_small_to_show_are_counted_not_listed() -> None:
     base = nudged(sample_survey(), {})
     text = printed(compare(base, nudged(base, {1: 1e-6})), width=200)
-    assert "Nothing changed noticeably: 1 of 8 numbers differ, by less than 0.05 of the usual spread" in text
+    assert "Nothing changed noticeably: 1 of 8 numbers differ, all with an effect below 2" in text
     some = printed(compare(base, nudged(base, {1: 1e-6, 2: 0.5})), width=200)
-    assert "Largest changes" in some
+    assert "Changes by block" in some
     assert some.count("in block") == 1
 
 

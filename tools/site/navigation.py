@@ -38,6 +38,7 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
         "gguf",
         "own_measure",
         "../scan",
+        "../compare",
         "../view",
         "../explain",
         "../treat",

@@ -1,47 +1,106 @@
-"""`attnscope compare`: surveys side by side, the first as the baseline, without torch."""
+"""`attnscope compare`: models or surveys side by side, the first as the baseline. Surveys need no torch."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnscope.cli.options import SAVE, Threshold, json_option, with_requests
+from attnscope.cli.options import (
+    SAVE,
+    KeepText,
+    Threshold,
+    json_option,
+    max_tokens_option,
+    samples_option,
+    seed_option,
+    with_requests,
+)
 from attnscope.cli.output import page_path, print_json
-from attnscope.cli.runner import Output
+from attnscope.cli.runner import Output, running
 from attnscope.core.errors import RefusalError
 from attnscope.core.finding import Severity
+from attnscope.core.progress import Listener, silent
+from attnscope.hf.loading.options import Loading, Sampling, SeededCorpusOptions
+
+if TYPE_CHECKING:
+    from attnscope.commands.compare.record import Comparison
 
 
 @with_requests(
+    SeededCorpusOptions,
+    samples=samples_option(when="Models"),
+    max_tokens=max_tokens_option("256, or the model's maximum length if that is shorter", when="Models"),
+    seed=seed_option("random weights and for drawing sequences"),
     out=typer.Option(help="Also write an HTML page of the comparison.", metavar="FILE"),
     save=SAVE,
     as_json=json_option("the differences"),
 )
 def compare(
-    surveys: Annotated[
-        list[Path],
+    sources: Annotated[
+        list[str],
         typer.Argument(
-            help="Two or more surveys: survey.json files, or the folders that scans wrote. The first is the baseline.",
-            metavar="SURVEY",
+            help="Two or more models or surveys; the first is the baseline. Models: 'pocket', a folder, a hub name, a "
+            ".gguf file. Surveys: survey.json files, or the folders that scans wrote.",
+            metavar="SOURCE",
         ),
     ],
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            help="What models read: a text file, a folder, or - for standard input. Default: the text of a survey "
+            "among the sources, or a text in the package.",
+            metavar="FILE",
+        ),
+    ] = None,
+    measures: Annotated[
+        str, typer.Option(help="Models: sets (default, deep, all) and names, separated by commas.", metavar="LIST")
+    ] = "default",
+    sampling: Sampling = Sampling(samples=64),
+    loading: Loading = Loading(),
+    keep_text: KeepText = True,
     threshold: Threshold = None,
     fail_on: Annotated[
         Severity | None,
-        typer.Option(help="Exit with code 1 if a finding of at least this severity is new or worse (for CI)."),
+        typer.Option(
+            help="Exit with code 1 if the loss or a finding of at least this severity is worse, or new (for CI)."
+        ),
     ] = None,
     output: Output = Output(),
 ) -> None:
-    """Compare surveys of checkpoints, variants or models: say what is better and what is worse than in the first."""
-    from attnscope.commands.compare.record import compare as twin
+    """Compare models or surveys: say whether the loss is worse than that of the first, and where the models part."""
+    from attnscope.cli.options import check_corpus, check_measures, check_model
+    from attnscope.commands.compare.run import compare as twin
+    from attnscope.commands.compare.run import is_survey
     from attnscope.commands.scan.diagnose import Thresholds
     from attnscope.reports.terminal import print_record
 
-    if len(surveys) < 2:
-        raise RefusalError("A comparison needs at least two surveys: name another one.")
-    comparison = twin(*surveys, thresholds=Thresholds.parse(threshold or []))
+    if len(sources) < 2:
+        raise RefusalError("A comparison needs at least two models or surveys: name another one.")
+    thresholds = Thresholds.parse(threshold or [])
+    models = [source for source in sources if not is_survey(source)]
+    check_measures(measures)
+    check_corpus(corpus, drawn=True)
+    for model in models:
+        check_model(model, loading)
+
+    def compared(progress: Listener = silent) -> Comparison:
+        return twin(
+            *sources,
+            corpus=corpus,
+            measures=measures,
+            thresholds=thresholds,
+            loading=loading,
+            sampling=sampling,
+            keep_text=keep_text,
+            progress=progress,
+        )
+
+    if models:
+        with running(output, doing="the comparison", counted="sequences") as run:
+            comparison = compared(run.progress)
+    else:
+        comparison = compared()
     if output.save is not None:
         comparison.save(output.save)
     if output.out is not None:
@@ -50,5 +109,5 @@ def compare(
         print_json(comparison.to_json())
     else:
         print_record(comparison, files={"Report": output.out, "Record": output.save}, verbose=output.verbose)
-    if fail_on and comparison.regressions(fail_on):
+    if fail_on and comparison.worse(fail_on):
         raise typer.Exit(1)

@@ -27,7 +27,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "report": ("attnscope report attnscope-pocket", "attnscope report attnscope-pocket --charts charts"),
     "compare": (
         "attnscope compare attnscope-pocket-random attnscope-pocket",
-        "attnscope compare attnscope-pocket-random attnscope-pocket --out both.html",
+        "attnscope compare attnscope-pocket pocket --out both.html",
     ),
     "export": (
         "attnscope export attnscope-pocket --format csv",

@@ -52,16 +52,18 @@ def bootstrap_mean(
     return float(mean[0]), float(low[0]), float(high[0])
 
 
-def single_means(sums: GroupSums, sizes: GroupSizes, seed: int = 0) -> tuple[PerNumber, PerNumber, PerNumber]:
+def single_means(
+    sums: GroupSums, sizes: GroupSizes, seed: int = 0, inner: float = INNER
+) -> tuple[PerNumber, PerNumber, PerNumber]:
     """Return means of many numbers, from their sums over groups of `sizes`, and the interval of each one alone.
 
-    A number that is the same in all groups has no error and no width.
+    A number that is the same in all groups has no error and no width. `inner` is the share of draws inside an interval.
     """
     mean, error = _mean_and_error(sums, sizes)
     if len(sums) < 2:
         return mean, np.full_like(mean, -np.inf), np.full_like(mean, np.inf)
-    t, reach = _drawn_t(sums, sizes, seed), student(len(sums) - 1, INNER)
-    below, above = (np.maximum(_end(side), reach) for side in (t, -t))
+    t, reach = _drawn_t(sums, sizes, seed), student(len(sums) - 1, inner)
+    below, above = (np.maximum(_end(side, inner), reach) for side in (t, -t))
     return mean, mean - _times(below, error), mean + _times(above, error)
 
 
@@ -139,9 +141,9 @@ def _drawn_t(sums: GroupSums, sizes: GroupSizes, seed: int) -> Float[np.ndarray,
     return found
 
 
-def _end(t: Float[np.ndarray, "draw number"]) -> PerNumber:
+def _end(t: Float[np.ndarray, "draw number"], inner: float = INNER) -> PerNumber:
     """Return the upper end of the inner draws."""
-    found: np.ndarray = np.quantile(t, (1 + INNER) / 2, axis=0, method="higher")
+    found: np.ndarray = np.quantile(t, (1 + inner) / 2, axis=0, method="higher")
     return found
 
 
@@ -183,6 +185,49 @@ class Interval:
     def sure(self) -> bool:
         """Whether zero is outside the interval."""
         return self.low > 0 or self.high < 0
+
+
+CERTAIN = 0.99  # share of draws inside the interval of few groups, see `few_mean`
+FEWEST_DRAWN = 5  # groups: of fewer, a draw too often has a single one, and no spread
+
+
+def few_mean(sums: Sequence[float], sizes: Sequence[float]) -> Interval:
+    """Return the mean of one number, from its sums over a few groups, with an interval that also holds for skew.
+
+    Below ENOUGH groups a sample shows too little of a long tail. 99% of draws instead of 96% make up for that: the
+    mean of 8 lognormal numbers was inside in 95 of 100 samples, of 16 in 97 (tests/stats/test_few_mean.py). Fewer than
+    FEWEST_DRAWN groups get Student's interval at 99.5%, which held in 95 to 99 of 100. A rare value that no group shows
+    cannot be known: of 8 numbers, a fifth of which are far away, the interval held in 83 of 100.
+    """
+    total, weights = np.asarray(sums, dtype=np.float64)[:, None], np.asarray(sizes, dtype=np.float64)
+    groups = len(sums)
+    if groups >= FEWEST_DRAWN:
+        inner = CERTAIN if groups < ENOUGH else INNER
+        mean, low, high = (float(number[0]) for number in single_means(total, weights, inner=inner))
+        return Interval(mean, low, high, groups, groups)
+    mean, error = (float(number[0]) for number in _mean_and_error(total, weights))
+    half = math.inf if groups < 2 else 0.0 if not error else student(groups - 1, 0.995) * error
+    return Interval(mean, mean - half, mean + half, groups, groups)
+
+
+def unpaired_difference(
+    before: tuple[Sequence[float], Sequence[float]], after: tuple[Sequence[float], Sequence[float]]
+) -> Interval:
+    """Return the difference of two means of separate groups, each given by sums and sizes, with Student's interval.
+
+    The errors add in squares, and the smaller number of groups gives the degrees of freedom (Welch, on the safe side).
+    """
+    sides = [
+        (np.asarray(sums, dtype=np.float64)[:, None], np.asarray(sizes, dtype=np.float64))
+        for sums, sizes in (before, after)
+    ]
+    (old, one), (new, other) = ((float(n[0]) for n in _mean_and_error(*side)) for side in sides)
+    groups = min(len(sums) for sums, _ in (before, after))
+    if groups < 2:
+        return Interval(new - old, -math.inf, math.inf, groups, groups)
+    level = 0.995 if groups < FEWEST_DRAWN else CERTAIN if groups < ENOUGH else INNER
+    half = student(groups - 1, level) * math.hypot(one, other)
+    return Interval(new - old, new - old - half, new - old + half, groups, groups)
 
 
 def paired_interval(before: Sequence[float], after: Sequence[float], texts: Sequence[Hashable] = ()) -> Interval:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attnscope.commands.compare.record import Change, Comparison
+from attnscope.commands.compare.differences import Change
+from attnscope.commands.compare.record import Comparison
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.commands.scan.words import corpus_words, model_name
 from attnscope.core.card import Card
@@ -122,28 +123,29 @@ def _listed(values: Sequence[str]) -> str:
     return "; ".join(values[:_MOST_NAMES]) + ("; ..." if len(values) > _MOST_NAMES else "")
 
 
-SMALLEST_EFFECT = 0.05  # smaller effects are not listed
+SMALLEST_EFFECT = 2.0  # smaller effects are not listed
 LABEL = 28  # characters
-MOST_OF_A_MEASURE = 2  # most changes of one measure in a list
+MOST_OF_A_BLOCK = 3  # most changes of one block in a list, each of another measure
 _BARE = ("", "1", "share", "factor", "ratio", "cosine", "eigenvalue", "singular value")  # units that are not printed
 
 
 def largest_changes(comparison: Comparison, most: int) -> tuple[Change, ...]:
-    """Return the largest changes, at most two of each measure and survey."""
-    chosen: list[Change] = []
-    taken: dict[tuple[str, int], int] = {}
-    for change in comparison.changes:
-        if abs(change.effect) < SMALLEST_EFFECT or len(chosen) == most:
-            break
-        key = change.measure, change.survey
-        taken[key] = taken.get(key, 0) + 1
-        if taken[key] <= MOST_OF_A_MEASURE:
-            chosen.append(change)
-    return tuple(chosen)
+    """Return the largest changes, grouped by block: the block where models part first, then by the largest effect.
+
+    At most three of each block are listed, each of another measure.
+    """
+    blocks: dict[tuple[int, str, int], dict[str, Change]] = {}
+    for change in changes_worth_listing(comparison):
+        block = blocks.setdefault((change.survey, change.stack, change.block), {})
+        if len(block) < MOST_OF_A_BLOCK:
+            block.setdefault(change.measure, change)
+    parted = {(found.survey, found.stack, found.layer) for found in comparison.partings if found.layer is not None}
+    order = sorted(blocks, key=lambda block: block not in parted)  # stable: the others stay in order of effect
+    return tuple(change for block in order for change in blocks[block].values())[:most]
 
 
-def changes_worth_listing(comparison: Comparison, most: int) -> tuple[Change, ...]:
-    return tuple(change for change in comparison.changes if abs(change.effect) >= SMALLEST_EFFECT)[:most]
+def changes_worth_listing(comparison: Comparison) -> tuple[Change, ...]:
+    return tuple(change for change in comparison.changes if abs(change.effect) >= SMALLEST_EFFECT)
 
 
 def change_sentence(comparison: Comparison, change: Change) -> str:
@@ -205,10 +207,11 @@ def change_words(comparison: Comparison) -> str:
     numbers = count(changed + comparison.unchanged, "number")
     if not changed:
         return f"Nothing changed: {numbers} compared, no difference"
-    if not changes_worth_listing(comparison, 1):
-        small = f"by less than {SMALLEST_EFFECT} of the usual spread"
-        return f"Nothing changed noticeably: {changed:,} of {numbers} differ, {small}"
-    return "Largest changes"
+    if not changes_worth_listing(comparison):
+        return (
+            f"Nothing changed noticeably: {changed:,} of {numbers} differ, all with an effect below {SMALLEST_EFFECT:g}"
+        )
+    return "Changes by block"
 
 
 def card_of(surveys: Sequence[Survey], measure: str) -> Card | None:

@@ -203,7 +203,7 @@ def _most_telling(
     comparison: Comparison, heads: bool, part: str | None
 ) -> tuple[str | None, str | None, tuple[str | None, str | None]]:
     """Return measure, part and place of the first finding that is new or worse, else of the largest change."""
-    for pair in comparison.regressions():
+    for pair in comparison.regressions("note"):
         card = comparison.first.cards.get(str(pair.measure))
         if card and (not heads or card.scope != "stream") and (pair.stack in comparison.first.stacks):
             shared = [c for c in comparison.changes if (c.measure, c.stack) == (card.name, pair.stack)]

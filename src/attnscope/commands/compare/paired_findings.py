@@ -1,5 +1,9 @@
 """Pair the findings of two surveys: which are new, worse, better, gone, changed or the same.
 
+A finding is new, worse, better or gone only if its severity is *wrong*: it appeared, became wrong, stopped being wrong,
+or disappeared. Anything else that differs is a change. What is normal in healthy models is no loss if it is more, and
+no gain if it is less.
+
     for pair in paired_findings(diagnose(first), diagnose(second)):
         print(pair.status, pair.before, pair.after)
 
@@ -7,9 +11,9 @@ Two findings are paired if they have the same kind, stack and site. Count, value
 heads that become twenty-four are one finding that got worse. Alarms must also have the same measure, and massive
 activations the same direction of the step.
 
-The status of a pair is decided by severity, then by the number of heads or places, then by the value if it moved by
-more than a tenth. Kinds that only describe heads (`neutral`) never get worse or better: if one appears or disappears,
-its status is "changed".
+The `trend` of a pair has a direction for every severity, for gates and for the judgement of remedies. It is decided by
+severity, then by the number of heads or places, then by the value if it moved by more than a tenth. Kinds that only
+describe heads (`neutral`) have no direction: if one appears or disappears, it is "changed".
 """
 
 from __future__ import annotations
@@ -66,9 +70,13 @@ class FindingChange:
     def severity(self) -> Severity:
         return self.either.severity
 
-    def regressed(self, severity: Severity = "note") -> bool:
-        """Return whether the finding is new or worse, and at least this severe."""
-        return self.status in REGRESSIONS and self.either.at_least(severity)
+    @property
+    def trend(self) -> Status:
+        return trend(self.before, self.after)
+
+    def regressed(self, severity: Severity = "wrong") -> bool:
+        """Return whether the finding is at least this severe, and new or further beyond its threshold than before."""
+        return self.trend in REGRESSIONS and self.either.at_least(severity)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "kind": self.kind, "stack": self.stack, "site": self.site, "measure": self.measure}
@@ -109,7 +117,18 @@ def concerned(finding: Finding) -> int:
 
 
 def status(before: Finding | None, after: Finding | None) -> Status:
-    """Return the status of a pair."""
+    """Return the status of a pair: new, worse, better or gone only if it is wrong on one side and not on the other."""
+    was, now = (finding is not None and finding.severity == "wrong" for finding in (before, after))
+    moved = trend(before, after)
+    if now and not was:
+        return "new" if before is None else "worse"
+    if was and not now:
+        return "gone" if after is None else "better"
+    return "same" if moved == "same" else "changed"
+
+
+def trend(before: Finding | None, after: Finding | None) -> Status:
+    """Return the direction of a pair, whatever its severity."""
     if any(finding is not None and _neutral(finding) for finding in (before, after)) and (
         before is None or after is None
     ):

@@ -1,13 +1,11 @@
-"""The sentences of a comparison: verdict, paired findings, largest changes, and all surveys side by side."""
+"""The document of a comparison: losses, weights, changes by block, paired findings, and surveys side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from attnscope.commands.compare.changes import (
-    MOST_OF_A_MEASURE,
-    card_of,
+    MOST_OF_A_BLOCK,
     change_sentence,
     change_title,
     change_values,
@@ -17,30 +15,30 @@ from attnscope.commands.compare.changes import (
     names,
     setting_notes,
 )
+from attnscope.commands.compare.differences import Change
+from attnscope.commands.compare.finding_rows import amount_noun, finding_title, row
 from attnscope.commands.compare.paired_findings import IMPROVEMENTS, REGRESSIONS, FindingChange, concerned, identity
-from attnscope.commands.compare.record import Change, Comparison
+from attnscope.commands.compare.record import Comparison
+from attnscope.commands.compare.verdict import loss_section, verdict, weights_section
 from attnscope.commands.scan.diagnose import diagnose
 from attnscope.commands.scan.words import corpus_words, headlines
-from attnscope.core.finding import LEVELS, Finding
-from attnscope.core.words import count, number, numeral, within
+from attnscope.core.finding import Finding
+from attnscope.core.words import count, number, numeral
 from attnscope.reports.document import Card, Document, Section, Table, rows
-from attnscope.reports.words import Level, Verdict
+from attnscope.reports.words import Level
 
 MOST_CHANGES, BRIEF_CHANGES, BRIEF_LINES = 16, 8, 4
 MOST_COLUMNS = 4  # columns of surveys in a terminal
 EFFECT = (
-    "Changes are ordered by their effect: how far a number moved, divided by the usual spread of that measure over "
-    "places in the model. An effect of +1 is an increase as large as that spread."
+    "The effect of a change is its difference divided by its sampling error over sequences, or by a hundredth of the "
+    "scale of the measure if that is larger. An effect of 2 can be seen in these sequences; 100 is a whole share, or a "
+    "number that was nearly zero on one side."
 )
 NOT_COMPARABLE = "Not comparable one to one"
-MOST_WORDS = f"At most {MOST_OF_A_MEASURE} changes of one measure are listed for each survey."
-_TITLES = {
-    "collapse": "Token collapse",
-    "nonfinite": "NaN or infinity",
-    "sink": "Attention sinks",
-    "sink_elsewhere": "Sinks after the first token",
-    "smoothing": "Over-smoothing",
-}
+MOST_WORDS = (
+    f"At most {MOST_OF_A_BLOCK} changes of a block are listed, each of another measure. The block where the models "
+    "part comes first, then the block with the largest effect."
+)
 
 
 def document(comparison: Comparison) -> Document:
@@ -57,15 +55,17 @@ def document(comparison: Comparison) -> Document:
         title,
         about=(title, _read(comparison)),
         sections=(
+            *loss_section(comparison),
+            *weights_section(comparison),
             *([Section(NOT_COMPARABLE, notes=notes, link="Cautions")] if notes else []),
+            _largest(comparison),
             Section(
-                "What got worse and better",
+                "Findings that changed",
                 sentences=() if changed else ("No finding changed.",),
                 cards=tuple(_card(comparison, pair) for pair in changed) if two else (),
-                link="What changed",
+                link="Findings",
             ),
-            *([] if two else [_section("Findings that changed", comparison, changed)]),
-            _largest(comparison),
+            *([] if two else [_section("Changed findings of each survey", comparison, changed)]),
             Section("Side by side", tables=_sides(comparison)),
             _section(f"The same in {kept}", comparison, same),
         ),
@@ -84,35 +84,6 @@ def _read(comparison: Comparison) -> str:
     return f"Measured on {'; '.join(corpora)}"
 
 
-def verdict(comparison: Comparison) -> Verdict:
-    """Say which regression is the worst and how many others there are, or that nothing got worse."""
-    regressions = comparison.regressions()
-    if not regressions:
-        return Verdict("calm", f"Nothing got worse: {_rest(comparison.findings) or 'the findings are the same'}.")
-    top, others = regressions[0], [pair for pair in comparison.findings if pair is not regressions[0]]
-    line = row(comparison, top)
-    where = f" in {names(comparison)[top.survey]}" if len(comparison.surveys) > 2 else ""
-    more = _rest(others, more="more ")
-    if more and len(comparison.surveys) > 2:
-        more = f"over all surveys {more}"
-    lead = "Worse" if top.status == "worse" else "New"
-    return Verdict(
-        LEVELS[top.severity], f"{lead}{where}: {_inside(line.title)}{line.tail}{'; ' if more else ''}{more}."
-    )
-
-
-def _rest(pairs: Sequence[FindingChange], more: str = "") -> str:
-    """Return `1 more got worse, 2 got better`."""
-    counts = {status: sum(pair.status == status for pair in pairs) for status in ("worse", "new", "better", "gone")}
-    words = {
-        "worse": f"{more}got worse",
-        "new": f"{more}{'is' if counts['new'] == 1 else 'are'} new",
-        "better": "got better",
-        "gone": f"{'is' if counts['gone'] == 1 else 'are'} gone",
-    }
-    return ", ".join(f"{n} {words[status]}" for status, n in counts.items() if n)
-
-
 def sentences(comparison: Comparison) -> tuple[str, ...]:
     """Return the verdict, reasons why numbers may not be comparable, every changed finding, and the largest change."""
     lines = [verdict(comparison).sentence, *setting_notes(comparison)]
@@ -125,70 +96,6 @@ def sentences(comparison: Comparison) -> tuple[str, ...]:
         *lines,
         f"Largest change: {change_sentence(comparison, worth[0])}." if worth else f"{change_words(comparison)}.",
     )
-
-
-class Row(NamedTuple):
-    """A pair of findings as a line: `Uniform heads`, ` 4 → 24`, `note → to know`."""
-
-    title: str
-    amount: str
-    severity: str
-
-    @property
-    def tail(self) -> str:
-        return f"{self.amount} ({self.severity})"
-
-    @property
-    def words(self) -> str:
-        return f"{self.title}{self.tail}"
-
-
-def row(comparison: Comparison, pair: FindingChange) -> Row:
-    """Return a pair as a line, with the number of heads or places before and after, or else its value."""
-    title = finding_title(comparison, pair.either)
-    sides = [side for side in (pair.before, pair.after) if side is not None]
-    noun = amount_noun(sides)
-    if not noun:
-        amounts, tail = [number(side.value) for side in sides], ""
-    else:
-        amounts = [f"{concerned(side):,}" if side is not None else "0" for side in (pair.before, pair.after)]
-        tail = "" if noun in title.split() else f" {noun[:-1] if amounts[-1] == '1' else noun}"
-    return Row(title, f"{' ' if noun else ': '}{' → '.join(dict.fromkeys(amounts))}{tail}", severity_words(pair))
-
-
-def amount_noun(sides: Sequence[Finding]) -> str:
-    """Return the noun for what these findings count, "heads" or "places"; "" if each concerns one place."""
-    if any(side.heads for side in sides):
-        return "heads"
-    return "places" if any(len(side.layers) > 1 for side in sides) else ""
-
-
-def severity_words(pair: FindingChange) -> str:
-    """Return `note → to know`, `wrong`, `was a note`."""
-    old, new = (None if side is None else side.severity_words for side in (pair.before, pair.after))
-    if new is None:
-        return f"was {'a ' if old == 'note' else ''}{old}"
-    before = 0 if pair.before is None else concerned(pair.before)
-    moved = ", elsewhere" if pair.status == "changed" and concerned(pair.either) == before else ""
-    return f"{new}{moved}" if old in (None, new) else f"{old} → {new}"
-
-
-def finding_title(comparison: Comparison, finding: Finding) -> str:
-    """Return `Uniform heads of the encoder`, `Norm growth above 10`."""
-    several = len({stack for survey in comparison.surveys for stack in survey.stacks}) > 1
-    title = _TITLES.get(finding.kind, finding.kind.replace("_", " ").capitalize())
-    if finding.kind == "alarm":
-        card = card_of(comparison.surveys, str(finding.details.get("measure")))
-        relation = "above" if finding.value > finding.threshold else "below"
-        title = f"{card.title if card else finding.details.get('measure')} {relation} {number(finding.threshold)}"
-    if finding.details.get("step") == "down":
-        title = f"{title} cancelled"
-    return f"{title}{within(finding.stack, str(finding.details.get('site')), several)}"
-
-
-def _inside(title: str) -> str:
-    """Return a title for the middle of a sentence; abbreviations keep their capitals."""
-    return title[:1].lower() + title[1:] if title.split(" ", maxsplit=1)[0][1:].islower() else title
 
 
 def _card(comparison: Comparison, pair: FindingChange) -> Card:
@@ -213,7 +120,7 @@ def _largest(comparison: Comparison) -> Section:
     heading = ("what and where", *(() if two else ("survey",)), "change", "effect")
     lines = tuple(_line(comparison, change) for change in changes)
     table = Table(heading, lines, align="llr" if two else "lllr", brief=BRIEF_CHANGES if two else BRIEF_LINES)
-    return Section("Largest changes", background=(EFFECT, MOST_WORDS), tables=(table,))
+    return Section("Changes by block", background=(EFFECT, MOST_WORDS), tables=(table,))
 
 
 def _line(comparison: Comparison, change: Change) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Judge what a remedy did to every finding, compared with the baseline arm.
 
 A finding is matched between arms by `paired_findings.identity`. Three criteria are compared, in the order of
-`paired_findings.status`: whether the finding is there and how severe it is; how many heads or places it concerns (a
+`paired_findings.trend`: whether the finding is there and how severe it is; how many heads or places it concerns (a
 change of a tenth, and at least one, counts); how far its number is from its threshold. The first that differs decides
 whether the remedy helped or harmed. A difference that could be due to the choice of text (`compare/chance.py`) is no
 effect. With too few texts the judgement is unknown.
@@ -22,7 +22,7 @@ from attnscope.commands.compare.paired_findings import (
     identity,
     moved_beyond,
     paired_findings,
-    status,
+    trend,
 )
 from attnscope.core.finding import SEVERITIES, Finding
 from attnscope.core.registry import findings
@@ -91,7 +91,7 @@ def outcomes_of(
 
 def judged(pair: FindingChange, base: Reading | None = None, treated: Reading | None = None) -> tuple[Judgement, float]:
     """Return the judgement of one pair, and how much of the deciding difference may be chance (0 without readings)."""
-    became = status(pair.before, pair.after)
+    became = trend(pair.before, pair.after)
     if became in ("changed", "same"):
         return ("no effect" if became == "same" else "changed"), 0.0
     worse, decided = _moved(pair)
