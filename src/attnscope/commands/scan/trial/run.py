@@ -147,7 +147,8 @@ class _Attempt:
         chance does not help on other windows.
         """
         places, sites = places_of(self.found), head_sites(self.model, self.found)
-        first = _questions_from(asked, 0) or tuple(Question(b.inputs, torch.empty(0, 0, dtype=torch.long)) for b in self.few)
+        nothing = torch.empty(0, 0, dtype=torch.long)
+        first = _questions_from(asked, 0) or tuple(Question(batch.inputs, nothing) for batch in self.few)
         later = _questions_from(asked, start) or first
         sizes = [Sizes() for _ in places]
         with sized(self.model, places, sizes):
