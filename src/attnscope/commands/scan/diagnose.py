@@ -70,6 +70,7 @@ class Thresholds:
     dead_write: float = _share(0.002)  # a half block that writes less than this share of the stream is dead
     rescaling_gain: float = _size(0.03)  # nats by which a factor on one part lowers the loss: below 0.02 if healthy
     random_edge: float = _factor(1.1)  # largest singular value of a matrix relative to that of random numbers
+    range_margin: float = _size(0.5)  # how far outside the range of real models, as a share of that range
     contraction: float = _size(0.1)  # share of the differences between tokens that a head keeps
 
     def __post_init__(self) -> None:
