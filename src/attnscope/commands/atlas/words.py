@@ -34,8 +34,8 @@ def verdict(atlas: Atlas) -> Verdict:
     sinking, twins = _share_of_sinks(atlas)
     return Verdict(
         "calm",
-        f"{count(len(atlas.entries), 'real model')} from {len(atlas.families)} families: {sinking} have a head that puts"
-        f" most of its attention on the first token; of their twins with random weights {twins}.",
+        f"{count(len(atlas.entries), 'real model')} from {len(atlas.families)} families: {sinking} have a head that"
+        f" puts most of its attention on the first token; of their twins with random weights {twins}.",
     )
 
 
