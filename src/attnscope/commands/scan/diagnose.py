@@ -19,6 +19,7 @@ from attnscope.commands.records import opened
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.finding import SEVERITIES, Finding
+from attnscope.core.limits import MASSIVE_SIZE, MASSIVE_TIMES, SINK_MASS
 from attnscope.core.registry import findings
 
 
@@ -46,8 +47,9 @@ class Thresholds:
     collapse_complete: float = _share(0.01)  # below this all tokens are practically equal: critical
     collapse_fall: float = _factor(10.0)  # or: factor by which it is below its largest value (arXiv:2103.03404)
     token_cosine: float = _share(0.95)  # mean cosine between tokens (arXiv:2202.08625)
-    sink_mass: float = _share(0.3)  # mean attention on the first token (arXiv:2410.10781)
-    spike_size: float = _size(100.0)  # a massive activation is at least this large (arXiv:2402.17762)
+    sink_mass: float = _share(SINK_MASS)  # mean attention on the first token (arXiv:2410.10781)
+    spike_size: float = _size(MASSIVE_SIZE)  # a massive activation is at least this large (arXiv:2402.17762)
+    spike_times: float = _factor(MASSIVE_TIMES)  # and so many times the median of its stream (arXiv:2402.17762)
     spike_share: float = _share(0.1)  # and at least this share of the largest in the stack
     spike_step: float = _factor(5.0)  # and grows or shrinks by at least this factor within a few half-blocks
     uniform_entropy: float = _share(0.95)  # entropy as a share of the largest possible one
