@@ -11,7 +11,7 @@ import torch
 
 from attnscope.hf.loading.load import Loaded, load
 from tools.fetch_models import path as weights
-from tools.fetch_models import unquantised
+from tools.fetch_models import ROOT, unquantised
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,14 @@ def smollm2() -> Subject:
     return Subject(load(unquantised("smollm2")), [text], [book])
 
 
+def minimind2() -> Subject:
+    """MiniMind2-Small, a Llama that chats in Chinese and English."""
+    with gzip.open(weights("wikitext2") / "test.raw.gz", "rt", encoding="utf-8") as file:
+        text = file.read()
+    book = (weights("gutenberg") / "austen-emma.txt").read_text(encoding="utf-8")
+    return Subject(load(ATLAS / "minimind2-small"), [text], [book])
+
+
 def microformer() -> Subject:
     """Sequences drawn from the model itself, since it reads the names of microbes."""
     loaded = load(weights("microformer"), allow_pickle=True)
@@ -45,4 +53,5 @@ def _drawn(loaded: Loaded, seed: int, sequences: int = 64, tokens: int = 64) -> 
     return [{"input_ids": part} for part in ids.split(8)]
 
 
-SUBJECTS: dict[str, Callable[[], Subject]] = {"smollm2": smollm2, "microformer": microformer}
+ATLAS = ROOT / ".weights" / "atlas"
+SUBJECTS: dict[str, Callable[[], Subject]] = {"smollm2": smollm2, "minimind2": minimind2}
