@@ -64,7 +64,9 @@ def misscaled_write(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]
 def _better(trial: Trial, part: Part, thresholds: Thresholds) -> Rescaled | None:
     """Return the best factor if it lowers the loss by more than the threshold and by more than chance."""
     best = trial.best(part)
-    if best is None or -trial.cost(best) < thresholds.rescaling_gain or len(best.loss) < 2:
+    if best is None or abs(part.slope) < thresholds.write_slope or len(best.loss) < 2:
+        return None
+    if -trial.cost(best) < thresholds.rescaling_gain:
         return None
     interval = paired_interval(trial.loss[trial.tried_from :][: len(best.loss)], best.loss)
     return best if interval.high < 0 else None

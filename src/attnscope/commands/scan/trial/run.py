@@ -22,6 +22,7 @@ from attnscope.commands.scan.trial.parts import (
     one_head_scaled,
     one_scaled,
     places_of,
+    shared_blocks,
     silent_halves,
     sized,
     slopes,
@@ -155,7 +156,7 @@ class _Attempt:
             for question in first:
                 self._run(question.inputs)
         found = None
-        if asked:
+        if asked and not shared_blocks(self.found):
             found = self._try("slopes", lambda: slopes(self.model, places, sites, first, self.options))
         reply = _Reply(later, [first_floats(self._run(question.inputs)) for question in later])
         rescaled = {
