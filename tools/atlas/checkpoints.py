@@ -6,11 +6,11 @@ python -m tools.atlas.checkpoints    prints them
 from __future__ import annotations
 
 from tools.atlas.entry import Checkpoint
-from tools.atlas.tables import decoders, encoders, senses, sequences, translators
+from tools.atlas.tables import decoders, encoders, languages, senses, sequences, translators
 
 CHECKPOINTS: dict[str, Checkpoint] = {
     checkpoint.name: checkpoint
-    for table in (decoders, encoders, translators, senses, sequences)
+    for table in (decoders, encoders, languages, translators, senses, sequences)
     for checkpoint in table.TABLE
 }
 

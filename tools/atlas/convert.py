@@ -79,10 +79,14 @@ def load_strictly(model: Any, state: dict[str, Tensor], name: str) -> None:
     places = model.state_dict(keep_vars=True)
     stored = {places[key].data_ptr() for key in state if key in places}
     poolers = {key for key in places if re.search(r"(^|\.)pooler\.dense\.(weight|bias)$", key)}
+    computed = [place for place, part in model.named_modules() if "Sinusoidal" in type(part).__name__]
     lacking = [
         key
         for key, tensor in places.items()
-        if key not in state and tensor.data_ptr() not in stored and isinstance(tensor, torch.nn.Parameter)
+        if key not in state
+        and tensor.data_ptr() not in stored
+        and isinstance(tensor, torch.nn.Parameter)
+        and key.rpartition(".")[0] not in computed
     ]
     if set(lacking) == poolers:  # a pooler that was not exported has no part in attention; attnscope reports it
         lacking = []

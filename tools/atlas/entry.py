@@ -30,7 +30,7 @@ class Checkpoint:
     corpus: str
     check: str
     precision: str = "float32"
-    renames: tuple[tuple[str, str], ...] = ()
+    renames: tuple[tuple[str, Any], ...] = ()
     dropped: tuple[str, ...] = ()
     check_settings: dict[str, Any] = field(default_factory=dict)
 
@@ -39,7 +39,8 @@ class Checkpoint:
         """What a converted folder depends on."""
         pinned = [[package.requirement, package.sha256, package.members] for package in self.packages]
         shown = {key: str(value) for key, value in self.settings.items()}
-        return json.dumps([pinned, self.layout, shown, self.renames, self.dropped], sort_keys=True)
+        names = [[pattern, getattr(new, "__name__", new)] for pattern, new in self.renames]
+        return json.dumps([pinned, self.layout, shown, names, self.dropped], sort_keys=True)
 
 
 def files(requirement: str, sha256: str, prefix: str, *names: str) -> Package:

@@ -20,7 +20,7 @@ import numpy as np
 
 # ModelProto.graph 7; GraphProto.node 1, initializer 5; NodeProto.input 1, output 2, name 3, op_type 4, attribute 5;
 # AttributeProto.name 1, f 2, i 3, s 4, t 5, g 6, ints 8; TensorProto.dims 1, data_type 2, float_data 4, int32_data 5,
-# int64_data 7, name 8, raw_data 9.
+# int64_data 7, name 8, raw_data 9, external_data 13 (pairs of texts: location, offset, length).
 _TYPES: dict[int, Any] = {
     **{1: np.float32, 2: np.uint8, 3: np.int8, 5: np.int16, 6: np.int32, 7: np.int64},
     **{9: np.bool_, 10: np.float16, 11: np.float64},
@@ -44,11 +44,12 @@ class Graph:
 
     nodes: list[Node] = field(default_factory=list)
     tensors: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    folder: Path = Path()
 
 
 def read(path: Path) -> Graph:
     """Return the graph of an ONNX file."""
-    graph = Graph()
+    graph = Graph(folder=path.parent)
     for number, value in _fields(memoryview(path.read_bytes())):
         if number == 7:
             _read_graph(value, graph)
@@ -63,7 +64,7 @@ def _read_graph(message: memoryview, graph: Graph) -> None:
             if node.op == "Constant" and "value" in node.attributes:
                 graph.tensors[node.outputs[0]] = node.attributes["value"]
         elif number == 5:
-            name, tensor = _tensor(value)
+            name, tensor = _tensor(value, graph.folder)
             graph.tensors[name] = tensor
 
 
@@ -95,7 +96,7 @@ def _attribute(message: memoryview, node: Node, graph: Graph) -> None:
         elif number == 4:
             content = bytes(value)
         elif number == 5:
-            content = _tensor(value)[1]
+            content = _tensor(value, graph.folder)[1]
         elif number == 6:
             _read_graph(value, graph)
         elif number == 8:
@@ -103,8 +104,8 @@ def _attribute(message: memoryview, node: Node, graph: Graph) -> None:
     node.attributes[name] = integers or content
 
 
-def _tensor(message: memoryview) -> tuple[str, np.ndarray[Any, Any]]:
-    name, shape, kind, stored = "", [], 1, None
+def _tensor(message: memoryview, folder: Path) -> tuple[str, np.ndarray[Any, Any]]:
+    name, shape, kind, stored, outside = "", [], 1, None, {}
     for number, value in _fields(message):
         if number == 1:
             shape += list(_integers(value))
@@ -120,6 +121,13 @@ def _tensor(message: memoryview) -> tuple[str, np.ndarray[Any, Any]]:
             name = _text(value)
         elif number == 9:
             stored = np.frombuffer(value, _TYPES[kind]) if kind in _TYPES else None
+        elif number == 13:
+            key, content = (_text(part) for _, part in _fields(value))
+            outside[key] = content
+    if outside:
+        with (folder / Path(outside["location"]).name).open("rb") as data:
+            data.seek(int(outside.get("offset", 0)))
+            stored = np.frombuffer(data.read(int(outside["length"])), _TYPES[kind])
     if stored is None:
         stored = np.zeros(0, _TYPES.get(kind, np.float32))
         shape = [0]

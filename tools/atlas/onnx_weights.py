@@ -31,10 +31,15 @@ def named_weights(graph: Graph) -> dict[str, Tensor]:
     for node in graph.nodes:
         for name in node.inputs:
             users.setdefault(name, []).append(node)
-    named: dict[str, Array] = {}
-    used: set[str] = set()
+    named, used = _fused_attention(graph, tensors)
+    passed = {
+        node.outputs[0]: node.inputs[0].removesuffix("_quantized")
+        for node in graph.nodes
+        if node.op in ("DequantizeLinear", "Cast", "Identity") and node.inputs
+    }
     for node in graph.nodes:
         source = node.inputs[1].removesuffix("_quantized") if len(node.inputs) > 1 else ""
+        source = passed.get(source, source)
         if node.op not in _PRODUCTS or source not in tensors or tensors[source].ndim != 2:
             continue
         matrix = tensors[source]
@@ -51,6 +56,18 @@ def named_weights(graph: Graph) -> dict[str, Tensor]:
         if "/" not in name and (array.size > 1 or name.endswith((".bias", ".weight")))
     }
     return {name: torch.from_numpy(np.array(array, np.float32)) for name, array in {**kept, **named}.items()}
+
+
+def _fused_attention(graph: Graph, tensors: dict[str, Array]) -> tuple[dict[str, Array], set[str]]:
+    """Return the projections inside fused Attention nodes (onnxruntime), which stand in the order of the layers."""
+    named: dict[str, Array] = {}
+    fused = [node for node in graph.nodes if node.op == "Attention" and node.inputs[1] in tensors]
+    for layer, node in enumerate(fused):
+        matrices, biases = (np.split(tensors[name], 3, axis=-1) for name in node.inputs[1:3])
+        for role, matrix, bias in zip(("query", "key", "value"), matrices, biases, strict=True):
+            named[f"encoder.layer.{layer}.attention.self.{role}.weight"] = matrix.T
+            named[f"encoder.layer.{layer}.attention.self.{role}.bias"] = bias
+    return named, {name for node in fused for name in node.inputs[1:3]}
 
 
 def _dequantised(graph: Graph) -> dict[str, Array]:

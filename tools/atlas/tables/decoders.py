@@ -97,18 +97,4 @@ TABLE = (
         precision="8-bit ONNX",
         dropped=("^onnx::",),
     ),
-    Checkpoint(
-        name="mgm",
-        about="MGM, GPT-2 of microbial communities, 8 layers, 8 heads",
-        family="gpt2",
-        stack="decoder",
-        domain="microbes",
-        licence="MIT",
-        packages=(material("microformer"),),
-        layout="stored_folder",
-        settings={"class": "GPT2LMHeadModel"},
-        corpus="microbes",
-        check="next_token",
-        dropped=(r"\.attn\.(bias|masked_bias)$",),
-    ),
 )
