@@ -189,7 +189,7 @@ TABLE = (
             "adapt": "moonshine",
             "marks": {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
         },
-        corpus="sound",
+        corpus="speech",
         check="transcript",
         precision="8-bit ONNX",
         renames=_MOONSHINE_NAMES,
