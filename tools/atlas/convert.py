@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,6 +53,9 @@ def _convert(checkpoint: Checkpoint, raw: Path, made: Path) -> None:
     model, state, tokenizer = read(raw, checkpoint.settings)
     if state is not None:
         load_strictly(model, renamed(state, checkpoint), checkpoint.name)
+        out = {name: tensor.numpy() for name, tensor in state.items() if _is_dropped(name, checkpoint)}
+        if out:
+            np.savez(made / "left_out.npz", **out)  # checks of classifiers need their heads
     model.float().eval().save_pretrained(made)
     if tokenizer is not None:
         tokenizer.save_pretrained(made)
@@ -63,7 +67,7 @@ def renamed(state: dict[str, Tensor], checkpoint: Checkpoint) -> dict[str, Tenso
     """Return the state with dropped tensors left out and names replaced."""
     result: dict[str, Tensor] = {}
     for old, tensor in state.items():
-        if any(re.search(pattern, old) for pattern in checkpoint.dropped):
+        if _is_dropped(old, checkpoint):
             continue
         new = old
         for pattern, replacement in checkpoint.renames:
@@ -72,6 +76,10 @@ def renamed(state: dict[str, Tensor], checkpoint: Checkpoint) -> dict[str, Tenso
             raise SystemExit(f"{checkpoint.name}: two tensors are named {new}.")
         result[new] = tensor
     return result
+
+
+def _is_dropped(name: str, checkpoint: Checkpoint) -> bool:
+    return any(re.search(pattern, name) for pattern in checkpoint.dropped)
 
 
 def load_strictly(model: Any, state: dict[str, Tensor], name: str) -> None:

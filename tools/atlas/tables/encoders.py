@@ -136,7 +136,7 @@ TABLE = (
         precision="8-bit ONNX",
         renames=((r"^n\.b\.", ""),),
         dropped=(r"^n\.head_",),
-        check_settings={"pooling": "first"},
+        check="sentences",
     ),
     _bert(
         "aegis-judge",
@@ -168,6 +168,8 @@ TABLE = (
         settings={"class": "BertModel", "config": bert(6, 384, 12)},
         renames=((r"^encoder\.(?=embeddings|encoder|pooler)", ""),),
         dropped=(r"^classifier\.",),
+        check="injection_head",
+        check_settings={"head": ("classifier.0", "classifier.3")},
     ),
     _bert(
         "dual-gate",

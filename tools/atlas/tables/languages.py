@@ -75,6 +75,8 @@ TABLE = (
         precision="8-bit ONNX",
         renames=((r"^wrapped\.bert\.", ""),),
         dropped=(r"^wrapped\.(binary|category)_classifier\.",),
+        check="harm_head",
+        check_settings={"head": ("wrapped.binary_classifier",), "pooler": "pooler_output"},
     ),
     _encoder(
         "albert-kor-base",
@@ -146,6 +148,7 @@ TABLE = (
         renames=((r"^base\.", ""),),
         dropped=(r"^(main|aux)_head\.",),
         corpus="english",
-        check="sentences",
+        check="injection_head",
+        check_settings={"head": ("main_head",)},
     ),
 )

@@ -149,5 +149,6 @@ TABLE = (
         check="molecules",
         renames=((r"^model\.model\.", ""),),
         dropped=(r"^model\.head\.",),
+        check_settings={"pooling": "first", "head": ("model.head",)},
     ),
 )
