@@ -35,7 +35,7 @@ def _sequences(model: str, corpus: str) -> Subject:
     lines = [line for line in (ATLAS / "corpora" / f"{corpus}.txt").read_text(encoding="utf-8").splitlines() if line]
     random.Random(0).shuffle(lines)
     half = len(lines) // 2
-    return Subject(load(ATLAS / model), lines[:half], lines[half:])
+    return Subject(load(ATLAS / model), lines[:half], lines[half:], {"max_tokens": 128})  # whole sequences
 
 
 def iglm() -> Subject:

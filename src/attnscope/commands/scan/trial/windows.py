@@ -24,6 +24,7 @@ from attnscope.hf.intercepting.owners import every_tensor
 from attnscope.hf.loading.load import Loaded
 
 WINDOWS, TOKENS = 32, 64  # most windows of a trial, and most tokens of each
+WHOLE_TOKENS = 256  # most tokens of a window of a model without a causal mask
 EVERY = 7  # one token in seven is masked, as in the training of masked models (15%)
 NOTHING = -100  # the target of a token that is not predicted
 
