@@ -90,6 +90,6 @@ def _overlap(A: Maps, query_mask: QueryMask) -> Tensor:
 def _mass_by_distance(A: Maps, query_mask: QueryMask, key_mask: KeyMask) -> Tensor:
     """Return the mass at each distance |i - j|, over the real rows and without sink keys."""
     kept = A.masked_fill(sink_keys(A.sum(-2), query_mask, key_mask)[:, :, None], 0.0)
-    i = torch.arange(A.shape[2], device=A.device)[:, None]
-    j = torch.arange(A.shape[3], device=A.device)
-    return torch.stack([(kept * ((i - j).abs() == d)).sum((-2, -1)) for d in range(max(A.shape[2:]))], -1)
+    behind = [kept.diagonal(-d, -2, -1).sum(-1) for d in range(max(A.shape[2:]))]
+    ahead = [kept.diagonal(d, -2, -1).sum(-1) for d in range(1, max(A.shape[2:]))]
+    return torch.stack([behind[0], *(a + b for a, b in zip(behind[1:], ahead, strict=True))], -1)
