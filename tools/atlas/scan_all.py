@@ -38,13 +38,13 @@ def text_of(checkpoint: Checkpoint, folder: Path) -> Any:
 
 
 def passed() -> list[str]:
-    """Return the names of the checkpoints that are loaded right, each set of weights once."""
+    """Return the names of the checkpoints that are loaded right, small ones first, each set of weights once."""
     record = json.loads(RECORD.read_text(encoding="utf-8"))
     digests: dict[str, str] = {}
     for name in CHECKPOINTS:
         if record.get(name, {}).get("passes"):
             digests.setdefault(record[name]["weights"], name)
-    return list(digests.values())
+    return sorted(digests.values(), key=lambda name: record[name]["parameters"])
 
 
 def scan_one(name: str) -> None:

@@ -21,6 +21,7 @@ from attnscope.commands.scan.trial.weights import edge_ratio, grid_bits
 from attnscope.commands.scan.trial.windows import (
     NOTHING,
     Question,
+    predicted,
     questions,
     run_losses,
     unigram_loss,
@@ -158,9 +159,7 @@ def test_rotations_of_frequency_zero_are_no_positions(pocket: Loaded, prepared: 
 
 @pytest.mark.parametrize(("half", "path"), [("mlp", "mlp.down_proj"), ("attention", "self_attn.o_proj")])
 def test_a_half_that_writes_zeros_is_silent(pocket: Loaded, prepared: Batches, half: str, path: str) -> None:
-    trial = tried(
-        damaged(pocket, lambda model: model.model.layers[BLOCK].get_submodule(path).weight.zero_()), prepared
-    )
+    trial = tried(damaged(pocket, lambda model: model.model.layers[BLOCK].get_submodule(path).weight.zero_()), prepared)
     assert [(part.layer, part.half) for part in trial.parts if part.write == 0] == [(BLOCK, half)]
     assert len(trial.parts) == 12
 
@@ -228,3 +227,13 @@ def test_a_trial_survives_its_file(tmp_path: Path) -> None:
     assert again.trial == survey.trial
     assert survey.trial is not None
     assert attnscope.scan("pocket", samples=4, max_tokens=16, measures="entropy", trial=False).trial is None
+
+
+def test_states_are_not_taken_for_logits() -> None:
+    """A body without a head gives states of width 256, which could be logits over a vocabulary of 30 tokens."""
+    from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
+
+    targets, wide = torch.tensor([[1, 2, 3]]), torch.zeros(1, 3, 256)
+    assert predicted(BaseModelOutput(last_hidden_state=wide), targets) is None
+    assert predicted(CausalLMOutput(logits=wide), targets) is wide
+    assert predicted((wide, None), targets) is wide
