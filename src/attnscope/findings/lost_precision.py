@@ -1,7 +1,7 @@
 """Lost precision: weights lie on a coarse grid.
 
-Four bits are the usual precision of quantised models, and to know. Fewer, or a few matrices on a coarser grid than all
-others, change what the model computes.
+A grid in most blocks is the precision in which a model was published, and to know. A coarser grid in a few blocks is an
+accident of a conversion.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from attnscope.core.finding import Finding, finding
 from attnscope.core.words import blocks, count, number
 
 USUAL = 4.0  # bits of quantised models that are in use
+FEW = 0.34  # share of blocks with a coarser grid that is an accident and not the precision of the model
 
 
 @finding(
@@ -23,24 +24,26 @@ USUAL = 4.0  # bits of quantised models that are in use
     citation="arXiv:2208.07339",
 )
 def lost_precision(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
-    weights = () if survey.trial is None else survey.trial.weights
-    grids = [odd for odd in weights if odd.oddity == "grid"]
-    if not grids:
+    trial = survey.trial
+    grids = [] if trial is None else [odd for odd in trial.weights if odd.oddity == "grid"]
+    if trial is None or not grids:
         return
-    common = [odd for odd in grids if not odd.parameter]
+    depth = len({(part.stack, part.layer) for part in trial.parts}) or 1
     coarse = [odd for odd in grids if odd.value < USUAL and odd.parameter]
     layers = tuple(sorted({odd.layer for odd in coarse if odd.layer is not None}))
-    worst = min(coarse or grids, key=lambda odd: odd.value)
-    if coarse:
+    # A grid in most blocks is the precision in which the model was published. One in a few blocks is an accident.
+    wrong = bool(layers) and len(layers) <= FEW * depth
+    worst = min(coarse if wrong else grids, key=lambda odd: odd.value)
+    what = "Most weights are"
+    if wrong:
         what = f"{count(len(coarse), 'weight')} of {blocks(layers)} {'is' if len(coarse) == 1 else 'are'}"
-    else:
-        what = "Most weights are" if common else f"{count(len(grids), 'weight')} are"
-    wrong = bool(coarse) or worst.value < USUAL
+    elif all(odd.parameter for odd in grids):
+        what = f"{count(len(grids), 'weight')} {'is' if len(grids) == 1 else 'are'}"
     yield Finding(
         kind=lost_precision.name,
         severity="wrong" if wrong else "to_know",
         stack=worst.stack or next(iter(survey.stacks), ""),
-        layers=layers,
+        layers=layers if wrong else (),
         heads=(),
         sentence=f"{what} on a grid of {number(worst.value)} bits: 32 neighbouring entries have at most"
         f" {2**worst.value:.0f} different values.",
@@ -53,5 +56,5 @@ def lost_precision(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             if wrong
             else "The weights were quantised. Their numbers are a little different from those of the original."
         ),
-        details={"parameters": [odd.parameter for odd in coarse], "block": layers[0] if layers else None},
+        details={"parameters": [odd.parameter for odd in coarse], "block": layers[0] if wrong else None},
     )
