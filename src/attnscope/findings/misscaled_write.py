@@ -54,8 +54,9 @@ def misscaled_write(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]
         threshold_name="rescaling_gain",
         citation=misscaled_write.citation,
         advice=(
-            "Compare the weights of this block with a checkpoint that works (`attnscope compare`): look for rows that"
-            " are too large, a wrong scale, noise, lost precision, or a block in the wrong place."
+            "First scan it on text of the kind it was trained on: on other text a healthy model can have this finding."
+            " Then compare the weights of this block with a checkpoint that works (`attnscope compare`): rows that are"
+            " too large, a wrong scale, noise, lost precision, or a block in the wrong place."
         ),
         details={"block": part.layer, "half": part.half, "factor": best.factor, "slope": part.slope},
     )
