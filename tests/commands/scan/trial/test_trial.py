@@ -84,7 +84,7 @@ def test_bits_per_byte_count_the_bytes_of_the_text(pocket: Loaded, prepared: Bat
 
 
 def test_unigram_loss_of_a_case_solved_by_hand() -> None:
-    """Window 1 is predicted from the tokens 5 5 7 of window 0: N = 3, T = 2, so 5 has 2/5 and an unknown token 2/5/8."""
+    """Window 1 is predicted from the tokens 5 5 7 of window 0: N = 3, T = 2: 5 has 2/5, an unknown token 2/5/8."""
     batches = [Batch({"input_ids": torch.tensor([[5, 5, 7], [5, 9, 9]])}, None, (0, 1), 6)]
     asked = [Question(batches[0].inputs, torch.tensor([[NOTHING] * 3, [5, 9, NOTHING]]))]
     expected = (-math.log(2 / 5) - math.log(2 / 5 / 8)) / 2
@@ -158,9 +158,7 @@ def test_rotations_of_frequency_zero_are_no_positions(pocket: Loaded, prepared: 
 
 @pytest.mark.parametrize(("half", "path"), [("mlp", "mlp.down_proj"), ("attention", "self_attn.o_proj")])
 def test_a_half_that_writes_zeros_is_silent(pocket: Loaded, prepared: Batches, half: str, path: str) -> None:
-    trial = tried(
-        damaged(pocket, lambda model: model.model.layers[BLOCK].get_submodule(path).weight.zero_()), prepared
-    )
+    trial = tried(damaged(pocket, lambda model: model.model.layers[BLOCK].get_submodule(path).weight.zero_()), prepared)
     assert [(part.layer, part.half) for part in trial.parts if part.write == 0] == [(BLOCK, half)]
     assert len(trial.parts) == 12
 
