@@ -14,10 +14,12 @@ from scipy import stats
 
 from attnscope.commands.compare.chance import without_heads
 from attnscope.commands.compare.paired_findings import status, trend
+from attnscope.commands.treat.outcome_words import KINDS, title_of
 from attnscope.commands.treat.outcomes import Outcome, outcomes_of
 from attnscope.commands.treat.record import Treatment
 from attnscope.core.decoding import FieldError
 from attnscope.core.finding import SEVERITIES, Finding, Severity
+from attnscope.core.registry import findings
 from attnscope.stats.intervals import paired_interval
 from tests.commands.sample_treatment import sample_pruning, sample_treatment
 
@@ -141,6 +143,11 @@ def test_helped_and_harmed_are_the_trend_of_a_pair(
     told = status(control, treated)
     assert told in ("same", "changed") or judgement == words[told]
     assert (told in ("worse", "better")) == ((one[1] == "wrong") != (other[1] == "wrong"))
+
+
+def test_every_kind_has_words_for_what_is_counted() -> None:
+    assert set(KINDS) == set(findings()) - {"alarm"}
+    assert title_of(only({"before": [], "control": [found("alarm")], "treated": []})) == "Alarm of sink mass"
 
 
 def test_what_training_alone_did_is_not_counted_for_the_remedy() -> None:

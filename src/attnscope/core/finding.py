@@ -139,6 +139,12 @@ TABLE: tuple[Prescription, ...] = (
         "average.",
     ),
     Prescription(
+        "tokens_became_one",
+        ("fusion", "minus_uniform"),
+        "Tokens become equal because every block averages and nothing keeps them apart: add back the output of earlier "
+        "blocks, or subtract the average.",
+    ),
+    Prescription(
         "smoothing",
         ("fusion", "minus_uniform"),
         "Tokens point the same way because every block averages: add back earlier blocks, or subtract the average.",

@@ -203,6 +203,8 @@ def _short(unit: str) -> str:
 def _apart(loss: LossChange | None, with_unit: bool) -> str:
     if loss is None or math.isnan(loss.difference):
         return "–"
+    if loss.difference == loss.low == loss.high == 0:
+        return "none"
     span = f" ({loss.low:+.3f} to {loss.high:+.3f})" if math.isfinite(loss.high - loss.low) else " (too few windows)"
     return f"{loss.difference:+.3f}{span}{f' {_short(loss.unit)}' if with_unit else ''}"
 
