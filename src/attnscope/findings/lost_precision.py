@@ -1,17 +1,18 @@
 """Lost precision: weights lie on a coarse grid.
 
-Four bits are the usual precision of quantised models, and to know. Fewer, or a few matrices on a coarser grid than all
-others, change what the model computes.
+Four bits are the usual precision of quantised models, and to know. Fewer change what the model computes. If most
+matrices share a grid it is named once; matrices on a coarser grid than that are named by their blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from attnscope.commands.scan.diagnose import Thresholds
 from attnscope.commands.scan.survey.survey import Survey
+from attnscope.commands.scan.survey.trial import OddWeight
 from attnscope.core.finding import Finding, finding
-from attnscope.core.words import blocks, count, number
+from attnscope.core.words import blocks, number, percent, within
 
 USUAL = 4.0  # bits of quantised models that are in use
 
@@ -21,29 +22,41 @@ USUAL = 4.0  # bits of quantised models that are in use
     reads=(),
     summary="Weights lie on a coarse grid: the model was quantised, or a conversion lost precision.",
     citation="arXiv:2208.07339",
+    severity=(
+        "wrong below 4 bits, where the model computes something else; to_know from 4 bits on, as in quantised models"
+    ),
 )
 def lost_precision(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     weights = () if survey.trial is None else survey.trial.weights
     grids = [odd for odd in weights if odd.oddity == "grid"]
-    if not grids:
-        return
-    common = [odd for odd in grids if not odd.parameter]
-    coarse = [odd for odd in grids if odd.value < USUAL and odd.parameter]
-    layers = tuple(sorted({odd.layer for odd in coarse if odd.layer is not None}))
-    worst = min(coarse or grids, key=lambda odd: odd.value)
-    if coarse:
-        what = f"{count(len(coarse), 'weight')} of {blocks(layers)} {'is' if len(coarse) == 1 else 'are'}"
-    else:
-        what = "Most weights are" if common else f"{count(len(grids), 'weight')} are"
-    wrong = bool(coarse) or worst.value < USUAL
-    yield Finding(
+    whole = min((odd for odd in grids if not odd.parameter), key=lambda odd: odd.value, default=None)
+    some = [odd for odd in grids if odd.parameter and (whole is None or odd.value < min(whole.value, USUAL))]
+    coarse = [odd for odd in some if odd.value < USUAL] or some
+    if whole is not None and (whole.value < USUAL or not coarse):
+        yield _finding(whole, f"{percent(whole.share)} of the weight matrices lie", survey.stacks[:1], ())
+    for stack in dict.fromkeys(odd.stack for odd in coarse):
+        own = [odd for odd in coarse if odd.stack == stack]
+        layers = tuple(sorted({odd.layer for odd in own if odd.layer is not None}))
+        noun, verb = ("matrix", "lies") if len(own) == 1 else ("matrices", "lie")
+        where = f" of {blocks(layers)}{within(stack, '', len(survey.stacks) > 1)}" if layers else ""
+        worst = min(own, key=lambda odd: odd.value)
+        yield _finding(worst, f"{len(own)} weight {noun}{where} {verb}", (stack,), layers, own)
+
+
+def _finding(
+    worst: OddWeight, subject: str, stacks: tuple[str, ...], layers: tuple[int, ...], own: Sequence[OddWeight] = ()
+) -> Finding:
+    wrong = worst.value < USUAL
+    return Finding(
         kind=lost_precision.name,
         severity="wrong" if wrong else "to_know",
-        stack=worst.stack or next(iter(survey.stacks), ""),
+        stack=next(iter(stacks), ""),
         layers=layers,
         heads=(),
-        sentence=f"{what} on a grid of {number(worst.value)} bits: 32 neighbouring entries have at most"
-        f" {2**worst.value:.0f} different values.",
+        sentence=(
+            f"{subject} on a grid of {number(worst.value)} bits: 32 neighbouring entries have at most"
+            f" {2**worst.value:.0f} different values."
+        ),
         value=worst.value,
         threshold=USUAL,
         threshold_name="bits of quantised models",
@@ -51,7 +64,7 @@ def lost_precision(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         advice=(
             "Load these weights again from a checkpoint in full precision, and check the conversion."
             if wrong
-            else "The weights were quantised. Their numbers are a little different from those of the original."
+            else "These weights were quantised: compare the loss with that of the original (`attnscope compare`)."
         ),
-        details={"parameters": [odd.parameter for odd in coarse], "block": layers[0] if layers else None},
+        details={"parameters": [odd.parameter for odd in own], "block": layers[0] if layers else None},
     )

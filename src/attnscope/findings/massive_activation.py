@@ -26,6 +26,7 @@ _KEEPS_CLIMBING = 1.5
     reads=("spike",),
     summary="One entry of the residual stream becomes thousands of times larger than the rest, or is cancelled again.",
     citation="arXiv:2603.05498, arXiv:2402.17762",
+    severity="to_know where it appears, because it makes the model hard to quantise; note where it is cancelled",
 )
 def massive_activation(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for stack in survey.stacks:
