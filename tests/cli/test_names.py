@@ -43,7 +43,7 @@ WRONG = {
     ("reproduce", "dong2012"): "Did you mean 'dong2021'?",
     ("reproduce", "dong2021", "--preset", "papre"): "Did you mean 'paper'?",
     ("report", "attnscop-pocket"): "Did you mean 'attnscope-pocket'?",
-    ("compare", "attnscope-pocket", "atnscope-pocket"): "no file",
+    ("compare", "attnscope-pocket", "atnscope-pocket"): "Did you mean 'attnscope-pocket'?",
 }
 
 # One process for all of them, which checks after each whether torch was imported.

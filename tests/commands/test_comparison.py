@@ -147,7 +147,7 @@ def test_many_surveys_are_held_against_the_first() -> None:
         (2, 1, 2.0, 0.1),
     ]
     assert found.unchanged == 1
-    assert [(pair.kind, pair.survey, pair.status) for pair in found.findings] == [("entropy_collapse", 2, "changed")]
+    assert [(pair.kind, pair.survey, pair.status) for pair in found.findings] == [("entropy_collapse", 2, "new")]
     assert set(found.table()["survey"]) == {1, 2}
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["findings"][0]["survey"] == 2
     assert "3 surveys" in repr(found)
@@ -184,12 +184,15 @@ def test_one_survey_is_no_comparison() -> None:
 
 
 def test_the_gate_counts_what_is_new_or_worse() -> None:
-    calm, bad = entropies([[2.0, 2.0]] * 3), entropies([[0.1, 0.1]] * 3)
+    calm, bad = entropies([[2.0, 2.0]] * 3), entropies([[2.0, 2.0]] * 2 + [[0.1, 0.1]])
     assert [pair.severity for pair in compare(calm, bad).regressions("to_know")] == ["to_know"]
     assert compare(calm, bad).regressions() == compare(calm, bad).regressions("wrong") == ()
     assert compare(bad, calm).regressions("note") == compare(bad, bad).regressions("note") == ()
     assert compare(calm, bad).worse("to_know")
     assert not compare(calm, bad).worse("wrong")
+    everywhere = entropies([[0.1, 0.1]] * 3)  # no healthy model is one-hot in most blocks
+    assert [pair.severity for pair in compare(calm, everywhere).regressions()] == ["wrong"]
+    assert [pair.status for pair in compare(bad, everywhere).regressions()] == ["worse"]
     broken = entropies([[2.0, np.nan]] * 3)
     assert [pair.status for pair in compare(calm, broken).regressions()] == ["new"]
 

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from attnscope.commands.compare.chance import without_heads
-from attnscope.commands.compare.paired_findings import status
+from attnscope.commands.compare.paired_findings import status, trend
+from attnscope.commands.treat.outcome_words import KINDS, title_of
 from attnscope.commands.treat.outcomes import Outcome, outcomes_of
 from attnscope.commands.treat.record import Treatment
 from attnscope.core.decoding import FieldError
 from attnscope.core.finding import SEVERITIES, Finding, Severity
+from attnscope.core.registry import findings
 from attnscope.stats.intervals import paired_interval
 from tests.commands.sample_treatment import sample_pruning, sample_treatment
 
@@ -128,15 +130,24 @@ def test_outcomes_are_judged_against_the_control(
 
 
 @given(*(st.tuples(st.integers(1, 40), st.sampled_from(SEVERITIES), st.floats(0.31, 5.0)) for _ in range(2)))
-def test_what_helped_or_harmed_is_what_a_comparison_calls_better_or_worse(
+def test_helped_and_harmed_are_the_trend_of_a_pair(
     one: tuple[int, Severity, float], other: tuple[int, Severity, float]
 ) -> None:
-    """Each of its own rule: only a count that moved by less than a tenth may be passed over, for the number."""
+    """A remedy may be for a finding that is not wrong, so its judgement follows the trend of every severity. Only a
+    count that moved by less than a tenth is ignored. What a comparison calls worse or better is harmed or helped."""
     control, treated = (found("sink", heads, severity, value) for heads, severity, value in (one, other))
     judgement = only({"before": [], "control": [control], "treated": [treated]}).judgement
     small = 0 < abs(other[0] - one[0]) < max(1.0, 0.1 * one[0]) and one[1] == other[1]
     words = {"worse": "harmed", "better": "helped", "same": "no effect", "changed": "no effect"}
-    assert small or judgement == words[status(control, treated)]
+    assert small or judgement == words[trend(control, treated)]
+    told = status(control, treated)
+    assert told in ("same", "changed") or judgement == words[told]
+    assert (told in ("worse", "better")) == ((one[1] == "wrong") != (other[1] == "wrong"))
+
+
+def test_every_kind_has_words_for_what_is_counted() -> None:
+    assert set(KINDS) == set(findings()) - {"alarm"}
+    assert title_of(only({"before": [], "control": [found("alarm")], "treated": []})) == "Alarm of sink mass"
 
 
 def test_what_training_alone_did_is_not_counted_for_the_remedy() -> None:

@@ -77,6 +77,7 @@ def test_counting_changes_neither_the_random_state_nor_the_configuration() -> No
     assert config.to_dict() == before
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # the module of DeBERTa is scripted
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_every_family_can_be_counted(family: Family) -> None:
     """The parameters counted on the meta device equal those of the model, for every family."""

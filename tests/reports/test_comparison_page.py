@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import attnscope
+from attnscope.commands.compare.changes import largest_changes
 from attnscope.commands.compare.record import Comparison, compare
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.words import numeral
@@ -58,12 +59,12 @@ def test_it_begins_with_what_got_worse(watched: Watched, written: Path, found: C
     assert page.title() == "base → tuned · attnscope"
     expect(page.locator("h1")).to_have_text("base → tuned")
     expect(page.locator("#verdict")).to_have_class("verdict critical")
-    expect(page.locator("#verdict")).to_contain_text("New: NaN or infinity 0 → 1 head (critical)")
+    expect(page.locator("#verdict")).to_contain_text("New: NaN or infinity 0 → 1 head (wrong)")
     headings = page.locator("main h2").all_inner_texts()
     assert headings == [
         "Not comparable one to one",
-        "What got worse and better",
-        "Largest changes",
+        "Changes by block",
+        "Findings that changed",
         "Side by side",
         "The same in both",
         "Against depth",
@@ -81,8 +82,8 @@ def test_it_begins_with_what_got_worse(watched: Watched, written: Path, found: C
 @pytest_browser
 def test_both_values_of_the_largest_changes(watched: Watched, written: Path, found: Comparison) -> None:  # noqa: F811
     page = watched.open(written)
-    top = found.changes[0]
-    cells = page.locator("#largest-changes tbody tr").first.locator("th, td").all_inner_texts()
+    top = largest_changes(found, 1)[0]
+    cells = page.locator("#changes-by-block tbody tr").first.locator("th, td").all_inner_texts()
     assert f"in block {top.layer}, head {top.head}" in cells[0]
     assert cells[1].startswith(f"{numeral(top.before, 3)} → {numeral(top.after, 3)}")
     assert cells[-1] == f"{top.effect:+.1f}"
@@ -211,7 +212,7 @@ def test_touch_shows_the_value_of_a_map(watched: Watched, written: Path) -> None
     expect(page.locator("#tooltip")).to_be_hidden()
 
 
-ORDER = ["largest-changes", "side-by-side", "depth", "heads", "provenance"]
+ORDER = ["changes-by-block", "side-by-side", "depth", "heads", "provenance"]
 
 
 @pytest_browser
@@ -253,7 +254,9 @@ def test_nothing_changed(watched: Watched, tmp_path: Path) -> None:  # noqa: F81
     same = survey("org/base")
     page = watched.open(attnscope.report(compare(same, same), tmp_path / "same.html"))
     expect(page.locator("#verdict")).to_have_class("verdict calm")
-    expect(page.locator("#verdict")).to_contain_text("Nothing got worse")
+    expect(page.locator("#verdict")).to_have_text(
+        "Nothing that is wrong is new (the loss is unknown): the findings are the same. Every number is the same."
+    )
     expect(page.locator("#changes")).to_contain_text("Nothing changed: ")
     assert page.locator(".difference").count() == 0
     assert page.locator(".finding:visible").count() == 0  # folded: the same in both

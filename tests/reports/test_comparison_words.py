@@ -127,8 +127,13 @@ def test_rows_say_heads_places_or_the_number() -> None:
             ledger.observe("relative_residual", "value", "decoder", "stream", layer, np.array([mean]))
         return ledger.survey(sample_provenance())
 
-    found = compare(residuals(0.9, 0.05, 0.05), residuals(0.9, 0.5, 0.005))
-    assert [row(found, pair).words for pair in found.findings] == ["Token collapse 2 → 1 place (to know → wrong)"]
+    found = compare(residuals(0.9, 0.05, 0.05), residuals(0.9, 0.5, 0.05))
+    assert [row(found, pair).words for pair in found.findings] == ["Token collapse 2 → 1 place (to know)"]
+    complete = compare(residuals(0.9, 0.05, 0.05), residuals(0.9, 0.5, 0.005))
+    assert [row(complete, pair).words for pair in complete.findings] == [
+        "Tokens became one: 0.005 (wrong)",
+        "Token collapse 2 → 0 places (was to know)",
+    ]
 
 
 def test_changes_are_sentences() -> None:

@@ -95,6 +95,7 @@ def page(large: Survey) -> str:
 def test_page_is_well_formed_and_has_its_sections(page: str) -> None:
     parsed = outline(page)
     assert [a["id"] for a in parsed.find("section")] == [
+        "glance",
         "findings",
         "heads",
         "depth",
@@ -115,9 +116,11 @@ def test_the_verdict_stands_before_everything_and_is_the_worst_finding(page: str
     assert strip["class"] == f"verdict {worst.level}"
     assert page.index('id="verdict"') < page.index("<section")
     text = re.sub("<[^>]*>", "", page[page.index('id="verdict"') : page.index("<nav")])
-    assert worst.sentence in text
-    calm = outline(render_report(small(2, 2), findings=())).words()
-    assert "No problems: 0 critical, 0 warnings, 0 notes." in calm
+    assert worst.severity == "wrong"
+    assert f"Something is wrong: {worst.sentence}" in text
+    calm = render_report(small(2, 2), findings=())
+    assert "Healthy: nothing is wrong." in outline(calm).words()
+    assert outline(calm).find("p", id="verdict")[0]["class"] == "verdict calm"
 
 
 def test_page_of_thirty_layers_and_nine_heads_is_small(page: str, large: Survey) -> None:

@@ -57,7 +57,7 @@ from attnscope.commands.scan.survey.survey import Survey
 from attnscope.commands.scan.diagnose import Thresholds
 
 
-@finding(order=15, reads=("planted_measure",), summary="Planted.", citation="arXiv:1906.04341")
+@finding(order=15, reads=("planted_measure",), summary="Planted.", citation="arXiv:1906.04341", severity="note: why")
 def planted_finding(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for grid in grids(survey, "planted_measure"):
         yield Finding(

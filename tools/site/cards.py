@@ -47,7 +47,13 @@ def measures_page() -> str:
 
 def findings_page() -> str:
     rows = [
-        (code(one.name), prose(one.summary), ", ".join(map(code, one.reads)), linked(one.citation))
+        (
+            code(one.name),
+            prose(one.summary),
+            prose(one.severity),
+            ", ".join(map(code, one.reads)),
+            linked(one.citation),
+        )
         for one in findings().values()
     ]
     said = _comments()
@@ -71,7 +77,7 @@ def findings_page() -> str:
             "A finding is one sentence about one place in a model, made from a survey. An alarm is the same for a "
             "training run.\n",
             "## Findings\n",
-            table(("finding", "what it says", "measures it reads", "source"), rows),
+            table(("finding", "what it says", "severity, and why", "measures it reads", "source"), rows),
             "## Thresholds\n",
             "Each can be changed: `attnscope scan MODEL --threshold sink_mass=0.4`, in Python "
             "`attnscope.Thresholds(sink_mass=0.4)`.\n",

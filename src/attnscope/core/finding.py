@@ -1,6 +1,7 @@
 """A finding: one plain sentence about one place in a model, with its number, threshold and source.
 
-    @finding(order=60, reads=("sink_mass",), summary="Heads in which ...", citation="arXiv:2410.10781")
+    @finding(order=60, reads=("sink_mass",), summary="Heads in which ...", citation="arXiv:2410.10781",
+             severity="to_know if most heads sink, because ...; else note")
     def sink(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
 
 A kind of finding is a function that reads a survey and yields findings, one for each stack and site. `TABLE` lists the
@@ -70,7 +71,8 @@ class FindingKind:
 
     `order` sorts findings of one severity. A measure that no kind `reads` is reported by the alarm on its own card. A
     `neutral` kind only describes what heads do: if it yields more findings than before, that is a change, not a
-    regression.
+    regression. `severity` begins with a severity that its findings can have, and says which others they can have and
+    why.
     """
 
     name: str
@@ -78,6 +80,7 @@ class FindingKind:
     reads: tuple[str, ...]
     summary: str
     citation: str
+    severity: str
     neutral: bool = False
     function: Callable[[Any, Any], Iterator[Finding]] = undefined
 
@@ -137,6 +140,12 @@ TABLE: tuple[Prescription, ...] = (
         ("fusion", "minus_uniform"),
         "Tokens become alike because every block averages: add back the output of earlier blocks, or subtract the "
         "average.",
+    ),
+    Prescription(
+        "tokens_became_one",
+        ("fusion", "minus_uniform"),
+        "Tokens become equal because every block averages and nothing keeps them apart: add back the output of earlier "
+        "blocks, or subtract the average.",
     ),
     Prescription(
         "smoothing",

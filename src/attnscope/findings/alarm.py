@@ -24,6 +24,7 @@ from attnscope.core.words import blocks, count, entering, number
     reads=(),
     summary="The alarm on the card of a measure that no other finding reads.",
     citation="the card of the measure",
+    severity="to_know if most places are beyond the limit on the card, else note: a limit is a hint, not a fault",
 )
 def alarm(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     elsewhere = {measure for kind in findings().values() for measure in kind.reads}

@@ -22,6 +22,7 @@ from attnscope.core.words import entering, number
     reads=("relative_residual",),
     summary="Places in the residual stream where tokens become alike.",
     citation="arXiv:2103.03404",
+    severity="to_know: trained models that work have it too, and it matters when blocks are added or scaled",
 )
 def collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for grid in grids(survey, "relative_residual"):

@@ -20,6 +20,7 @@ from attnscope.core.words import percent
     reads=("inactive_heads",),
     summary="Heads whose output is small relative to the other heads of their block.",
     citation="arXiv:2504.03889",
+    severity="note: such heads do no harm, and can often be pruned",
 )
 def dormant_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for grid in grids(survey, "inactive_heads"):

@@ -21,6 +21,7 @@ from attnscope.core.words import percent
     reads=("value_drain", "most_received"),
     summary="Heads whose sink is a key with a small value.",
     citation="arXiv:2410.13835",
+    severity="note: this is how heads of trained models rest",
     neutral=True,
 )
 def drained_sinks(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ from attnscope.core.words import number
     reads=("head_overlap",),
     summary="Heads of one block with the same pattern.",
     citation="arXiv:1905.10650",
+    severity="to_know if most heads have a twin, because they can be pruned, else note",
 )
 def duplicate_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for grid in grids(survey, "head_overlap"):

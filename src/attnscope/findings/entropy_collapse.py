@@ -31,6 +31,10 @@ _AT_REST = "They are sinks on the first token, as in many trained models: nothin
     reads=("entropy", "sink_mass"),
     summary="Blocks in which most heads attend to one token only.",
     citation="arXiv:2303.06296",
+    severity=(
+        "wrong if most blocks are one-hot and sinks do not explain it, which no healthy model of the atlas shows; "
+        "note if sinks explain all of it in a few blocks; to_know otherwise"
+    ),
 )
 def entropy_collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for grid in grids(survey, "entropy"):

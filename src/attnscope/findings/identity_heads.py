@@ -15,6 +15,7 @@ from attnscope.core.finding import Finding, finding
     reads=("self_attention",),
     summary="Heads in which tokens mostly attend to themselves.",
     citation="arXiv:2402.02098",
+    severity="note: it describes what heads do",
     neutral=True,
 )
 def identity_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:

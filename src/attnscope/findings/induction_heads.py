@@ -15,6 +15,7 @@ from attnscope.core.finding import Finding, finding
     reads=("induction",),
     summary="Heads in which a repeated token attends to the token that followed its earlier occurrence.",
     citation="arXiv:2209.11895, arXiv:2409.10559",
+    severity="note: it describes what heads do",
     neutral=True,
 )
 def induction_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:

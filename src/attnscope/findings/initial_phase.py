@@ -38,6 +38,7 @@ _ADVICE = {
     reads=("logit_phase", "entropy"),
     summary="Whether attention of random weights starts uniform, frozen or healthy.",
     citation="arXiv:2505.24333, arXiv:2510.05554",
+    severity="to_know if attention starts frozen, because such a model trains badly; note otherwise",
 )
 def initial_phase(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     if survey.provenance.get("model", {}).get("weights") != "random":

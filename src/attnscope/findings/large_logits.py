@@ -23,6 +23,7 @@ from attnscope.core.words import number
     reads=("max_logit",),
     summary="Heads whose largest logit is so large that training may diverge.",
     citation="arXiv:2507.20534",
+    severity="to_know: it matters when the model is trained further or quantised",
 )
 def large_logits(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for grid in grids(survey, "max_logit"):

@@ -1,20 +1,21 @@
 """Lost precision: weights lie on a coarse grid.
 
-A grid in most blocks is the precision in which a model was published, and to know. A coarser grid in a few blocks is an
-accident of a conversion.
+A grid in most blocks is the precision in which a model was published, and to know: many models in 8 bits have fewer than
+16 values among 32 neighbours. A coarser grid in a few blocks is an accident of a conversion.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from attnscope.commands.scan.diagnose import Thresholds
 from attnscope.commands.scan.survey.survey import Survey
+from attnscope.commands.scan.survey.trial import OddWeight
 from attnscope.core.finding import Finding, finding
-from attnscope.core.words import blocks, count, number
+from attnscope.core.words import blocks, number, percent, within
 
 USUAL = 4.0  # bits of quantised models that are in use
-FEW = 0.34  # share of blocks with a coarser grid that is an accident and not the precision of the model
+FEW = 0.34  # largest share of blocks with a coarse grid that is an accident
 
 
 @finding(
@@ -22,31 +23,50 @@ FEW = 0.34  # share of blocks with a coarser grid that is an accident and not th
     reads=(),
     summary="Weights lie on a coarse grid: the model was quantised, or a conversion lost precision.",
     citation="arXiv:2208.07339",
+    severity=(
+        "wrong in a few blocks below 4 bits, an accident of a conversion; to_know in most blocks, as in quantised models"
+    ),
 )
 def lost_precision(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
-    trial = survey.trial
-    grids = [] if trial is None else [odd for odd in trial.weights if odd.oddity == "grid"]
-    if trial is None or not grids:
-        return
-    depth = len({(part.stack, part.layer) for part in trial.parts}) or 1
-    coarse = [odd for odd in grids if odd.value < USUAL and odd.parameter]
-    layers = tuple(sorted({odd.layer for odd in coarse if odd.layer is not None}))
-    # A grid in most blocks is the precision in which the model was published. One in a few blocks is an accident.
-    wrong = bool(layers) and len(layers) <= FEW * depth
-    worst = min(coarse if wrong else grids, key=lambda odd: odd.value)
-    what = "Most weights are"
-    if wrong:
-        what = f"{count(len(coarse), 'weight')} of {blocks(layers)} {'is' if len(coarse) == 1 else 'are'}"
-    elif all(odd.parameter for odd in grids):
-        what = f"{count(len(grids), 'weight')} {'is' if len(grids) == 1 else 'are'}"
-    yield Finding(
+    weights = () if survey.trial is None else survey.trial.weights
+    grids = [odd for odd in weights if odd.oddity == "grid"]
+    whole = min((odd for odd in grids if not odd.parameter), key=lambda odd: odd.value, default=None)
+    some = [odd for odd in grids if odd.parameter and (whole is None or odd.value < min(whole.value, USUAL))]
+    coarse = [odd for odd in some if odd.value < USUAL] or some
+    if whole is not None and not coarse:
+        subject = f"{percent(whole.share)} of the weight matrices lie"
+        yield _finding(whole, subject, survey.stacks[:1], (), wrong=False)
+    parts = () if survey.trial is None else survey.trial.parts
+    for stack in dict.fromkeys(odd.stack for odd in coarse):
+        own = [odd for odd in coarse if odd.stack == stack]
+        layers = tuple(sorted({odd.layer for odd in own if odd.layer is not None}))
+        noun, verb = ("matrix", "lies") if len(own) == 1 else ("matrices", "lie")
+        where = f" of {blocks(layers)}{within(stack, '', len(survey.stacks) > 1)}" if layers else ""
+        worst = min(own, key=lambda odd: odd.value)
+        depth = max(len({part.layer for part in parts if part.stack == stack}), 1)
+        wrong = worst.value < USUAL and len(layers) <= max(1, FEW * depth)
+        yield _finding(worst, f"{len(own)} weight {noun}{where} {verb}", (stack,), layers, own, wrong=wrong)
+
+
+def _finding(
+    worst: OddWeight,
+    subject: str,
+    stacks: tuple[str, ...],
+    layers: tuple[int, ...],
+    own: Sequence[OddWeight] = (),
+    *,
+    wrong: bool,
+) -> Finding:
+    return Finding(
         kind=lost_precision.name,
         severity="wrong" if wrong else "to_know",
-        stack=worst.stack or next(iter(survey.stacks), ""),
-        layers=layers if wrong else (),
+        stack=next(iter(stacks), ""),
+        layers=layers,
         heads=(),
-        sentence=f"{what} on a grid of {number(worst.value)} bits: 32 neighbouring entries have at most"
-        f" {2**worst.value:.0f} different values.",
+        sentence=(
+            f"{subject} on a grid of {number(worst.value)} bits: 32 neighbouring entries have at most"
+            f" {2**worst.value:.0f} different values."
+        ),
         value=worst.value,
         threshold=USUAL,
         threshold_name="bits of quantised models",
@@ -54,7 +74,7 @@ def lost_precision(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         advice=(
             "Load these weights again from a checkpoint in full precision, and check the conversion."
             if wrong
-            else "The weights were quantised. Their numbers are a little different from those of the original."
+            else "These weights were quantised: compare the loss with that of the original (`attnscope compare`)."
         ),
-        details={"parameters": [odd.parameter for odd in coarse], "block": layers[0] if wrong else None},
+        details={"parameters": [odd.parameter for odd in own], "block": layers[0] if layers else None},
     )

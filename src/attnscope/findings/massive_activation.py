@@ -31,6 +31,7 @@ _OTHERS = 3  # channels named besides the massive ones
     reads=("spike", "outlier_channels"),
     summary="One entry of the residual stream becomes thousands of times larger than the rest, or is cancelled again.",
     citation="arXiv:2603.05498, arXiv:2402.17762",
+    severity="to_know where it appears, because it makes the model hard to quantise; note where it is cancelled",
 )
 def massive_activation(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for stack in survey.stacks:

@@ -23,6 +23,7 @@ from attnscope.core.words import blocks, percent
     reads=("media_attention",),
     summary="Blocks in which words hardly attend to pictures or sounds.",
     citation="arXiv:2403.06764",
+    severity="note: it describes what heads do",
     neutral=True,
 )
 def media_ignored(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:

@@ -2,7 +2,8 @@
 
 In a trained model no part can be improved by a factor: the loss is at a minimum with respect to all weights, and so
 with respect to a factor on what a part writes. A part that was changed after training, by a fault in its weights or in
-what it reads, is not at its minimum. The part was chosen by its slope on some windows, and rescaled on others.
+what it reads, is not at its minimum. The part was chosen by its slope on some windows, and rescaled on others. Random
+weights are at no minimum, so they have no such finding.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from attnscope.commands.scan.survey.survey import Survey
 from attnscope.commands.scan.survey.trial import HeadTrial, Part, Rescaled, Trial
 from attnscope.core.finding import Finding, finding
 from attnscope.core.words import number, numeral, within
-from attnscope.stats.intervals import paired_interval
+from attnscope.stats.intervals import Interval, paired_interval
 
 
 @finding(
@@ -22,32 +23,31 @@ from attnscope.stats.intervals import paired_interval
     reads=(),
     summary="The model predicts better if one half of a block, or one head, writes less or more.",
     citation="a derivative and a test on other windows; see docs/scan.md",
+    severity="wrong: the model predicts better if the part writes less, more or nothing",
 )
 def misscaled_write(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     trial = survey.trial
-    if trial is None or not trial.loss:
+    random = survey.provenance.get("model", {}).get("weights") == "random"
+    if trial is None or random or not trial.loss:
         return
     better = [(part, best) for part in trial.parts if (best := _better(trial, part, thresholds)) is not None]
     if not better:
         return
     part, best = min(better, key=lambda pair: trial.cost(pair[1]))
-    interval = paired_interval(trial.loss[trial.tried_from :][: len(best.loss)], best.loss)
-    head = _head(trial, part, thresholds)
-    amount = "without it" if best.factor == 0 else f"if it writes {best.factor:g} times as much"
-    others = len(better) - 1
-    more = "" if not others else f" {others} other part{'s' if others > 1 else ''} would also be better rescaled."
-    which = "" if head is None else f" Head {head.head} alone accounts for {number(-trial.cost(head.rescaled[0]))}."
+    head = _head(trial, part, best)
     yield Finding(
         kind=misscaled_write.name,
         severity="wrong",
         stack=part.stack,
         layers=(part.layer,),
         heads=() if head is None else ((head.layer, head.head),),
-        sentence=(
-            f"{part.words[:1].upper()}{part.words[1:]}{within(part.stack, '', len(survey.stacks) > 1)} harms the"
-            f" prediction: {amount} the loss falls by {number(-trial.cost(best))} nats per token"
-            f" ({numeral(-interval.high, 2)} to {numeral(-interval.low, 2)}), from"
-            f" {number(trial.mean(trial.loss[trial.tried_from :][: len(best.loss)], trial.tried_from))}.{which}{more}"
+        sentence=" ".join(
+            (
+                f"T{part.words[1:]}{within(part.stack, '', len(survey.stacks) > 1)} {_fault(best.factor)} the loss"
+                f" falls by {_fall(trial, best)}.",
+                *([] if head is None else [f"Without head {head.head} alone it falls by {_gain(trial, head)}."]),
+                *([] if len(better) == 1 else [_others(len(better) - 1)]),
+            )
         ),
         value=-trial.cost(best),
         threshold=thresholds.rescaling_gain,
@@ -55,29 +55,56 @@ def misscaled_write(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]
         citation=misscaled_write.citation,
         advice=(
             "First scan it on text of the kind it was trained on: on other text a healthy model can have this finding."
-            " Then compare the weights of this block with a checkpoint that works (`attnscope compare`): rows that are"
-            " too large, a wrong scale, noise, lost precision, or a block in the wrong place."
+            " Then compare the weights of this block with a checkpoint that works (`attnscope compare`): look for"
+            f" {_LESS if best.factor < 1 else _MORE}, noise, lost precision, or a block in the wrong place."
         ),
         details={"block": part.layer, "half": part.half, "factor": best.factor, "slope": part.slope},
     )
 
 
+_LESS = "rows that are too large, a scale that is applied twice"
+_MORE = "rows that are zero or too small, a scale that is missing"
+
+
+def _fault(factor: float) -> str:
+    """Return what is wrong with a part that is better with this factor."""
+    if factor == 0:
+        return "harms the prediction: without it"
+    return f"writes too {'much' if factor < 1 else 'little'}: at {factor:g} times its size"
+
+
+def _fall(trial: Trial, tried: Rescaled) -> str:
+    """Return `0.2 nats per token (0.15 to 0.25), from 4.5`."""
+    interval = _interval(trial, tried)
+    before = trial.mean(trial.loss[trial.tried_from :][: len(trial.costs(tried))], trial.tried_from)
+    span = f"{numeral(-interval.high, 2)} to {numeral(-interval.low, 2)}"
+    return f"{number(-trial.cost(tried))} nats per token ({span}), from {number(before)}"
+
+
+def _gain(trial: Trial, head: HeadTrial) -> str:
+    return number(-trial.cost(head.rescaled[0]))
+
+
+def _others(number_of: int) -> str:
+    return f"Rescaling {'another part' if number_of == 1 else f'one of {number_of} other parts'} lowers it too."
+
+
+def _interval(trial: Trial, tried: Rescaled) -> Interval:
+    costs = trial.costs(tried)
+    return paired_interval((0.0,) * len(costs), costs)
+
+
 def _better(trial: Trial, part: Part, thresholds: Thresholds) -> Rescaled | None:
-    """Return the best factor if it lowers the loss by more than the threshold and by more than chance."""
+    """Return the best factor if it lowers the loss by the threshold or more, and by more than chance."""
     best = trial.best(part)
-    if best is None or abs(part.slope) < thresholds.write_slope or len(best.loss) < 2:
+    if not abs(part.slope) >= thresholds.write_slope:  # NaN: blocks that share weights have no slope
         return None
-    if -trial.cost(best) < thresholds.rescaling_gain:
+    if best is None or not -trial.cost(best) >= thresholds.rescaling_gain or len(trial.costs(best)) < 2:
         return None
-    interval = paired_interval(trial.loss[trial.tried_from :][: len(best.loss)], best.loss)
-    return best if interval.high < 0 else None
+    return best if _interval(trial, best).high < 0 else None
 
 
-def _head(trial: Trial, part: Part, thresholds: Thresholds) -> HeadTrial | None:
-    """Return the head of this part without which the loss falls by at least half as much."""
+def _head(trial: Trial, part: Part, best: Rescaled) -> HeadTrial | None:
+    """Return the head of this part without which the loss falls by more than half as much."""
     own = [h for h in trial.heads if (h.stack, h.layer) == (part.stack, part.layer) and part.half == "attention"]
-    best = trial.best(part)
-    for head in own:
-        if head.rescaled and best is not None and trial.cost(head.rescaled[0]) < trial.cost(best) / 2:
-            return head
-    return None
+    return next((h for h in own if h.rescaled and trial.cost(h.rescaled[0]) < trial.cost(best) / 2), None)

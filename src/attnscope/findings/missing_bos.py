@@ -21,6 +21,7 @@ from attnscope.core.words import numeral
     reads=(),
     summary="Sequences do not begin with BOS, although the model predicts far better if they do.",
     citation="arXiv:2309.17453",
+    severity="wrong: the loss is higher than it has to be",
 )
 def missing_bos(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     bos = survey.provenance.get("bos")

@@ -19,6 +19,7 @@ _ORDER = {"stream": 0, "self": 1, "uneven": 1, "cross": 2, "middle": 3}
     reads=(),
     summary="The first place with NaN or infinity.",
     citation="IEEE 754",
+    severity="wrong: every number computed from NaN or infinity is lost",
 )
 def nonfinite(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     yield from _broken_weights(survey)

@@ -22,6 +22,7 @@ FLOAT16 = 65504.0  # (2 - 2^-10) 2^15, the largest number of IEEE 754 binary16
     reads=("spike",),
     summary="An entry of the residual stream is larger than any number of float16.",
     citation="IEEE 754, arXiv:2402.17762",
+    severity="wrong if the model runs in float16, where it overflows; to_know in other precisions",
 )
 def past_float16(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for stack in survey.stacks:

@@ -19,6 +19,7 @@ from attnscope.core.words import number
     reads=(),
     summary="States do not move when position numbers are reversed.",
     citation="a test of one forward pass; see docs/scan.md",
+    severity="wrong: the model has positions and does not use them",
 )
 def position_blind(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     trial = survey.trial
@@ -31,8 +32,8 @@ def position_blind(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         layers=(),
         heads=(),
         sentence=(
-            "The model does not use positions: when they are reversed, its last states move by"
-            f" {number(trial.order)} of their size (rounding explains {number(trial.order_rounding)})."
+            f"The model does not use positions: reversing them moves its last states by {number(trial.order)} of their"
+            f" norm. Rounding explains {number(trial.order_rounding)}."
         ),
         value=trial.order,
         threshold=trial.order_rounding,
@@ -40,7 +41,7 @@ def position_blind(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         citation=position_blind.citation,
         advice=(
             "Check that position embeddings or rotations are loaded and applied: a table of zeros, or a rotation with"
-            " frequency 0, has this effect. A model that was trained without positions is fine."
+            " frequency 0, has this effect. If the model was trained without positions, ignore this."
         ),
         details={},
     )

@@ -15,6 +15,7 @@ from attnscope.core.finding import Finding, finding
     reads=("previous_token",),
     summary="Heads in which tokens mostly attend to the one before.",
     citation="arXiv:2409.10559",
+    severity="note: it describes what heads do",
     neutral=True,
 )
 def previous_token_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:

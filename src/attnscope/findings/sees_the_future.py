@@ -20,10 +20,11 @@ from attnscope.core.words import number, within
     reads=(),
     summary="Outputs of a causal model at earlier tokens depend on later tokens.",
     citation="a test of one forward pass; see docs/scan.md",
+    severity="wrong: the loss of a model that sees what it predicts means nothing",
 )
 def sees_the_future(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for exposure in () if survey.trial is None else survey.trial.exposures:
-        if exposure.moved <= exposure.rounding or exposure.layer is None:
+        if not exposure.moved > exposure.rounding or exposure.layer is None:
             continue
         yield Finding(
             kind=sees_the_future.name,
@@ -32,18 +33,18 @@ def sees_the_future(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]
             layers=(exposure.layer,),
             heads=(),
             sentence=(
-                f"The model sees later tokens from block {exposure.layer} on"
-                f"{within(exposure.stack, '', len(survey.stacks) > 1)}: when the second half of a window is replaced,"
-                f" states at the first half move by {number(exposure.moved)} of the largest one (rounding explains"
-                f" {number(exposure.rounding)})."
+                f"The model sees later tokens from block {exposure.layer}"
+                f"{within(exposure.stack, '', len(survey.stacks) > 1)} on: replacing the second half of a text moves"
+                f" states in the first half by up to {number(exposure.moved)} of the largest state. Rounding explains"
+                f" {number(exposure.rounding)}."
             ),
             value=exposure.moved,
             threshold=exposure.rounding,
             threshold_name="rounding",
             citation=sees_the_future.citation,
             advice=(
-                "Check the attention mask of this block: a mask that is missing, transposed or applied after the"
-                " softmax. The loss of such a model says nothing about how it generates."
+                "Check the attention mask of this block: it is missing, transposed, or applied after the softmax. Until"
+                " it is mended, do not compare the loss of this model with others."
             ),
             details={"block": exposure.layer},
         )

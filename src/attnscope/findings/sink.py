@@ -21,6 +21,9 @@ from attnscope.core.words import percent
     reads=("sink_mass",),
     summary="Heads in which much of the attention goes to the first token.",
     citation="arXiv:2410.10781, arXiv:2603.05498",
+    severity=(
+        "to_know if most heads sink, because it matters when the model is quantised or its cache is cut; else note"
+    ),
 )
 def sink(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for grid in grids(survey, "sink_mass"):

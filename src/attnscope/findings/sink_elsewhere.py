@@ -20,6 +20,7 @@ from attnscope.core.words import percent
     reads=("most_received", "sink_mass"),
     summary="Heads in which much of the attention goes to one token that is not the first.",
     citation="arXiv:2410.10781",
+    severity="note: it describes what heads do",
     neutral=True,
 )
 def sink_elsewhere(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from attnscope.core.words import entering, number
     reads=("token_cosine",),
     summary="Places in the stream where tokens point in the same direction.",
     citation="arXiv:2202.08625",
+    severity="to_know: trained models that work have it too, and it matters when blocks are added",
 )
 def smoothing(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for grid in grids(survey, "token_cosine"):

@@ -22,6 +22,7 @@ from attnscope.core.words import entering, number
     reads=("relative_residual",),
     summary="Places in the residual stream where all tokens are practically equal.",
     citation="arXiv:2103.03404",
+    severity="wrong: no later block can tell tokens apart",
 )
 def tokens_became_one(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for grid in grids(survey, "relative_residual"):
@@ -37,7 +38,7 @@ def tokens_became_one(survey: Survey, thresholds: Thresholds) -> Iterator[Findin
             heads=(),
             sentence=(
                 f"All tokens are practically equal {entering([int(n) for n in low], len(grid.means) - 1)}{grid.tail}:"
-                f" they differ by {number(grid.means[lowest])} of their size."
+                f" they differ by {number(grid.means[lowest])} of their norm."
             ),
             value=float(grid.means[lowest]),
             threshold=thresholds.collapse_complete,

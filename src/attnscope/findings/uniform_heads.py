@@ -27,6 +27,7 @@ _ROUNDING = 1.001
     reads=("entropy",),
     summary="Heads whose attention is almost uniform.",
     citation="arXiv:2402.02098",
+    severity="to_know if most heads are uniform, because they select nothing; else note",
 )
 def uniform_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for grid in grids(survey, "entropy"):

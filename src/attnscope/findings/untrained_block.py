@@ -20,17 +20,19 @@ from attnscope.core.words import blocks, number, within
     reads=(),
     summary="Every matrix of a block is as random as before training.",
     citation="Marchenko and Pastur 1967, arXiv:1810.01075",
+    severity="wrong: the block was probably not loaded",
 )
 def untrained_block(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     model = survey.provenance.get("model", {})
     trial = survey.trial
     if trial is None or model.get("weights") == "random":
         return
+    described = {each.get("name"): each.get("layers") for each in model.get("stacks", [])}
     for stack in survey.stacks:
-        depth = {part.layer for part in trial.parts if part.stack == stack}
+        depth = described.get(stack) or len({part.layer for part in trial.parts if part.stack == stack})
         ratios = {odd.layer: odd.value for odd in trial.weights if odd.oddity == "random" and odd.stack == stack}
         layers = tuple(sorted(n for n, ratio in ratios.items() if n is not None and ratio < thresholds.random_edge))
-        if not layers or len(layers) == len(depth):  # all blocks: a random model
+        if not layers or len(layers) >= depth:  # all blocks: a random model
             continue
         largest = max(ratios[layer] for layer in layers)
         yield Finding(
@@ -41,8 +43,8 @@ def untrained_block(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]
             heads=(),
             sentence=(
                 f"{blocks(layers).capitalize()}{within(stack, '', len(survey.stacks) > 1)}"
-                f" {'looks' if len(layers) == 1 else 'look'} untrained: the largest singular value of every matrix is"
-                f" at most {number(largest)} times that of random numbers."
+                f" {'looks' if len(layers) == 1 else 'look'} untrained: the largest singular value of every matrix"
+                f" there is at most {number(largest)} times that of a random matrix."
             ),
             value=largest,
             threshold=thresholds.random_edge,
@@ -50,7 +52,7 @@ def untrained_block(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]
             citation=untrained_block.citation,
             advice=(
                 "Check that the checkpoint holds these weights under the names that the model expects: missing names"
-                " leave a block at its random start."
+                " leave a block with the random weights that it started from."
             ),
             details={"block": layers[0]},
         )

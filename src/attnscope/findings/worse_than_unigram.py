@@ -19,6 +19,7 @@ from attnscope.core.words import number
     reads=(),
     summary="The model predicts no better than the frequencies of tokens.",
     citation="Witten and Bell 1991",
+    severity="wrong: the model has learned nothing about this text, or gets the wrong tokens",
 )
 def worse_than_unigram(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     trial = survey.trial
@@ -32,8 +33,8 @@ def worse_than_unigram(survey: Survey, thresholds: Thresholds) -> Iterator[Findi
         layers=(),
         heads=(),
         sentence=(
-            f"The model predicts no better than word frequencies: its loss is {number(trial.mean_loss)} nats per"
-            f" token, and that of a unigram model of the same text is {number(trial.unigram)}."
+            f"The model predicts no better than token frequencies: its loss is {number(trial.mean_loss)} nats per"
+            f" token, and a unigram model of the same text has {number(trial.unigram)}."
         ),
         value=trial.mean_loss,
         threshold=trial.unigram,

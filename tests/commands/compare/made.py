@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -56,7 +55,7 @@ def with_trial(
     **fields: Any,
 ) -> Survey:
     sizes = {(layer, half): 0.3 for layer in range(BLOCKS) for half in ("attention", "mlp")} | dict(writes or {})
-    parts = tuple(Part("decoder", layer, half, size, math.nan) for (layer, half), size in sizes.items())  # type: ignore[arg-type]
+    parts = tuple(Part("decoder", layer, half, size, 0.8) for (layer, half), size in sizes.items())  # type: ignore[arg-type]
     counts = (63,) * len(loss)
     given: dict[str, Any] = {"fingerprint": "f", "task": "next token", "bytes": (250,) * len(loss), **fields}
     return replace(survey, trial=Trial(counts=counts, loss=loss, parts=parts, **given))

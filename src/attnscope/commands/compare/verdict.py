@@ -17,6 +17,7 @@ from attnscope.reports.document import Section, Table
 from attnscope.reports.words import Level, Verdict
 
 MOST_TENSORS, BRIEF_TENSORS = 40, 5
+FUTURE = "sees_the_future"  # the finding that voids a loss
 
 
 def verdict(comparison: Comparison) -> Verdict:
@@ -49,12 +50,14 @@ def _lead(comparison: Comparison, index: int, where: str) -> tuple[Level, tuple[
     """Return the level, and the sentences on the loss and on findings that are wrong."""
     loss = next((each for each in comparison.losses if each.survey == index), None)
     broken = wrong(comparison, index)
-    found = _found(comparison, broken, where)
     told = () if loss is None else (f"{_capital(loss.sentence)}.",)
+    seen = (loss is not None and loss.future) or any(pair.kind == FUTURE for pair in broken)
+    found = _found(comparison, [pair for pair in broken if pair.kind != FUTURE or not seen], where)
     if loss is not None and loss.worse:
-        return "critical", (f"Worse{where}: {loss.sentence}.", *found)
-    if loss is not None and loss.future and not broken:
-        found = (f"Worse{where}: {_sees_later(comparison, index)}.",)
+        later = (f"{_capital(_sees_later(comparison, index))}.",) if seen and not _placed(comparison, index) else ()
+        return "critical", (f"Worse{where}: {loss.sentence}.", *later, *found)
+    if seen:
+        return "critical", (f"Worse{where}: {_sees_later(comparison, index)}.", *told, *found)
     if found:
         return "critical", (*found, *told)
     changed = [pair for pair in comparison.findings if pair.status != "same"]
@@ -96,6 +99,13 @@ def _sees_later(comparison: Comparison, index: int) -> str:
     seen = exposures(comparison.surveys[index])[0]
     start = "" if seen.layer is None else f", from {blocks([seen.layer])} on"
     return f"the {seen.stack} sees later tokens{start}"
+
+
+def _placed(comparison: Comparison, index: int) -> bool:
+    """Return whether the models part where the second one begins to see later tokens: that sentence says so."""
+    seen = exposures(comparison.surveys[index])[0]
+    place = (seen.stack, seen.layer, "attention")
+    return any((each.stack, each.layer, each.half) == place for each in comparison.partings if each.survey == index)
 
 
 def where_sentences(comparison: Comparison, index: int) -> tuple[str, ...]:
@@ -154,6 +164,7 @@ def loss_section(comparison: Comparison) -> tuple[Section, ...]:
     if not comparison.losses:
         return ()
     changes = {loss.survey: loss for loss in comparison.losses}
+    units = {loss.unit for loss in comparison.losses}
     lines = []
     for index, (label, survey) in enumerate(zip(labels(comparison), comparison.surveys, strict=True)):
         trial = survey.trial
@@ -163,17 +174,21 @@ def loss_section(comparison: Comparison) -> tuple[Section, ...]:
             (
                 label,
                 *(_loss(n) for n in (trial.mean_loss, trial.bits_per_byte, trial.unigram)),
-                _apart(changes.get(index)),
+                _apart(changes.get(index), with_unit=len(units) > 1),
             )
         )
-    heading = ("", "nats per token", "bits per byte", "unigram model", "difference")
+    unit = f", {_short(next(iter(units)))}" if len(units) == 1 else ""
+    heading = ("", "nats/token", "bits/byte", "unigram", f"difference{unit}")
     paired = all(loss.paired for loss in comparison.losses)
     how = (
         "Both predict the same tokens, so differences are taken window by window"
         if paired
         else "Tokens differ, so nats per token cannot be compared"
     )
-    note = f"{how}. The range holds the true difference in 95 of 100 such samples of windows."
+    note = (
+        f"The unigram model knows only the frequencies of tokens. {how}. "
+        "The range holds the true difference in 95 of 100 such samples of windows."
+    )
     return (Section("Losses", tables=(Table(heading, tuple(lines), note=note),)),)
 
 
@@ -181,11 +196,17 @@ def _loss(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.3f}"
 
 
-def _apart(loss: LossChange | None) -> str:
+def _short(unit: str) -> str:
+    return unit.split(maxsplit=1)[0]
+
+
+def _apart(loss: LossChange | None, with_unit: bool) -> str:
     if loss is None or math.isnan(loss.difference):
         return "–"
+    if loss.difference == loss.low == loss.high == 0:
+        return "none"
     span = f" ({loss.low:+.3f} to {loss.high:+.3f})" if math.isfinite(loss.high - loss.low) else " (too few windows)"
-    return f"{loss.difference:+.3f}{span} {loss.unit}"
+    return f"{loss.difference:+.3f}{span}{f' {_short(loss.unit)}' if with_unit else ''}"
 
 
 def weights_section(comparison: Comparison) -> tuple[Section, ...]:

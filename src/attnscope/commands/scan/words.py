@@ -119,7 +119,7 @@ def _inside(sentence: str) -> str:
 
 
 def facts(survey: Survey) -> tuple[str, ...]:
-    """Return what the trial showed: the loss beside word frequencies, and which tests the model passed."""
+    """Return what the trial showed: the loss beside token frequencies, and which tests the model passed."""
     trial = survey.trial
     if trial is None:
         return ()
@@ -130,7 +130,7 @@ def facts(survey: Survey) -> tuple[str, ...]:
 def _loss_words(trial: Trial) -> str:
     what = "the next token" if trial.task == "next token" else "masked tokens"
     per_byte = "" if math.isnan(trial.bits_per_byte) else f", {numeral(trial.bits_per_byte, 3)} bits per byte"
-    base = "" if math.isnan(trial.unigram) else f"; word frequencies alone give {numeral(trial.unigram, 3)}"
+    base = "" if math.isnan(trial.unigram) else f"; token frequencies alone give {numeral(trial.unigram, 3)}"
     return (
         f"Loss: it predicts {what} with {numeral(trial.mean_loss, 3)} nats per token{per_byte}{base}"
         f" ({count(len(trial.loss), 'window')}, {sum(trial.counts):,} predicted tokens)."

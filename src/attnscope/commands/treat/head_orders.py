@@ -111,7 +111,7 @@ def by_value(
 
 def by_contribution(loaded: Loaded, places: Sequence[Place], prompts: Batches) -> list[Place]:
     """Return the heads ordered by their mean share of what the block writes."""
-    survey = scan(loaded, prompts, measures=["head_contribution"], keep_text=False)
+    survey = scan(loaded, prompts, measures=["head_contribution"], keep_text=False, trial=False)
     shares = survey.values("head_contribution", stack=survey.stacks[-1])
     return sorted(places, key=lambda place: (float(shares[place]), place))
 

@@ -27,6 +27,21 @@ def how_many(finding: Finding | None) -> str:
 
 
 KINDS = {
+    "sees_the_future": "blocks that see later tokens",
+    "worse_than_unigram": "a loss no better than token frequencies",
+    "position_blind": "positions without effect",
+    "dead_half": "blocks with a dead half",
+    "misscaled_write": "parts that write too much or too little",
+    "untrained_block": "blocks that look untrained",
+    "lost_precision": "weights on a coarse grid",
+    "copied_block": "blocks with copied weights",
+    "tokens_became_one": "places where tokens are equal",
+    "dormant_heads": "heads with a small output",
+    "drained_sinks": "sinks with a small value",
+    "induction_heads": "induction heads",
+    "initial_phase": "blocks whose random weights start badly",
+    "large_logits": "heads with large logits",
+    "media_ignored": "blocks that ignore pictures or sounds",
     "sink": "heads that sink",
     "sink_elsewhere": "heads that sink elsewhere",
     "uniform_heads": "heads that are almost uniform",
@@ -50,8 +65,9 @@ def title_of(outcome: Outcome) -> str:
 
 def subject_of(outcome: Outcome) -> str:
     """Return what is counted, such as `heads that sink`; for an alarm, its measure."""
-    measure = str(outcome.any.details.get("measure", outcome.kind))
-    return KINDS.get(outcome.kind, f"alarm of {measure.replace('_', ' ')}")
+    if outcome.kind != "alarm":
+        return KINDS.get(outcome.kind, outcome.kind.replace("_", " "))
+    return f"alarm of {str(outcome.any.details.get('measure', 'a measure')).replace('_', ' ')}"
 
 
 def amount_words(outcome: Outcome, record: Treatment) -> str:

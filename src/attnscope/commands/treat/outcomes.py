@@ -3,8 +3,9 @@
 A finding is matched between arms by `paired_findings.identity`. Three criteria are compared, in the order of
 `paired_findings.trend`: whether the finding is there and how severe it is; how many heads or places it concerns (a
 change of a tenth, and at least one, counts); how far its number is from its threshold. The first that differs decides
-whether the remedy helped or harmed. A difference that could be due to the choice of text (`compare/chance.py`) is no
-effect. With too few texts the judgement is unknown.
+whether the remedy helped or harmed. Findings of every severity are judged, because a remedy may be for one that is to
+know. A comparison is stricter: it calls a finding better or worse only if it stopped or began to be wrong. A difference
+that could be due to the choice of text (`compare/chance.py`) is no effect. With too few texts the judgement is unknown.
 """
 
 from __future__ import annotations

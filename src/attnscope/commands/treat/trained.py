@@ -210,7 +210,7 @@ def _for_temperature(trial: Trial) -> Prepared:
     settings, layers, _ = _as_asked(trial)
     few = replace(trial.text.training, batches=trial.text.training.batches[:BATCHES])
     if layers is None:
-        survey = scan(trial.loss.loaded, few, measures=["entropy"], keep_text=False)
+        survey = scan(trial.loss.loaded, few, measures=["entropy"], keep_text=False, trial=False)
         findings = diagnose(survey, trial.thresholds)
         layers = sorted({layer for f in findings if f.kind == "uniform_heads" for layer, _ in f.heads}) or None
     if "temperature" in settings:

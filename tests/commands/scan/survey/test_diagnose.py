@@ -72,7 +72,9 @@ def test_nothing_to_find_in_an_empty_survey() -> None:
 def test_tokens_that_became_one_are_wrong_and_said_once() -> None:
     finding = only(planted("relative_residual", [0.8, 0.4, 0.05, 0.004]))
     assert (finding.kind, finding.severity, finding.layers) == ("tokens_became_one", "wrong", (3,))
-    assert finding.sentence == "All tokens are practically equal after the last block: they differ by 0.004 of their size."
+    assert (
+        finding.sentence == "All tokens are practically equal after the last block: they differ by 0.004 of their norm."
+    )
     assert (finding.value, finding.threshold, finding.threshold_name) == (0.004, 0.01, "collapse_complete")
 
 

@@ -85,7 +85,7 @@ def test_bits_per_byte_count_the_bytes_of_the_text(pocket: Loaded, prepared: Bat
 
 
 def test_unigram_loss_of_a_case_solved_by_hand() -> None:
-    """Window 1 is predicted from the tokens 5 5 7 of window 0: N = 3, T = 2, so 5 has 2/5 and an unknown token 2/5/8."""
+    """Window 1 is predicted from the tokens 5 5 7 of window 0: N = 3, T = 2: 5 has 2/5, an unknown token 2/5/8."""
     batches = [Batch({"input_ids": torch.tensor([[5, 5, 7], [5, 9, 9]])}, None, (0, 1), 6)]
     asked = [Question(batches[0].inputs, torch.tensor([[NOTHING] * 3, [5, 9, NOTHING]]))]
     expected = (-math.log(2 / 5) - math.log(2 / 5 / 8)) / 2

@@ -136,5 +136,5 @@ class Trial:
 
     def best(self, part: Part | HeadTrial) -> Rescaled | None:
         """Return the factor that lowers the loss most, or None if none was tried."""
-        known = [tried for tried in part.rescaled if tried.loss]
+        known = [tried for tried in part.rescaled if math.isfinite(self.cost(tried))]
         return min(known, key=self.cost, default=None)
