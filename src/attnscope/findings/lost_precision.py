@@ -1,7 +1,7 @@
 """Lost precision: weights lie on a coarse grid.
 
-A grid in most blocks is the precision in which a model was published, and to know: many models in 8 bits have fewer than
-16 values among 32 neighbours. A coarser grid in a few blocks is an accident of a conversion.
+A grid in most blocks is the precision in which a model was published, and to know: many models in 8 bits have fewer
+than 16 values among 32 neighbours. A coarser grid in a few blocks is an accident of a conversion.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ FEW = 0.34  # largest share of blocks with a coarse grid that is an accident
     summary="Weights lie on a coarse grid: the model was quantised, or a conversion lost precision.",
     citation="arXiv:2208.07339",
     severity=(
-        "wrong in a few blocks below 4 bits, an accident of a conversion; to_know in most blocks, as in quantised models"
+        "wrong in a few blocks below 4 bits, an accident of a conversion; to_know in most blocks, as in quantised"
+        " models"
     ),
 )
 def lost_precision(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
