@@ -86,9 +86,9 @@ def test_a_page_states_one_limit_for_a_measure(thresholds: Thresholds) -> None:
     limits: dict[str, set[float]] = {name: set() for name in SICK}
     for name, limit in LIMIT.findall(page):
         limits[name].add(float(limit.replace(",", "")))
-    for map_ in json.loads(re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page, re.S)[1])[
-        "maps"
-    ]:
+    data = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    for map_ in json.loads(data[1])["maps"]:
         if map_["alarm"] is not None:
             limits[map_["measure"]].add(map_["alarm"])
     for finding in diagnose(survey, thresholds):
@@ -102,6 +102,7 @@ def test_a_page_states_one_limit_for_a_measure(thresholds: Thresholds) -> None:
 def test_the_page_of_an_older_survey_states_the_limit_in_force() -> None:
     old = sick()
     spike = old.cards["spike"]
+    assert spike.alarm is not None
     old = replace(old, cards={**old.cards, "spike": replace(spike, alarm=replace(spike.alarm, threshold=1000.0))})
     assert ("spike", "100") in LIMIT.findall(render(old))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
@@ -17,7 +19,7 @@ CHANNELS = {507: ([5, 5, 9000, 9000, 9000, 9000, 50], 0), 247: ([5, 5, 500, 2500
 OTHERS = {14: ([5, 5, 5, 800, 800, 5, 5], 3)}
 
 
-def survey(channels: dict[int, tuple[list[float], int]], median: float = 2.0, there: int = SEQUENCES) -> Survey:
+def survey(channels: dict[int, Any], median: float = 2.0, there: int = SEQUENCES) -> Survey:
     """Return a survey in which the channels are above 100 in the first `there` sequences."""
     cards = measure_cards()
     book = SurveyBuilder({name: cards[name] for name in ("spike", "outlier_channels")})

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
-from attnscope.commands.scan.survey.trial import Exposure, Part, Trial
+from attnscope.commands.scan.survey.trial import Exposure, Half, Part, Trial
 from attnscope.core.finding import Finding
 from tests.commands.compare.made import made
 
@@ -14,16 +14,16 @@ LOSS = (4.0, 4.5, 5.0, 4.5, 4.0, 5.0, 4.5, 4.5)  # the mean is 4.5
 TWO = ("encoder", "decoder")
 
 
-def parts(stack: str = "decoder", **changed: Any) -> tuple[Part, ...]:
+def parts(stack: Any = "decoder", **changed: Any) -> tuple[Part, ...]:
     """Return eight halves of four blocks. `mlp_2=Part(...)` replaces the MLP of block 2."""
     every: dict[str, Part] = {}
     for layer in range(4):
-        for half in ("attention", "mlp"):
-            every[f"{half}_{layer}"] = Part(stack, layer, half, 0.3, 0.8, slope=0.01)  # type: ignore[arg-type]
+        for half in get_args(Half):
+            every[f"{half}_{layer}"] = Part(stack, layer, half, 0.3, 0.8, slope=0.01)
     return tuple((every | changed).values())
 
 
-def part(half: Any = "mlp", layer: int = 2, stack: str = "decoder", **fields: Any) -> Part:
+def part(half: Any = "mlp", layer: Any = 2, stack: Any = "decoder", **fields: Any) -> Part:
     return Part(stack, layer, half, **{"write": 0.3, "varies": 0.8, "slope": 0.5, **fields})
 
 

@@ -92,8 +92,8 @@ def order_effect(
 ) -> tuple[float, float]:
     """Return how far outputs move when positions are reversed, relative to their norm, and what rounding explains.
 
-    The model's own argument `position_ids` is reversed if it takes one. Without it, tokens of a model without a causal
-    mask are reversed, and so are its outputs. NaN if neither is possible.
+    Tokens of a model without a causal mask are reversed, and so are its states. A causal model gets reversed
+    `position_ids`; NaN if it takes none. (An encoder may take position numbers and ignore them, as DeBERTa does.)
     """
     stack = found.stacks[-1]
     whole = [b for b in batches if b.mask is None or bool(b.mask.all())]
@@ -104,17 +104,17 @@ def order_effect(
     ids = batch.inputs[name]
     if ids.shape[1] < SHORTEST:
         return math.nan, math.nan
-    if "position_ids" in accepts:
+    if not causal:
+        own = _states(model, stack, batch.inputs, options)
+        turned = {n: t.flip(1) if t.shape[:2] == ids.shape else t for n, t in batch.inputs.items()}
+        other = {layer: state.flip(1) for layer, state in _states(model, stack, turned, options).items()}
+    elif "position_ids" in accepts:
         places = torch.arange(ids.shape[1])[None].expand(ids.shape)
         # Without a mask, transformers takes falling position numbers for the starts of packed sequences.
         whole_mask = {"attention_mask": torch.ones_like(ids)} if "attention_mask" in accepts else {}
         inputs = {**whole_mask, **batch.inputs}
         own = _states(model, stack, {**inputs, "position_ids": places}, options)
         other = _states(model, stack, {**inputs, "position_ids": places.flip(1)}, options)
-    elif not causal:
-        own = _states(model, stack, batch.inputs, options)
-        turned = {n: t.flip(1) if t.shape[:2] == ids.shape else t for n, t in batch.inputs.items()}
-        other = {layer: state.flip(1) for layer, state in _states(model, stack, turned, options).items()}
     else:
         return math.nan, math.nan
     last = max(own)
