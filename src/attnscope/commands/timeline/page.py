@@ -84,7 +84,7 @@ def _data(timeline: Timeline, names: Sequence[str], maps: tuple[StepMap, ...], o
                     {
                         "step": spell.alarm.step,
                         "severity": spell.alarm.severity,
-                        "sentence": spell.alarm.sentence,
+                        "sentence": f"{spell.alarm.compared}. {spell.alarm.sentence}",
                         "stack": spell.alarm.stack,
                         "site": spell.alarm.site,
                         "layers": sorted({layer for alarm in spell.told for layer in alarm.layers}),

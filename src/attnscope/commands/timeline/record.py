@@ -66,8 +66,8 @@ class Spell:
 
     @property
     def sentence(self) -> str:
-        """The sentence of the alarm, followed by the sentence of its last renewal."""
-        return " ".join(one.sentence for one in (self.alarm, *self.renewals[-1:]))
+        """The comparison and sentence of the alarm, followed by those of its last renewal."""
+        return " ".join(f"{one.compared}. {one.sentence}" for one in (self.alarm, *self.renewals[-1:]))
 
 
 @dataclass(frozen=True, repr=False, eq=False)

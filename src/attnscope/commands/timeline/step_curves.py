@@ -251,7 +251,7 @@ def _losses(run: Timeline, name: str, most: int) -> list[dict[str, Any]]:
 def _marks(run: Timeline, name: str) -> list[dict[str, Any]]:
     """Return alarms that are more severe than notes."""
     return [
-        {"run": name, "step": spell.alarm.step, "label": f"{name}, step {spell.alarm.step:,}: {spell.alarm.sentence}"}
+        {"run": name, "step": spell.alarm.step, "label": f"{name}, step {spell.alarm.step:,}: {spell.alarm.compared}"}
         for spell in run.alarms
         if spell.alarm.severity != "note"
     ]
