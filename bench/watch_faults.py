@@ -1,12 +1,12 @@
 """`python -m bench.watch_faults FOLDER`: does a watch find faults that are switched on during real training?
 
-Trains the runs of `bench/fault_training.py` that are missing in FOLDER (about 40 minutes of one core for all), judges
+Trains the runs of `bench/fault_training.py` that are missing in FOLDER (about an hour of one core for all), judges
 their looks with the current alarm rules, and writes bench/watch_faults.json and the tables of docs/watch.md. With
 `--judge` nothing is trained.
 
 A fault counts as found if an alarm of severity warning or more begins at or after the step with which the fault begins.
-The loss shows a fault if the mean of five steps is 20% above the lowest such mean before. Thresholds were set on seeds
-0 and 1 of microformer and rxnfp (`SET_ON`); everything else is judged.
+The loss shows a fault if the mean of five steps is 20% above the lowest such mean before. Thresholds were set on seed
+0 of microformer and rxnfp (`SET_ON`); everything else is judged.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tools.marked import put_between_marks
 RESULTS = Path(__file__).with_name("watch_faults.json")
 PAGE = Path(__file__).parent.parent / "docs" / "watch.md"
 WRITER = "bench/watch_faults.py"
-SEEDS = (0, 1, 2, 3)
-SET_ON = {(name, seed) for name in ("microformer", "rxnfp") for seed in (0, 1)}
+SEEDS = (0, 1, 2)
+SET_ON = {("microformer", 0), ("rxnfp", 0)}
 SOON = 10  # steps within which an alarm counts as soon
 RISEN, SMOOTHED = 1.2, 5
 

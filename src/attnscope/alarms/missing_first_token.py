@@ -1,7 +1,8 @@
 """Sequences no longer begin with the token with which they began: a BOS or CLS token is missing.
 
 Models put much attention on the first token (arXiv:2309.17453) and compute differently without it. The rule fires if
-fewer than `level` of the sequences since the last look begin with it, and at least `before` did at earlier looks.
+fewer than `level` of the sequences since the last look begin with it, and at least `before` did at earlier looks,
+of which `looks` are needed.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from attnscope.core.words import percent
     summary="Sequences no longer begin with their usual first token.",
     citation="arXiv:2309.17453",
     advice="Check whether the tokenizer still adds special tokens, and how documents are packed.",
-    thresholds={"level": 0.8, "before": 0.95},
+    thresholds={"level": 0.8, "before": 0.95, "looks": 4.0},
 )
 def missing_first_token(history: History, limits: Limits) -> Iterator[Firing]:
     _, shares = history.training("usual_first_token")
-    if len(shares) < 2 or not shares[-1] < limits["level"]:
+    if len(shares) <= limits["looks"] or not shares[-1] < limits["level"]:
         return
     usual = float(np.quantile(shares[:-1], 0.9))  # stays high while the fault lasts
     if usual >= limits["before"]:
