@@ -5,8 +5,9 @@ their looks with the current alarm rules, and writes bench/watch_faults.json and
 `--judge` nothing is trained.
 
 A fault counts as found if an alarm of severity warning or more begins at or after the step with which the fault begins.
-The loss shows a fault if the mean of five steps is 20% above the lowest such mean before. Thresholds were set on seed
-0 of microformer and rxnfp (`SET_ON`); everything else is judged.
+The loss shows a fault if it is NaN, or if the mean of five steps is 20% above that of the same steps without the fault:
+the run `CONTROL` has the same weights, batches and dropout. Thresholds were set on seed 0 of microformer and rxnfp
+(`SET_ON`); everything else is judged.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from attnscope.commands.timeline.bands import departures
 from attnscope.commands.timeline.read import read_run
 from attnscope.commands.watch.alarm_judge import AlarmJudge
 from attnscope.commands.watch.look import Alarm
@@ -33,6 +35,13 @@ SEEDS = (0, 1, 2)
 SET_ON = {("microformer", 0), ("rxnfp", 0)}
 SOON = 10  # steps within which an alarm counts as soon
 RISEN, SMOOTHED = 1.2, 5
+CONTROL = "other order 0"  # the order of the faulted runs
+
+
+EARLIER = (
+    *("entropy_collapse", "max_logit_growth", "spike_growth", "layers_collapsing", "vanishing_gradients"),
+    *("inactive_heads_appear", "sinks_forming", "nonfinite"),
+)  # rules that read attention, gradients and NaN only
 
 
 def judged(run: Path, losses: Sequence[float | None]) -> list[Alarm]:
@@ -45,17 +54,15 @@ def judged(run: Path, losses: Sequence[float | None]) -> list[Alarm]:
     return [alarm for alarm in alarms if not alarm.ended and not alarm.renewed]
 
 
-def shown(losses: Sequence[float | None], since: int) -> int | None:
-    """Return the first step at or after `since` at which the loss shows a fault, or None."""
-    lowest = math.inf
-    for step in range(SMOOTHED, len(losses) + 1):
-        window = losses[step - SMOOTHED : step]
-        if None in window:
-            return step if step >= since else None
-        mean = sum(x for x in window if x is not None) / SMOOTHED
-        if mean > RISEN * lowest and step >= since:
+def shown(losses: Sequence[float | None], control: Sequence[float], since: int) -> int | None:
+    """Return the first step at which the loss shows a fault, or None: NaN, or 20% above the control in the mean."""
+    for step in range(since, len(losses) + 1):
+        if losses[step - 1] is None:
             return step
-        lowest = min(lowest, mean)
+        begin = max(since - 1, step - SMOOTHED)
+        mean, usual = (sum(x or 0.0 for x in own[begin:step]) for own in (losses, control))
+        if step - begin == SMOOTHED and mean > RISEN * usual:
+            return step
     return None
 
 
@@ -70,7 +77,8 @@ def outcome(subject: str, seed: int, name: str, run: Path) -> dict[str, Any]:
     rules = sorted({alarm.rule for alarm in own if alarm.step == first})
     block = 0 if name == "mask lost" else told["block"]
     placed = [alarm for alarm in own if alarm.layers == (block,)] if name in PLACED else []
-    risen = shown(losses, since)
+    control = json.loads((run.parent / CONTROL / "losses.json").read_text())["losses"]
+    risen = shown(losses, control, since)
     return {
         "subject": subject,
         "seed": seed,
@@ -79,6 +87,7 @@ def outcome(subject: str, seed: int, name: str, run: Path) -> dict[str, Any]:
         "later": None if first is None else first - since,
         "rules": rules,
         "all_rules": sorted({alarm.rule for alarm in own}),
+        "left_band": _left_band(run, since if name in FAULTS else begins + 1),
         "located": bool(placed) if name in PLACED else None,
         "loss_later": None if risen is None else risen - since,
         "alarms": len(own),
@@ -97,8 +106,14 @@ def prefix_outcome(subject: str, seed: int, run: Path) -> dict[str, Any]:
         "judged": (subject, seed) not in SET_ON,
         "alarms": len(alarms),
         "all_rules": rules,
+        "left_band": _left_band(run, 0),
         "steps": SUBJECTS[subject].before,
     }
+
+
+def _left_band(run: Path, since: int) -> list[str]:
+    """Return the numbers that left their bands at or after a step, as `timeline` names them."""
+    return [f"{one.name} {one.layer} {one.step}" for one in departures(read_run(run)) if one.step >= since]
 
 
 def outcomes(folder: Path) -> list[dict[str, Any]]:
@@ -107,6 +122,7 @@ def outcomes(folder: Path) -> list[dict[str, Any]]:
         for seed in SEEDS:
             own = folder / subject / str(seed)
             names = [name for name in (*FAULTS, *CONTROLS) if (own / name / "losses.json").exists()]
+            names = names if CONTROL in names else []
             found += [outcome(subject, seed, name, own / name) for name in names]
             found += [prefix_outcome(subject, seed, own / "prefix")] if names else []
     return found
@@ -114,46 +130,49 @@ def outcomes(folder: Path) -> list[dict[str, Any]]:
 
 def faults_table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| fault | runs | found | before or with the loss | within 10 steps | steps later (median, most) | located "
-        "| loss shows it | first alarm |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| fault | runs | found | by the loss or before | within {SOON} steps | steps later: median, most | located | "
+        "loss shows it: runs, after steps | first alarm | found by rules on attention alone | a number left its band |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in FAULTS:
         own = [row for row in rows if row["run"] == name]
-        if not own:
-            continue
-        hits = [row for row in own if row["later"] is not None]
-        later = [row["later"] for row in hits]
-        soon = sum(steps <= SOON for steps in later)
-        first = [row for row in hits if row["loss_later"] is None or row["later"] <= row["loss_later"]]
-        placed = [row["located"] for row in own if row["located"] is not None]
-        losses = [row["loss_later"] for row in own if row["loss_later"] is not None]
-        rules = sorted({rule for row in hits for rule in row["rules"]})
-        when = f"{median(later):.0f}, {max(later)}" if later else "–"
-        lines.append(
-            f"| {name} | {len(own)} | {len(hits)} | {len(first)} | {soon} | {when} | "
-            f"{f'{sum(placed)} of {len(placed)}' if placed else '–'} | "
-            f"{f'{len(losses)}, after {median(losses):.0f}' if losses else 'never'} | "
-            f"{', '.join(f'`{rule}`' for rule in rules) or '–'} |"
-        )
+        if own:
+            lines.append(f"| {name} | {' | '.join(_cells(own))} |")
     return "\n".join(lines)
+
+
+def _cells(own: list[dict[str, Any]]) -> Iterator[str]:
+    hits = [row for row in own if row["later"] is not None]
+    later = [row["later"] for row in hits]
+    placed = [row["located"] for row in own if row["located"] is not None]
+    losses = [row["loss_later"] for row in own if row["loss_later"] is not None]
+    rules = sorted({rule for row in hits for rule in row["rules"]})
+    yield str(len(own))
+    yield str(len(hits))
+    yield str(sum(row["loss_later"] is None or row["later"] <= row["loss_later"] for row in hits))
+    yield str(sum(steps <= SOON for steps in later))
+    yield f"{median(later):.0f}, {max(later)}" if later else "–"
+    yield f"{sum(placed)} of {len(placed)}" if placed else "–"
+    yield f"{len(losses)}, {median(losses):.0f}" if losses else "0"
+    yield ", ".join(f"`{rule}`" for rule in rules) or "–"
+    yield str(sum(any(rule in EARLIER for rule in row["all_rules"]) for row in own))
+    yield str(sum(bool(row["left_band"]) for row in own))
 
 
 def controls_table(rows: list[dict[str, Any]]) -> str:
     kinds = {"other order": "only another order of the data", "warm restart": "warm restart of the learning rate"}
     kinds |= {"other book": "another book", "before": "the steps before, once a seed"}
     lines = [
-        "| control | runs | steps | runs with a false alarm | alarms per 1,000 steps | rules |",
-        "|---|---|---|---|---|---|",
+        "| control | runs | steps | runs with a false alarm | alarms per 1,000 steps | rules | a number left its band |",
+        "|---|---|---|---|---|---|---|",
     ]
     for start, words in (*kinds.items(), ("", "all")):
         own = [row for row in rows if row["run"] not in FAULTS and row["run"].startswith(start)]
         steps, alarms = sum(row["steps"] for row in own), sum(row["alarms"] for row in own)
-        rules = sorted({rule for row in own for rule in row["all_rules"]})
-        lines.append(
-            f"| {words} | {len(own)} | {steps:,} | {sum(row['alarms'] > 0 for row in own)} | "
-            f"{1000 * alarms / max(steps, 1):.2f} | {', '.join(f'`{rule}`' for rule in rules) or '–'} |"
-        )
+        rules = ", ".join(f"`{rule}`" for rule in sorted({rule for row in own for rule in row["all_rules"]})) or "–"
+        wrong, left = sum(row["alarms"] > 0 for row in own), sum(bool(row["left_band"]) for row in own)
+        rate = f"{1000 * alarms / max(steps, 1):.2f}"
+        lines.append(f"| {words} | {len(own)} | {steps:,} | {wrong} | {rate} | {rules} | {left} |")
     return "\n".join(lines)
 
 

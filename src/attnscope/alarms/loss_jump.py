@@ -15,12 +15,12 @@ from attnscope.core.words import number
 
 
 @rule(
-    severity="note",
+    severity="warning",
     reads=(),
     summary="The loss leaves the band of the looks before.",
     citation="arXiv:2309.14322",
     advice="Check what changed: the data, the labels, the learning rate. New data alone can do this too.",
-    thresholds={"looks": 10.0, "width": 6.0, "least": 0.05},
+    thresholds={"looks": 10.0, "width": 8.0, "least": 0.1},
 )
 def loss_jump(history: History, limits: Limits) -> Iterator[Firing]:
     _, losses = history.training("mean_loss")

@@ -1,8 +1,9 @@
 """Labels stand at another place than before: one position earlier or later relative to the input tokens.
 
 Language models of transformers shift labels themselves, so labels equal their own input token; a loop that shifts them
-too trains on the token after the next. In masked language models only the tokens that are shown unchanged agree. The
-rule fires if a neighbour agrees more than the usual place by `margin` of what the usual place agreed in earlier looks.
+too trains on the token after the next. In masked language models only the tokens that are shown unchanged agree, one
+label in ten. The rule needs an earlier agreement of `least`, and fires if a neighbour agrees more than the usual place,
+by `margin` of that agreement.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PLACES = {"labels_before": "one place before", "labels_same": "at the same place
     summary="Labels moved by one place relative to the input tokens.",
     citation="this software",
     advice="Pass unshifted labels to a model that shifts them itself, or shift them once in your own loss.",
-    thresholds={"margin": 0.5, "least": 0.5, "looks": 2.0},
+    thresholds={"margin": 0.5, "least": 0.05, "looks": 2.0},
 )
 def shifted_labels(history: History, limits: Limits) -> Iterator[Firing]:
     tracks = [history.training(name)[1] for name in PLACES]

@@ -1,7 +1,8 @@
 """Updates become far larger than any before: a learning rate that is too high, or an optimiser without its moments.
 
 The update ratio of every block is compared with its largest value at earlier looks, so a warm restart, which returns to
-a rate that was used before, is quiet. The median over the blocks decides, after `looks` looks.
+a rate that was used before, is quiet. The median over the blocks decides, at two looks in a row and after `looks` looks
+to compare with.
 """
 
 from __future__ import annotations
@@ -20,18 +21,17 @@ from attnscope.core.words import number
     summary="Updates of the weights become larger than all before.",
     citation="arXiv:2309.14322",
     advice="Check the learning rate, the gradient clipping and the state of the optimiser.",
-    thresholds={"factor": 1.5, "looks": 8.0},
+    thresholds={"factor": 3.0, "looks": 8.0},
 )
 def update_jump(history: History, limits: Limits) -> Iterator[Firing]:
     for track in history.tracks("update_ratio", "query"):
-        earlier = track.values[:-1]
+        earlier, last = track.values[:-2], track.values[-2:]
         if len(earlier) < limits["looks"]:
             continue
         with np.errstate(invalid="ignore", divide="ignore"):
-            ratio = track.now / np.fmax.reduce(earlier, axis=0)
-        known = ratio[np.isfinite(ratio)]
-        middle = float(np.median(known)) if len(known) else 0.0
-        if middle > limits["factor"]:
-            where = ratio > limits["factor"]
-            what = f"Updates are {number(middle)} times the largest before (median block)"
-            yield Firing(track.stack, track.site, where, middle, limits["factor"], what)
+            ratios = last / np.fmax.reduce(earlier, axis=0)
+        middles = [float(np.median(row[np.isfinite(row)])) if np.isfinite(row).any() else 0.0 for row in ratios]
+        if min(middles) > limits["factor"]:
+            where = ratios[-1] > limits["factor"]
+            what = f"Updates are {number(middles[-1])} times the largest before (median block)"
+            yield Firing(track.stack, track.site, where, middles[-1], limits["factor"], what)

@@ -129,9 +129,11 @@ def test_norms_that_shrink() -> None:
 
 def test_updates_larger_than_all_before() -> None:
     before = [[1e-3, 2e-3]] * 10
-    (alarm,) = judged(blocks("update_ratio", *before, [5e-3, 9e-3], part="query"))
-    assert (alarm.rule, alarm.layers) == ("update_jump", (0, 1))
-    restart = [[1e-3, 2e-3], *[[1e-4, 2e-4]] * 9, [1e-3, 2e-3]]
+    jumped = [5e-3, 9e-3]
+    (alarm,) = judged(blocks("update_ratio", *before, jumped, jumped, part="query"))
+    assert (alarm.rule, alarm.step, alarm.layers) == ("update_jump", 120, (0, 1))
+    assert not judged(blocks("update_ratio", *before, jumped, before[0], part="query"))
+    restart = [[1e-3, 2e-3], *[[1e-4, 2e-4]] * 9, *[[1e-3, 2e-3]] * 2]
     assert not judged(blocks("update_ratio", *restart, part="query"))
 
 
