@@ -19,7 +19,7 @@ from attnscope.core.words import count, percent
     reads=("norm_gain",),
     summary="The gains of a block's norms shrink fast.",
     citation="this software",
-    advice="Exclude norms and biases from weight decay.",
+    advice="Check the learning rate, and exclude norms and biases from weight decay.",
     thresholds={"fall": 0.1, "window": 100.0},
 )
 def norms_shrink(history: History, limits: Limits) -> Iterator[Firing]:

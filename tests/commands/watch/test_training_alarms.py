@@ -146,5 +146,5 @@ def test_an_extrapolation_is_called_one() -> None:
         for step, size in ((100, 1000.0), (200, 10000.0))
     ]
     (alarm,) = judged(looks)
-    assert alarm.compared == "spike_growth: 100,000 > 65,504 (entering block 0)"
+    assert alarm.compared == "spike_growth: 100,000 > 65,504 (position 0 of the stream)"
     assert "at this rate, an extrapolation, 65,504 is reached at step 282" in alarm.sentence

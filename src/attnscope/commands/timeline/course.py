@@ -15,7 +15,7 @@ from attnscope.commands.timeline.reduce import card_of
 from attnscope.commands.timeline.step_curves import MOST, colours_of_runs, inner, loss_chart, step_axis, step_map
 from attnscope.commands.timeline.words import title_of
 from attnscope.core.words import numeral
-from attnscope.reports.theme import tick_labels
+from attnscope.reports.theme import power_axis, tick_labels
 
 LABELS = 52  # pixels for the labels on the left, equal in all parts so that steps stand below each other
 HEIGHT = 70
@@ -63,7 +63,8 @@ def _curve(timeline: Timeline, title: str, unit: str, width: int, most: int) -> 
     table = pd.DataFrame(rows)
     wide = table["value"].max() > 100 * max(table["value"].min(), 1e-300) and bool((table["value"] > 0).all())
     scale = alt.Scale(type="log", nice=False) if wide else alt.Scale(zero=False)
-    axis = alt.Axis(tickCount=3) if wide else alt.Axis(tickCount=3, **tick_labels(table["value"]))
+    ends = float(table["value"].min()), float(table["value"].max())
+    axis = alt.Axis(**power_axis(*ends)) if wide else alt.Axis(tickCount=3, **tick_labels(table["value"]))
     return (
         alt.Chart(table)
         .mark_line(style="line")

@@ -176,7 +176,7 @@ def _departure_words(run: Timeline, one: Departure, loss: Departure | None) -> s
     if one.key is not None and one.layer is not None:
         card = run.header.measures.get(one.key[0])
         name = f"{title_of(card, one.key)} in {place_words(card, one.key, one.layer, None, run)}"
-    after = "the loss stays in its band"
+    after = "the loss did not leave its band, which a slow rise widens"
     if loss is not None:
         gap = loss.step - one.step
         after = f"{count(abs(gap), 'step')} {'before' if gap > 0 else 'after'} the loss" if gap else "with the loss"

@@ -142,7 +142,7 @@ class Alarm:
         blocks = [str(layer) for layer in self.layers]
         places = [f"{'block' if len(blocks) == 1 else 'blocks'} {listed(blocks)}"] if blocks else []
         if self.site == "stream":
-            places = [f"entering {place}" for place in places]
+            places = [f"{place.replace('block', 'position')} of the stream" for place in places]
         if len(self.heads) == 1:
             places.append(f"head {self.heads[0][1]}")
         elif self.heads:
