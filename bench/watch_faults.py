@@ -1,6 +1,6 @@
 """`python -m bench.watch_faults FOLDER`: does a watch find faults that are switched on during real training?
 
-Trains the runs of `bench/fault_training.py` that are missing in FOLDER (about an hour of one core for all), judges
+Trains the runs of `bench/fault_runs.py` that are missing in FOLDER (about an hour of one core for all), judges
 their looks with the current alarm rules, and writes bench/watch_faults.json and the tables of docs/watch.md. With
 `--judge` nothing is trained.
 
@@ -25,7 +25,9 @@ from attnscope.commands.timeline.bands import departures
 from attnscope.commands.timeline.read import read_run
 from attnscope.commands.watch.alarm_judge import AlarmJudge
 from attnscope.commands.watch.look import Alarm
-from bench.fault_training import AFTER, CONTROLS, EVERY, FAULTS, PLACED, SUBJECTS, runs_of
+from bench.fault_runs import runs_of
+from bench.fault_training import AFTER, EVERY, SUBJECTS
+from bench.planted_faults import CONTROLS, FAULTS, PLACED
 from tools.marked import put_between_marks
 
 RESULTS = Path(__file__).with_name("watch_faults.json")

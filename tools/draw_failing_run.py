@@ -73,6 +73,7 @@ def pictures(folder: Path) -> None:
         page.select_option("#measure", label="Attention entropy")
         page.select_option("#layer", "1")
         page.locator("#explorer-of-steps").screenshot(path=PICTURES / "watch_steps.png")
+        page = browser.new_page(viewport={"width": 1200, "height": 1400})  # styles are not allowed on the page before
         page.set_content(live.read_text("utf-8"))
         page.locator("svg").first.screenshot(path=PICTURES / "watch_live.png")
         browser.close()
