@@ -37,6 +37,11 @@ SEEDS = (0, 1, 2, 3)
 SET_ON = {("microformer", 0), ("rxnfp", 0)}
 SOON = 10  # steps within which an alarm counts as soon
 RISEN, SMOOTHED = 1.2, 5
+READ_OFF = {
+    "learning rate x 10": "learning_rate_jump",
+    "learning rate x 3": "learning_rate_jump",
+    "optimiser state lost": "optimizer_reset",
+}  # faults that a rule reads off the optimiser
 CONTROL = "other order 0"  # the order of the faulted runs
 
 
@@ -183,7 +188,15 @@ def tables(rows: list[dict[str, Any]]) -> str:
     set_on = [row for row in rows if not row["judged"] and row["run"] not in FAULTS]
     false = sum(row["alarms"] for row in set_on), sum(row["steps"] for row in set_on)
     words = f"On the runs on which thresholds were set: {false[0]} false alarms in {false[1]:,} steps without a fault."
-    return "\n\n".join((faults_table(judged_rows), controls_table(judged_rows), words))
+    blind = [f"{name}: {_blind(judged_rows, name)}" for name in READ_OFF]
+    unread = f"Found without the rules that read the optimiser ({', '.join(dict.fromkeys(READ_OFF.values()))}): {'; '.join(blind)}."
+    return "\n\n".join((faults_table(judged_rows), controls_table(judged_rows), words, unread))
+
+
+def _blind(rows: list[dict[str, Any]], name: str) -> str:
+    """Return how many runs with a fault ring without the rule that reads the fault off the optimiser."""
+    own = [row for row in rows if row["run"] == name]
+    return f"{sum(any(rule not in READ_OFF.values() for rule in row['all_rules']) for row in own)} of {len(own)}"
 
 
 def main() -> None:
