@@ -189,7 +189,8 @@ def tables(rows: list[dict[str, Any]]) -> str:
     false = sum(row["alarms"] for row in set_on), sum(row["steps"] for row in set_on)
     words = f"On the runs on which thresholds were set: {false[0]} false alarms in {false[1]:,} steps without a fault."
     blind = [f"{name}: {_blind(judged_rows, name)}" for name in READ_OFF]
-    unread = f"Found without the rules that read the optimiser ({', '.join(dict.fromkeys(READ_OFF.values()))}): {'; '.join(blind)}."
+    rules = ", ".join(dict.fromkeys(READ_OFF.values()))
+    unread = f"Found without the rules that read the optimiser ({rules}): {'; '.join(blind)}."
     return "\n\n".join((faults_table(judged_rows), controls_table(judged_rows), words, unread))
 
 
