@@ -144,7 +144,7 @@ def test_the_live_screen_fits_and_says_what_holds() -> None:
     assert "step 1,000 · loss" in screen
     assert "25,600 tokens/s" in screen
     assert "last 3 s ago" in screen
-    assert "step 850 Entropy collapses in block 1, head 0" in screen
+    assert "step 850 entropy_collapse: 0.4 < 0.5 (block 1, head 0). Entropy collapses" in screen
     assert "q quits" in screen
     lines = screen.splitlines()
     assert len(lines) <= 24

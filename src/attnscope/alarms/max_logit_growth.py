@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attnscope.commands.watch.rule import Firing, History, Limits, rule
+from attnscope.commands.watch.rule import Firing, History, Limits, forecast, rule
 from attnscope.core.words import count, number
 
 
@@ -39,4 +39,5 @@ def max_logit_growth(history: History, limits: Limits) -> Iterator[Firing]:
             ratio = worst / (then if then > 0 else 1.0)
             grew = f"grew {number(ratio)} times" if then > 0 else f"grew from {number(then)}"
             what = f"Logits {grew} within {count(steps, 'step')}, to {number(worst)},"
-            yield Firing(track.stack, track.site, where, ratio, limits["growth"], what)
+            soon = forecast(worst, ratio if then > 0 else 0.0, steps, limits["level"], history.step)
+            yield Firing(track.stack, track.site, where, ratio, limits["growth"], what, forecast=soon)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import numpy as np
-from numpy.typing import NDArray
-
-from attnscope.commands.watch.rule import Firing, History, Limits, rule
+from attnscope.commands.watch.look import AlarmSeverity
+from attnscope.commands.watch.rule import NOWHERE, Firing, History, Limits, rule
 
 _TRAINING = ("gradient_norm",)
 
@@ -30,9 +28,9 @@ def nonfinite(history: History, limits: Limits) -> Iterator[Firing]:
     if not lost and not broken_loss and history.origin is None:
         return
     forward = [pair for pair in lost if pair[0].measure not in _TRAINING]
-    nowhere: NDArray[np.bool_] = np.ones(0, dtype=bool)
-    which, where = (forward or lost)[0] if lost else (None, nowhere)
+    which, where = (forward or lost)[0] if lost else (None, NOWHERE)
     what = "NaN or infinity" + (f" ({history.origin})" if history.origin else "" if lost else " in the loss")
     place = ("", "") if which is None else (which.stack, which.site)
     only_gradient = bool(lost) and not forward and not broken_loss
-    yield Firing(*place, where, float(where.sum()), limits["allowed"], what, "warning" if only_gradient else "critical")
+    severity: AlarmSeverity = "warning" if only_gradient else "critical"
+    yield Firing(*place, where, float(max(where.sum(), 1)), limits["allowed"], what, severity)

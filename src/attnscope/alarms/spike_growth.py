@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attnscope.commands.watch.rule import Firing, History, Limits, rule
+from attnscope.commands.watch.rule import Firing, History, Limits, forecast, rule
 from attnscope.core.words import count, number
 
 
@@ -34,10 +34,11 @@ def spike_growth(history: History, limits: Limits) -> Iterator[Firing]:
         where = soon | fast
         if not where.any():
             continue
-        worst = float(now[where].max())
-        grew = f"The largest activation grew {number(float(ratio[where][now[where].argmax()]))} times"
-        what = f"{grew} within {count(steps, 'step')}, to {number(worst)},"
+        worst, rate = float(now[where].max()), float(ratio[where][now[where].argmax()])
+        what = f"The largest activation grew {number(rate)} times within {count(steps, 'step')}, to {number(worst)},"
         if soon.any():
-            yield Firing(track.stack, track.site, where, worst, limits["end"], what, "critical")
+            end = float((now * ratio)[soon].max())  # after another window of the same growth
+            next_step = forecast(worst, rate, steps, limits["end"], history.step)
+            yield Firing(track.stack, track.site, where, end, limits["end"], what, "critical", next_step)
         else:
             yield Firing(track.stack, track.site, where, float(ratio[where].max()), limits["growth"], what)

@@ -117,6 +117,14 @@ def entering(positions: Iterable[int], last: int) -> str:
     return " and ".join(words)
 
 
+def listed(words: Iterable[object], most: int = 6) -> str:
+    """Return `0, 2 and 3`, or `0, 1, 2, 3, 4, 5 and 9 more`."""
+    known = [str(word) for word in words]
+    if len(known) > most:
+        return f"{', '.join(known[:most])} and {len(known) - most} more"
+    return " and ".join([", ".join(known[:-1]), known[-1]] if len(known) > 1 else known)
+
+
 def count(amount: int, noun: str) -> str:
     return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
 

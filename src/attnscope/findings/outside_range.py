@@ -20,7 +20,7 @@ from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.finding import Finding, finding
 from attnscope.core.words import blocks, count, number
 
-FEWEST = 8  # models behind a range that can call something wrong
+FEWEST = 12  # models behind a range that can call something wrong
 
 
 @finding(

@@ -13,7 +13,7 @@ from attnscope.commands.scan.diagnose import OF_MEASURES, Thresholds, diagnose
 from attnscope.commands.scan.page import render
 from attnscope.commands.scan.survey.builder import SurveyBuilder
 from attnscope.commands.scan.survey.survey import Survey
-from attnscope.commands.timeline.step_curves import LEVEL_RULES, with_level
+from attnscope.commands.timeline.reduce import LEVEL_RULES, with_level
 from attnscope.commands.watch.look import RunHeader
 from attnscope.commands.watch.rule import rules
 from attnscope.core.measure import measure_cards

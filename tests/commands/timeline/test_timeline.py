@@ -73,7 +73,10 @@ def test_renewals_belong_to_their_alarm() -> None:
     whole = Timeline.from_json(json.loads(json.dumps(replace(run, looks=looks).to_json())))
     (spell,) = whole.alarms
     assert (spell.alarm, spell.renewals, spell.ended) == (first, (later,), 1350)
-    assert spell.sentence == f"{first.sentence} Now in two layers."
+    assert spell.sentence == (
+        f"entropy_collapse: 0.4 < 0.5 (block 1, head 0). {first.sentence} "
+        "entropy_collapse: 0.4 < 0.5 (blocks 1 and 2, 2 heads). Now in two layers."
+    )
     old = [alarm for one in run.to_json()["looks"] for alarm in one["alarms"]]
     for alarm in old:
         del alarm["renewed"]  # records of before have no such field

@@ -1,6 +1,6 @@
 """The atlas: surveys of real pretrained models, condensed to one number for each head or depth.
 
-    atlas = attnscope.atlas()                     # the one in the package
+    atlas = packaged()                            # the one in the package (commands/atlas/ranges.py)
     atlas.entries[0].name, atlas.entries[0].family
     atlas.table()                                 # one row for each model and measure
 

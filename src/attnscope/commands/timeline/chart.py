@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 import numpy as np
 
+from attnscope.commands.timeline.bands import departures
 from attnscope.commands.timeline.record import Key, Timeline
-from attnscope.commands.timeline.step_curves import card_of, head_lines, loss_chart, step_map
+from attnscope.commands.timeline.reduce import card_of
+from attnscope.commands.timeline.step_curves import head_lines, loss_chart, step_map
 from attnscope.commands.timeline.words import title_of
+from attnscope.commands.watch.look import Alarm
+from attnscope.commands.watch.rule import rules
 from attnscope.core.errors import RefusalError
 
 WIDTH = 720
@@ -39,12 +44,20 @@ def chart(
 
 
 def telling(timeline: Timeline) -> Key | None:
-    """Return the measure to show first: the measure of the first alarm, else entropy, else any."""
+    """Return the measure to show first.
+
+    It is the measure that the first alarm reads, else the first that left its band, else that of a note, else entropy.
+    """
     keys = [key for key in timeline.keys if np.isfinite(timeline.numbers(key)).any()]
-    for spell in timeline.alarms:
-        rule = spell.alarm.rule
-        here = [key for key in keys if key[2:] == (spell.alarm.stack, spell.alarm.site)]
-        alike = [key for key in here if key[0] in rule or rule in key[0]]
-        for key in (*alike, *(key for key in here if key[0].split("_")[0] in rule)):
-            return key
-    return next((key for key in keys if key[0] == "entropy"), next(iter(keys), None))
+    loud = [spell for spell in timeline.alarms if spell.alarm.severity != "note"]
+    left = [one.key for one in departures(timeline) if one.key is not None]
+    read = [key for spell in loud for key in _read_by(spell.alarm, keys)]
+    noted = [key for spell in timeline.alarms for key in _read_by(spell.alarm, keys)]
+    usual = [key for key in keys if key[0] == "entropy"]
+    return next(iter((*read, *left, *noted, *usual, *keys)), None)
+
+
+def _read_by(alarm: Alarm, keys: Sequence[Key]) -> list[Key]:
+    """Return the keys that the rule of an alarm reads, at the place of the alarm."""
+    rule = rules().get(alarm.rule)
+    return [key for key in keys if key[2:] == (alarm.stack, alarm.site) and rule is not None and key[0] in rule.reads]

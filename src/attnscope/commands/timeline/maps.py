@@ -16,7 +16,8 @@ import numpy as np
 from attnscope.commands.scan.words import site_title
 from attnscope.commands.timeline.read import Columns
 from attnscope.commands.timeline.record import Key, Timeline
-from attnscope.commands.timeline.step_curves import card_of, layer_title, of_heads, reach, worry
+from attnscope.commands.timeline.reduce import card_of, of_heads, worry
+from attnscope.commands.timeline.step_curves import layer_title, reach
 from attnscope.commands.timeline.words import title_of
 from attnscope.core.card import Card
 from attnscope.core.words import numeral

@@ -9,10 +9,19 @@ import numpy as np
 
 from attnscope.commands.compare.chart import distinct
 from attnscope.commands.timeline.chart import telling
+from attnscope.commands.timeline.course import course_chart
 from attnscope.commands.timeline.maps import StepMap, step_maps, thinning
 from attnscope.commands.timeline.record import Key, Spell, Timeline
-from attnscope.commands.timeline.step_curves import loss_chart
-from attnscope.commands.timeline.words import TROUBLE, about, loss_sentences, trend_words, trends, verdict, when
+from attnscope.commands.timeline.words import (
+    TROUBLE,
+    about,
+    loss_sentences,
+    moved_first,
+    trend_words,
+    trends,
+    verdict,
+    when,
+)
 from attnscope.commands.watch.look import Alarm
 from attnscope.core.words import count, numeral
 from attnscope.reports.document import rows
@@ -20,7 +29,7 @@ from attnscope.reports.export import Drawn, drawn_to_fit
 from attnscope.reports.page import page
 from attnscope.reports.words import card_range
 
-POINTS = 100  # most points of the loss curve
+POINTS = 100  # most points of a curve
 MOST_ALARMS = 60
 
 
@@ -40,14 +49,14 @@ def render(timeline: Timeline) -> str:
     names = distinct([run.name for run in timeline.runs])
     runs = list(zip(timeline.runs, names, strict=True))
     maps = step_maps(timeline)
-    loss = _loss(timeline)
     alarms = [_item(name, spell) for run, name in runs for spell in run.alarms]
     cards = {name: card for run in timeline.runs for name, card in run.header.measures.items()}
     opened = telling(timeline)
+    course = _course(timeline, opened)
     return page(
         "timeline.html",
         verdict=verdict(timeline),
-        figures=loss,
+        figures=course,
         styles=("timeline.css",),
         scripts=("timeline.js",),
         names=names,
@@ -55,8 +64,8 @@ def render(timeline: Timeline) -> str:
         about=[about(run) for run in timeline.runs],
         alarms=alarms[:MOST_ALARMS],
         hidden=max(0, len(alarms) - MOST_ALARMS),
-        loss=loss,
-        loss_words=_each(timeline, names, loss_sentences),
+        course=course,
+        course_words=_each(timeline, names, lambda run: (*moved_first(run), *loss_sentences(run))),
         trends=_each(timeline, names, lambda run: tuple(trend_words(run, trend) for trend in trends(run))),
         headlines=[line for run, name in runs for line in _headlines(run, name)],
         maps=maps,
@@ -84,7 +93,7 @@ def _data(timeline: Timeline, names: Sequence[str], maps: tuple[StepMap, ...], o
                     {
                         "step": spell.alarm.step,
                         "severity": spell.alarm.severity,
-                        "sentence": spell.alarm.sentence,
+                        "sentence": f"{spell.alarm.compared}. {spell.alarm.sentence}",
                         "stack": spell.alarm.stack,
                         "site": spell.alarm.site,
                         "layers": sorted({layer for alarm in spell.told for layer in alarm.layers}),
@@ -101,11 +110,12 @@ def _data(timeline: Timeline, names: Sequence[str], maps: tuple[StepMap, ...], o
     }
 
 
-def _loss(timeline: Timeline) -> list[Drawn]:
-    if not any(np.isfinite(run.losses).any() for run in timeline.runs):
+def _course(timeline: Timeline, opened: Key | None) -> list[Drawn]:
+    known = any(np.isfinite(run.losses).any() for run in timeline.runs)
+    if not known and opened is None:
         return []
     marked = any(spell.alarm.severity != "note" for run in timeline.runs for spell in run.alarms)
-    marks = " Triangles are alarms, at the step at which they began; notes are in the list above." if marked else ""
+    marks = " Triangles are alarms, at the step at which they began; notes are in the list below." if marked else ""
     looks = len(timeline.looks)
     thinned = (
         f"Of {count(looks, 'look')}, at most {POINTS} points are drawn: of neighbours the farthest from the median."
@@ -113,11 +123,11 @@ def _loss(timeline: Timeline) -> list[Drawn]:
     thinned = thinned if looks > POINTS else ""
     return [
         drawn_to_fit(
-            lambda width: loss_chart(timeline, width, most=POINTS),
-            "loss",
-            title="Loss",
-            caption=f"The loss at each look.{marks} {thinned}".strip(),
-            summary=" ".join(line for run in timeline.runs for line in loss_sentences(run)),
+            lambda width: course_chart(timeline, opened, width, most=POINTS),
+            "course",
+            title="The course of the run",
+            caption=f"All parts share one step axis. The loss is that of each look.{marks} {thinned}".strip(),
+            summary=" ".join(line for run in timeline.runs for line in (*moved_first(run), *loss_sentences(run))),
         )
     ]
 

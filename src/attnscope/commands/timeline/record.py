@@ -66,8 +66,8 @@ class Spell:
 
     @property
     def sentence(self) -> str:
-        """The sentence of the alarm, followed by the sentence of its last renewal."""
-        return " ".join(one.sentence for one in (self.alarm, *self.renewals[-1:]))
+        """The comparison and sentence of the alarm, followed by those of its last renewal."""
+        return " ".join(f"{one.compared}. {one.sentence}" for one in (self.alarm, *self.renewals[-1:]))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -98,6 +98,17 @@ class Timeline(Record):
     def losses(self) -> NDArray[np.float64]:
         """The loss of every look, NaN if unknown."""
         return np.array([np.nan if look.loss is None else look.loss for look in self.looks], dtype=np.float64)
+
+    def training(self, name: str) -> NDArray[np.float64]:
+        """Return a field of `TrainingState` at every look, such as "learning_rate"; NaN if unknown."""
+        found = [None if look.training is None else getattr(look.training, name) for look in self.looks]
+        return np.array([np.nan if value is None else value for value in found], dtype=np.float64)
+
+    @property
+    def mean_losses(self) -> NDArray[np.float64]:
+        """The mean loss since the look before if it is known, else the loss of the look."""
+        means = self.training("mean_loss")
+        return means if np.isfinite(means).any() else self.losses
 
     @property
     def keys(self) -> tuple[Key, ...]:

@@ -26,7 +26,8 @@ from attnscope.commands.scan.survey.survey import Survey, stack_means
 from attnscope.commands.timeline.read import is_run, read_run
 from attnscope.commands.timeline.record import Timeline
 from attnscope.commands.watch.alarm_judge import AlarmJudge
-from attnscope.commands.watch.look import Look, RunHeader, RunStack, Values
+from attnscope.commands.watch.look import Look, RunHeader, RunStack
+from attnscope.commands.watch.values import Values
 from attnscope.core.errors import RefusalError, refuse_without_torch
 from attnscope.core.files import named_path, neighbour_meant
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import altair as alt
@@ -22,8 +21,8 @@ import pandas as pd
 from attnscope.commands.compare.chart import distinct
 from attnscope.commands.timeline.read import Columns
 from attnscope.commands.timeline.record import Key, Timeline
+from attnscope.commands.timeline.reduce import card_of, of_heads, worry
 from attnscope.commands.timeline.words import loss_trouble
-from attnscope.commands.watch.look import RunHeader
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
 from attnscope.core.words import numeral
@@ -33,14 +32,6 @@ from attnscope.reports.theme import tick_labels
 
 MOST = 160  # columns of a chart
 TALLEST = 320  # pixels of a map
-RELATIVE = ("inactive_heads",)  # relative to the block's mean, which is always 1, so the smallest head matters
-
-LEVEL_RULES = {  # the alarm whose `level` is the limit of a measure
-    "entropy": "entropy_collapse",
-    "relative_residual": "layers_collapsing",
-    "sink_mass": "sinks_forming",
-    "max_logit": "max_logit_growth",
-}
 
 
 def loss_chart(timeline: Timeline, width: int, *, height: int = 190, most: int = MOST) -> alt.LayerChart:
@@ -51,11 +42,11 @@ def loss_chart(timeline: Timeline, width: int, *, height: int = 190, most: int =
     )
     if rows.empty:
         raise RefusalError("The loss of this run is unknown: draw a measure, chart('entropy').")
-    x = _steps(timeline, width)
+    x = step_axis(timeline, width)
     y = alt.Y(
         "loss:Q", title="loss", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5, **tick_labels(rows["loss"]))
     )
-    colours = _told_apart(names)
+    colours = colours_of_runs(names)
     base = alt.Chart(rows)
     layers: list[Any] = [
         base.mark_line(style="line").encode(x=x, y=y, **colours),
@@ -71,7 +62,7 @@ def loss_chart(timeline: Timeline, width: int, *, height: int = 190, most: int =
             .mark_point(shape="triangle-down", style="broken", filled=True, size=90, opacity=1)
             .encode(x=alt.X("step:Q"), y=alt.value(6), description="label:N", tooltip=["label:N"])
         )
-    return alt.layer(*layers).properties(width=_inner(width), height=height)
+    return alt.layer(*layers).properties(width=inner(width), height=height)
 
 
 def step_map(
@@ -103,14 +94,14 @@ def step_map(
             alt.Chart(cells)
             .mark_rect()
             .encode(
-                x=_steps(timeline, width),
+                x=step_axis(timeline, width),
                 x2="until:Q",
                 y=alt.Y("layer:O", title=layer_title(card, key), axis=axis),
                 color=colour,
                 description="label:N",
                 tooltip=["label:N"],
             )
-            .properties(width=_inner(width), height=row * layers)
+            .properties(width=inner(width), height=row * layers)
         )
         made.append(grid_chart.properties(title=_title(name if timeline.beside else "", columns.words(len(run.looks)))))
     return alt.vconcat(*made).resolve_scale(color="shared") if len(made) > 1 else made[0]
@@ -163,54 +154,8 @@ def head_lines(
     return alt.layer(
         alt.Chart(rows)
         .mark_line(strokeWidth=1.2, opacity=0.75)
-        .encode(x=_steps(timeline, width), y=y, detail="head:N", color=colour, tooltip=["label:N"])
-    ).properties(width=_inner(width), height=height)
-
-
-def card_of(timeline: Timeline, key: Key) -> Card:
-    """Return the card of a measure from any run, with the limit of the run's own alarm; or an empty card."""
-    for run in timeline.runs:
-        if key[0] in run.header.measures:
-            return with_level(run.header.measures[key[0]], run.header)
-    infinite = float("inf")
-    measure, part, _, site = key
-    return Card(
-        measure, measure, "", "", -infinite, infinite, citation="", scope="attention", parts=(part,), sites=(site,)
-    )
-
-
-def with_level(card: Card, header: RunHeader) -> Card:
-    """Return the card with the level at which the run's alarm rings, so that a page states one limit for a measure."""
-    settings = header.settings.get("thresholds")
-    rule = settings.get(LEVEL_RULES.get(card.name, "")) if isinstance(settings, dict) else None
-    level = rule.get("level") if isinstance(rule, dict) else None
-    if card.alarm is None or not isinstance(level, int | float):
-        return card
-    return replace(card, alarm=replace(card.alarm, threshold=float(level)))
-
-
-def worry(card: Card) -> str:
-    """Return how to reduce the heads of a block: "largest" or "smallest", whichever the alarm watches, else "mean"."""
-    if card.name in RELATIVE:
-        return "smallest"
-    return "mean" if card.alarm is None else "largest" if card.alarm.relation == ">" else "smallest"
-
-
-def of_heads(numbers: np.ndarray, rows_of: str) -> np.ndarray:
-    """Reduce [looks, layers, heads] to [looks, layers]: mean, smallest or largest of the heads; NaN if all are
-    missing.
-    """
-    if numbers.ndim == 2:
-        return numbers
-    known = np.isfinite(numbers)
-    none = ~known.any(axis=2)
-    if rows_of == "mean":
-        made = np.where(known, numbers, 0.0).sum(axis=2) / np.maximum(known.sum(axis=2), 1)
-    elif rows_of == "smallest":
-        made = np.where(known, numbers, np.inf).min(axis=2, initial=np.inf)
-    else:
-        made = np.where(known, numbers, -np.inf).max(axis=2, initial=-np.inf)
-    return np.where(none, np.nan, made)
+        .encode(x=step_axis(timeline, width), y=y, detail="head:N", color=colour, tooltip=["label:N"])
+    ).properties(width=inner(width), height=height)
 
 
 def layer_title(card: Card, key: Key) -> str:
@@ -270,13 +215,13 @@ def _losses(run: Timeline, name: str, most: int) -> list[dict[str, Any]]:
 def _marks(run: Timeline, name: str) -> list[dict[str, Any]]:
     """Return alarms that are more severe than notes."""
     return [
-        {"run": name, "step": spell.alarm.step, "label": f"{name}, step {spell.alarm.step:,}: {spell.alarm.sentence}"}
+        {"run": name, "step": spell.alarm.step, "label": f"{name}, step {spell.alarm.step:,}: {spell.alarm.compared}"}
         for spell in run.alarms
         if spell.alarm.severity != "note"
     ]
 
 
-def _steps(timeline: Timeline, width: int) -> alt.X:
+def step_axis(timeline: Timeline, width: int) -> alt.X:
     last = max((int(run.steps[-1]) for run in timeline.runs if run.looks), default=1)
     first = min((int(run.steps[0]) for run in timeline.runs if run.looks), default=0)
     return alt.X(
@@ -287,14 +232,16 @@ def _steps(timeline: Timeline, width: int) -> alt.X:
     )
 
 
-def _told_apart(names: Sequence[str]) -> dict[str, Any]:
+def colours_of_runs(names: Sequence[str], *, legend: bool = True) -> dict[str, Any]:
     """Return a colour encoding for several runs."""
     if len(names) < 2:
         return {}
-    legend = alt.Legend(orient="top", symbolType="stroke", symbolSize=400, symbolStrokeWidth=2, columns=1)
-    return {"color": alt.Color("run:N", sort=list(names), title=None, legend=legend)}
+    if not legend:
+        return {"color": alt.Color("run:N", sort=list(names), legend=None)}
+    shown = alt.Legend(orient="top", symbolType="stroke", symbolSize=400, symbolStrokeWidth=2, columns=1)
+    return {"color": alt.Color("run:N", sort=list(names), title=None, legend=shown)}
 
 
-def _inner(width: int) -> int:
+def inner(width: int) -> int:
     """Return the width without axes."""
     return max(120, width - 72)

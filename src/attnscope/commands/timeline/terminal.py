@@ -9,8 +9,17 @@ from rich.text import Text
 
 from attnscope.commands.timeline.read import Columns
 from attnscope.commands.timeline.record import Timeline
-from attnscope.commands.timeline.step_curves import card_of, of_heads, worry
-from attnscope.commands.timeline.words import about, loss_sentences, title_of, trend_words, trends, verdict, when
+from attnscope.commands.timeline.reduce import card_of, of_heads, worry
+from attnscope.commands.timeline.words import (
+    about,
+    loss_sentences,
+    moved_first,
+    title_of,
+    trend_words,
+    trends,
+    verdict,
+    when,
+)
 from attnscope.commands.watch.look import ALARM_SEVERITIES
 from attnscope.core.words import clean, numeral
 from attnscope.reports.terminal import BLOCKS, LEVELS, lines_under, opening, section
@@ -35,7 +44,7 @@ def show(timeline: Timeline, *, verbose: bool = False) -> RenderableType:
         ]
         if len(run.alarms) > len(alarms):
             parts.append(Text(f"{len(run.alarms) - len(alarms)} more alarms: --verbose shows them.", style="dim"))
-        parts += [Text(f"· {clean(line)}") for line in loss_sentences(run)]
+        parts += [Text(f"· {clean(line)}") for line in (*moved_first(run), *loss_sentences(run))]
         if np.isfinite(run.losses).any():
             parts.append(Text(f"  loss {spark(run.losses)}", style="dim"))
         parts += [Text(f"· {clean(trend_words(run, trend))}") for trend in trends(run, 5 if verbose else 3)]

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from attnscope.commands.timeline.bands import HELD, LOOKS, Departure, departures
 from attnscope.commands.timeline.record import Key, Spell, Timeline
 from attnscope.commands.watch.look import ALARM_SEVERITIES, AlarmSeverity
 from attnscope.core.card import Card
 from attnscope.core.words import count, numeral
 from attnscope.reports.words import Verdict
 
+MOST_FIRST = 3  # numbers that are named as having left their band first
 TROUBLE = 0.2  # the loss is in trouble when it exceeds its lowest earlier value by this share
 
 
@@ -108,7 +110,8 @@ def sentences(timeline: Timeline) -> tuple[str, ...]:
         whose = f"{run.name}: " if timeline.beside else ""
         alarms = (f"{when(spell)}: {spell.sentence}" for spell in run.alarms)
         moved = (trend_words(run, trend) for trend in trends(run))
-        lines += [f"{whose}{line}" for line in (about(run), *alarms, *loss_sentences(run), *moved)]
+        told = (about(run), *alarms, *moved_first(run), *loss_sentences(run), *moved)
+        lines += [f"{whose}{line}" for line in told]
     return tuple(dict.fromkeys(lines))
 
 
@@ -152,6 +155,36 @@ def _trouble_words(run: Timeline) -> str:
     if step == first:
         return f"{rose}, with the first alarm."
     return f"{rose}, {abs(step - first):,} steps {'after' if step > first else 'before'} the first alarm."
+
+
+def moved_first(run: Timeline) -> tuple[str, ...]:
+    """Return which numbers left their bands first, and how long before or after the loss did."""
+    if len(run.looks) < LOOKS + HELD:
+        return ()
+    found = departures(run)
+    loss = next((one for one in found if one.name == "loss" and one.key is None), None)
+    others = [one for one in found if one is not loss]
+    if not others and loss is None:
+        return (f"No number left the band of the {LOOKS} looks before it for {HELD} looks.",)
+    if loss is not None and (not others or loss.step < others[0].step):
+        return (f"The loss leaves its band first, at step {loss.step:,} ({_band_words(loss)}).",)
+    return tuple(_departure_words(run, one, loss) for one in others[:MOST_FIRST])
+
+
+def _departure_words(run: Timeline, one: Departure, loss: Departure | None) -> str:
+    name = "The gradient norm of all parameters"
+    if one.key is not None and one.layer is not None:
+        card = run.header.measures.get(one.key[0])
+        name = f"{title_of(card, one.key)} in {place_words(card, one.key, one.layer, None, run)}"
+    after = "the loss did not leave its band, which a slow rise widens"
+    if loss is not None:
+        gap = loss.step - one.step
+        after = f"{count(abs(gap), 'step')} {'before' if gap > 0 else 'after'} the loss" if gap else "with the loss"
+    return f"{name} leaves its band at step {one.step:,} ({_band_words(one)}); {after}."
+
+
+def _band_words(one: Departure) -> str:
+    return f"{numeral(one.value, 3)}, band {numeral(one.low, 3)} to {numeral(one.high, 3)}"
 
 
 def trend_words(run: Timeline, trend: Trend) -> str:

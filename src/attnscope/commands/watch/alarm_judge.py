@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from attnscope.commands.watch.look import ALARM_SEVERITIES, Alarm, AlarmSeverity, Look
 from attnscope.commands.watch.rule import Firing, History, Rule, limits_of, rules
-from attnscope.core.words import entering, within
+from attnscope.core.words import entering, listed, within
 
 LOG = logging.getLogger("attnscope.watch")
 RISEN = 1.2  # a loss this many times its lowest value is reported as risen
@@ -114,7 +114,7 @@ class AlarmJudge:
             heads=heads,
             value=seen.value,
             threshold=seen.threshold,
-            sentence=f"{seen.what}{place}, {when}; {self._loss_words()}.",
+            sentence=f"{seen.what}{place}, {when}; {seen.forecast}{self._loss_words()}.",
             advice=rule.advice,
             citation=rule.citation,
             renewed=since is not None,
@@ -144,22 +144,16 @@ def _place_words(layers: tuple[int, ...], heads: tuple[tuple[int, int], ...], se
         return f" {entering(layers, len(where) - 1)}"
     if len(layers) == 1:
         own = [head for _, head in heads]
-        named = "" if not own else f", head{'s' if len(own) > 1 else ''} {_list(own)}"
+        named = "" if not own else f", head{'s' if len(own) > 1 else ''} {listed(own)}"
         return f" in block {layers[0]}" + (", all heads" if own and len(own) == where.shape[1] > 1 else named)
-    known = " in all blocks" if len(layers) == len(where) else f" in blocks {_list(layers)}"
+    known = " in all blocks" if len(layers) == len(where) else f" in blocks {listed(layers)}"
     return known + (f" ({len(heads)} heads)" if heads else "")
-
-
-def _list(numbers: Iterable[int], most: int = 6) -> str:
-    words = [str(n) for n in numbers]
-    if len(words) > most:
-        return f"{', '.join(words[:most])} and {len(words) - most} more"
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def log_alarm(alarm: Alarm, on_alarm: Callable[[Alarm], None] | None) -> None:
     """Write an alarm to Python's log and call `on_alarm`, whose errors are logged and ignored."""
-    LOG.log(logging.INFO if alarm.ended else _LEVELS[alarm.severity], "%s %s", alarm.sentence, alarm.advice)
+    said = (alarm.compared, alarm.sentence, alarm.advice)
+    LOG.log(logging.INFO if alarm.ended else _LEVELS[alarm.severity], "%s. %s %s", *said)
     if on_alarm is not None:
         try:
             on_alarm(alarm)

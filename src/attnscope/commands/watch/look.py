@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
+from attnscope.commands.watch.training_state import TrainingState
+from attnscope.commands.watch.values import Values, short
 from attnscope.core.card import Card
 from attnscope.core.decoding import FieldError, decode, encode, plain
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import read_document, write_atomically
 from attnscope.core.hashes import checked_line, hashed, refuse_damaged
 from attnscope.core.ranges import INFINITE, NAN, AtMost, Count, Finite, Index, Size
+from attnscope.core.words import listed, numeral
 
 HEADER = "run.json"
 FORMAT = "attnscope-run"
@@ -106,67 +106,6 @@ def fingerprint(class_name: str, parameters: Mapping[str, Sequence[int]] | Itera
     return hashlib.sha256(json.dumps(structure).encode()).hexdigest()
 
 
-FIGURES = 6
-_DEEPEST = 10**5
-_NUMBERS = {float, int, type(None)}
-
-
-@dataclass(frozen=True, eq=False)
-class Values:
-    """One measure in one stack and site: `numbers` is [blocks] or [blocks, heads], NaN where not finite or missing."""
-
-    measure: str
-    part: str
-    stack: str
-    site: str
-    numbers: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, measure: str, part: str, stack: str, site: str, numbers: ArrayLike) -> Values:
-        """Return `Values` from anything that numpy reads as numbers; None and infinities become NaN."""
-        array = np.array(numbers, dtype=np.float64)
-        if array.ndim not in (1, 2):
-            raise ValueError(f"{measure} must be [blocks] or [blocks, heads], not have {array.ndim} axes")
-        return cls(measure, part, stack, site, np.where(np.isfinite(array), array, np.nan))
-
-    @property
-    def key(self) -> tuple[str, str, str, str]:
-        return (self.measure, self.part, self.stack, self.site)
-
-    @property
-    def layers(self) -> list[float | None] | None:
-        """Return numbers [blocks], or None if there is one for each head."""
-        return None if self.numbers.ndim == 2 else _plain(self.numbers)
-
-    @property
-    def heads(self) -> list[list[float | None]] | None:
-        """Return numbers [blocks, heads], or None if there is one for each block."""
-        return _plain(self.numbers) if self.numbers.ndim == 2 else None
-
-    def to_json(self) -> dict[str, Any]:
-        numbers = {"layers": self.layers} if self.numbers.ndim == 1 else {"heads": self.heads}
-        return {"measure": self.measure, "part": self.part, "stack": self.stack, "site": self.site, **numbers}
-
-    @classmethod
-    def from_json(cls, data: Any) -> Values:
-        if not isinstance(data, Mapping):
-            raise FieldError("an object with named fields is needed")
-        measure, part, stack, site = (data.get(name) for name in ("measure", "part", "stack", "site"))
-        if not all(isinstance(word, str) for word in (measure, part, stack, site)) or len(data) != 5:
-            raise FieldError("measure, part, stack, site and either layers or heads are needed")
-        flat = "layers" in data
-        rows: Any = [data["layers"]] if flat else data.get("heads")
-        if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows) or len(rows) > _DEEPEST:
-            raise FieldError("lists of numbers are needed")
-        if len({len(row) for row in rows}) > 1 or any(set(map(type, row)) - _NUMBERS for row in rows):
-            raise FieldError("lists of numbers or null, equally long, are needed")
-        try:
-            numbers = np.array(rows[0] if flat else rows, dtype=np.float64)
-        except (OverflowError, ValueError) as error:
-            raise FieldError("numbers that a float can hold are needed") from error
-        return cls(measure, part, stack, site, numbers if flat or rows else numbers.reshape(0, 0))  # type: ignore[arg-type]
-
-
 @dataclass(frozen=True)
 class Alarm:
     """An alarm that began, was `renewed` (more places, another threshold), or `ended` at a look.
@@ -196,6 +135,21 @@ class Alarm:
         """The identity that an alarm, its renewals and its end share."""
         return (self.rule, self.stack, self.site, self.since)
 
+    @property
+    def compared(self) -> str:
+        """Return the rule and its comparison: `max_logit_growth: 240 > 100 (block 2, head 5)`."""
+        relation = ">" if self.value > self.threshold else "<" if self.value < self.threshold else "="
+        blocks = [str(layer) for layer in self.layers]
+        places = [f"{'block' if len(blocks) == 1 else 'blocks'} {listed(blocks)}"] if blocks else []
+        if self.site == "stream":
+            places = [f"{place.replace('block', 'position')} of the stream" for place in places]
+        if len(self.heads) == 1:
+            places.append(f"head {self.heads[0][1]}")
+        elif self.heads:
+            places.append(f"{len(self.heads)} heads")
+        words = f"{self.rule}: {numeral(self.value, 3)} {relation} {numeral(self.threshold, 3)}"
+        return f"{words} ({', '.join(places)})" if places else words
+
     def at_least(self, severity: AlarmSeverity) -> bool:
         return ALARM_SEVERITIES.index(self.severity) >= ALARM_SEVERITIES.index(severity)
 
@@ -204,7 +158,8 @@ class Alarm:
 class Look:
     """One look. `seconds` and `tokens` count from the start of the run, across resumptions; `cost` is its own seconds.
 
-    `loss` is None if it is unknown or not finite (then there is an alarm).
+    `loss` is None if it is unknown or not finite (then there is an alarm). `training` is None in files of earlier
+    versions.
     """
 
     step: int
@@ -214,6 +169,7 @@ class Look:
     cost: float
     values: tuple[Values, ...] = ()
     alarms: tuple[Alarm, ...] = ()
+    training: TrainingState | None = None
 
     def find(
         self, measure: str, part: str = "value", stack: str | None = None, site: str | None = None
@@ -226,12 +182,13 @@ class Look:
     def to_json(self) -> dict[str, Any]:
         return {
             "step": self.step,
-            "loss": None if self.loss is None or not math.isfinite(self.loss) else _short(self.loss),
+            "loss": None if self.loss is None or not math.isfinite(self.loss) else short(self.loss),
             "seconds": round(self.seconds, 3),
             "tokens": self.tokens,
-            "cost": _short(self.cost),
+            "cost": short(self.cost),
             "values": [values.to_json() for values in self.values],
             "alarms": encode(self.alarms),
+            **({} if self.training is None else {"training": self.training.to_json()}),
         }
 
     @classmethod
@@ -245,7 +202,7 @@ class Look:
             raise FieldError(f"values: {error}") from error
         fields = {name: _renamed(v) if name == "alarms" else v for name, v in data.items() if name != "values"}
         rest: _Rest = decode(_Rest, fields)
-        return cls(rest.step, rest.loss, rest.seconds, rest.tokens, rest.cost, values, rest.alarms)
+        return cls(rest.step, rest.loss, rest.seconds, rest.tokens, rest.cost, values, rest.alarms, rest.training)
 
     def line(self) -> bytes:
         """Return the line of looks.jsonl, with its checksum and line end."""
@@ -270,30 +227,4 @@ class _Rest:
     tokens: Count
     cost: Size
     alarms: tuple[Alarm, ...]
-
-
-def _plain(numbers: NDArray[np.float64]) -> list[Any]:
-    """Return numbers with six significant digits, None if not finite. Vectorised, because a look has thousands of them.
-
-    Computes round(x / 10^e) 10^e, with e the exponent of the sixth figure. For negative e it divides by 10^-e, which is
-    exact in float64 up to 10^22, so the quotient is the float nearest to the decimal and prints with six figures.
-    Powers are limited to 10^300: numbers below 1e-295 keep fewer figures, and float32 ends at 1e-45.
-    """
-    finite = np.isfinite(numbers)
-    known = np.where(finite, numbers, 0.0)
-    size = np.abs(known)
-    power = np.floor(np.log10(np.where(size > 0, size, 1.0))) - (FIGURES - 1)
-    up, down = 10.0 ** np.maximum(power, 0), 10.0 ** np.minimum(-np.minimum(power, 0), 300)
-    rows: list[Any] = (np.round(known * down / up) * up / down).tolist()
-    return rows if finite.all() else _with_null(rows, finite.tolist())
-
-
-def _with_null(rows: list[Any], finite: list[Any]) -> list[Any]:
-    return [
-        _with_null(row, known) if isinstance(row, list) else row if known else None
-        for row, known in zip(rows, finite, strict=True)
-    ]
-
-
-def _short(number: float) -> float:
-    return float(f"{number:.{FIGURES}g}")
+    training: TrainingState | None = None

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import attnscope
 from attnscope.commands.scan.observer import Observer
+from attnscope.commands.watch.extra_measures import CARDS, ExtraMeasures
 from attnscope.commands.watch.forward_capture import AutocastState, Inputs, device_of, first_rows, without_side_effects
 from attnscope.commands.watch.look import RunHeader, RunStack, fingerprint
 from attnscope.commands.watch.look_totals import LookTotals
@@ -78,6 +79,7 @@ class LookRunner:
         with without_side_effects(model), quiet():
             self.anatomy: Anatomy = anatomy(model, inputs)
             self._sequence_first = any(stack.sequence_first for stack in self.anatomy.stacks)
+            self._extra = ExtraMeasures(model, self.anatomy) if "default" in settings.measure_words() else None
             with keeping_its_modules(model):
                 verdict = verify(model, cut_down(model, self.slice(inputs)), self.anatomy)
                 if not verdict.passed:
@@ -128,7 +130,8 @@ class LookRunner:
             model=self._settings.name or getattr(config, "_name_or_path", "") or name,
             fingerprint=fingerprint(name, {n: tuple(p.shape) for n, p in self.model.named_parameters()}),
             stacks=stacks,
-            measures={measure.card.name: measure.card for measure in self.measures},
+            measures={measure.card.name: measure.card for measure in self.measures}
+            | ({} if self._extra is None else CARDS),
             settings=self._settings.to_json(limits, _batch_words(self._probed)),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
@@ -159,6 +162,8 @@ class LookRunner:
             rows = next((len(t) for t in batch.values() if isinstance(t, Tensor) and t.ndim), 1)
             observer.finish(range(rows))
             observer.commit()
+        if self._extra is not None and not self._sequence_first:
+            self._extra.future(totals, batch, self._options, autocast)
 
     def measure_training(
         self, totals: LookTotals, weights_before: Mapping[str, Tensor] | None, *, gradients: bool = True
@@ -172,6 +177,8 @@ class LookRunner:
                 observer.receive(frame if gradients else replace(frame, gradient=None))
         observer.finish(None)
         observer.commit()
+        if self._extra is not None and weights_before is not None:
+            self._extra.weights(totals)
         return has_gradient
 
 

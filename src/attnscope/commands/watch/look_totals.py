@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnscope.commands.watch.look import Values
+from attnscope.commands.watch.values import Values
 
 MAXIMUM = ("max_logit", "spike")  # measures that are reduced over sequences by their maximum
 Array = NDArray[np.float64]
+Kept = TypeVar("Kept")
 Place = tuple[str, str, str, str, int]  # measure, part, stack, site, block
 
 
@@ -114,6 +115,14 @@ def gather_mean(value: float | None) -> float | None:
         return value
     known = _gather(value)
     return None if None in known else sum(known) / len(known)
+
+
+def from_first(value: Kept) -> Kept:
+    """Return the value of the first process, so that all processes judge the same numbers."""
+    if not distributed():
+        return value
+    first: Kept = _gather(value)[0]
+    return first
 
 
 def gather_max(numbers: Tensor) -> Tensor:

@@ -18,15 +18,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnscope.commands.watch.look import AlarmSeverity, Look, Values
+from attnscope.commands.watch.look import AlarmSeverity, Look
+from attnscope.commands.watch.values import Values
 from attnscope.core.card import leaf_decorator, undefined
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.registry import leaves
+from attnscope.core.words import numeral
 
 KEPT = 256  # looks in memory, besides the first
 # It is NaN where a weight moves away from zero, which is harmless. NaN weights show in other measures.
 _MAY_BE_NAN = ("update_ratio",)
 Array = NDArray[np.float64]
+NOWHERE: NDArray[np.bool_] = np.ones(0, dtype=bool)  # `where` of a firing that has no place
 
 
 @dataclass(frozen=True)
@@ -102,9 +105,22 @@ class History:
             first = self.first(values)
             if first is not None and values.measure not in _MAY_BE_NAN:
                 new = np.isnan(values.numbers) & ~np.isnan(first.numbers)
+                if values.measure == "gradient_norm":
+                    new &= ~_still(look, values)
                 if new.any():
                     lost.append((values, np.asarray(new if new.ndim == 1 else new.any(axis=1))))
         return lost
+
+    def training(self, name: str) -> tuple[NDArray[np.int64], Array]:
+        """Return the steps and values of one field of `TrainingState` at the looks that know it.
+
+        Empty unless the last look knows it.
+        """
+        found = [(look.step, getattr(look.training, name)) for look in self.looks if look.training is not None]
+        known = [(step, value) for step, value in found if value is not None]
+        if not known or known[-1][0] != self.step:
+            known = []
+        return np.array([s for s, _ in known], dtype=np.int64), np.array([v for _, v in known], dtype=np.float64)
 
     def tracks(self, measure: str, part: str = "value") -> Iterator[Track]:
         """Yield one track for every stack and site in which the last look measured it."""
@@ -121,6 +137,17 @@ class History:
                 np.array([numbers for _, numbers in same]),
                 last.numbers if first is None else first.numbers,
             )
+
+
+def _still(look: Look, values: Values) -> NDArray[np.bool_]:
+    """Return the blocks whose projection did not move while another block's did.
+
+    Such a projection has no gradient because it is frozen, not because of NaN.
+    """
+    updates = look.find("update_ratio", values.part, values.stack, values.site)
+    if updates is None or updates.numbers.shape != values.numbers.shape:
+        return np.zeros(values.numbers.shape, dtype=bool)
+    return np.asarray((updates.numbers == 0) & (updates.numbers > 0).any())
 
 
 Limits = Mapping[str, float]
@@ -140,6 +167,18 @@ class Firing:
     threshold: float
     what: str  # the start of a sentence that continues with the place
     severity: AlarmSeverity | None = None  # None: the severity of the rule
+    forecast: str = ""  # a clause on what an extrapolation gives, from `forecast`
+
+
+def forecast(now: float, ratio: float, steps: int, level: float, step: int) -> str:
+    """Return a clause on when `level` is reached if `now` goes on growing by `ratio` every `steps`, or "".
+
+    now ratio^(k / steps) = level at k = steps log(level / now) / log(ratio).
+    """
+    if not (0 < now < level < math.inf and 1 < ratio < math.inf and steps > 0):
+        return ""
+    reached = step + math.ceil(steps * math.log(level / now) / math.log(ratio))
+    return f"at this rate, an extrapolation, {numeral(level)} is reached at step {reached:,}; "
 
 
 @dataclass(frozen=True)

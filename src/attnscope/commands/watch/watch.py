@@ -23,10 +23,18 @@ from attnscope.commands.watch.clipping import ClippedHead, QKClip
 from attnscope.commands.watch.forward_capture import AutocastState, ForwardCapture, Inputs, checked_probe
 from attnscope.commands.watch.look import Alarm, Look
 from attnscope.commands.watch.look_runner import LookRunner, compiled_in_place, unwrapped
-from attnscope.commands.watch.look_totals import LookTotals, distributed, gather_mean, gather_totals, is_writer
+from attnscope.commands.watch.look_totals import (
+    LookTotals,
+    distributed,
+    from_first,
+    gather_mean,
+    gather_totals,
+    is_writer,
+)
 from attnscope.commands.watch.nonfinite_origin import ForwardCheck, NonfiniteOrigin
 from attnscope.commands.watch.run_folder import RunLog, RunLogStopped
 from attnscope.commands.watch.settings import WatchSettings
+from attnscope.commands.watch.training_capture import TrainingCapture
 from attnscope.commands.watch.writers import Writers
 from attnscope.core.errors import RefusalError
 from attnscope.hf.intercepting.restoring import Restoring
@@ -57,6 +65,7 @@ class Watch:
         self._probe, self._probe_labels = checked_probe(self._model, probe)
         self._changes = Restoring()
         self._capture = ForwardCapture()
+        self._training = TrainingCapture()
         self._check = ForwardCheck(self._model)
         self._judge = AlarmJudge(settings.thresholds)
         self._writers = Writers.of(settings.writers, folder)
@@ -76,6 +85,7 @@ class Watch:
 
     def __enter__(self) -> Watch:
         compiled = compiled_in_place(self._called)  # its hooks would be compiled too
+        self._training.install(self._changes, self._model, lambda: self._due(self._step + 1))
         if not compiled:
             self._capture.install(self._changes, self._called, self._model, self._before_forward, self._after_forward)
         try:
@@ -131,6 +141,7 @@ class Watch:
         if self._clip is not None:
             self._clip_heads(self._clip, batch)
         value = self._loss_value(loss)
+        self._training.add_loss(value)
         lost = (value is not None and not math.isfinite(value)) or self._check.origin is not None
         # With several processes an extra look would deadlock, because the other processes do not join it.
         lost = lost and not self._nonfinite_reported and not distributed()
@@ -142,6 +153,7 @@ class Watch:
         finally:
             self._totals, self._weights_before, self._has_gradient = LookTotals(), None, False
             self._capture.forget()
+            self._training.optimizer.forget()
             self._check.forget()
         if self.stopped is not None and self.raises:
             raise TrainingStoppedError(self.stopped.sentence)
@@ -164,6 +176,7 @@ class Watch:
         if self._runner is None:
             self._open(inputs)
         self._take_initial_look(self._probe or inputs)
+        self._training.batches.add(inputs, self._capture.labels)
         if self._due(self._step + 1):
             self._copy_weights()
 
@@ -238,7 +251,8 @@ class Watch:
         totals = gather_totals(self._totals, same_batch=self._probe is not None)
         loss = gather_mean(loss)
         seconds = self._earlier_seconds + start - self._started
-        look = Look(self._step, loss, seconds, self._earlier_tokens + totals.tokens, 0.0, totals.values())
+        tokens, training = self._earlier_tokens + totals.tokens, from_first(self._training.state())
+        look = Look(self._step, loss, seconds, tokens, 0.0, totals.values(), training=training)
         origin = self._find_origin(look, inputs)
         alarms = self._judge(look, None if origin is None else str(origin))
         finite_loss = loss if loss is not None and math.isfinite(loss) else None

@@ -30,7 +30,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from attnscope.commands.watch.look import Look, RunHeader, Values
+from attnscope.commands.watch.look import Look, RunHeader
+from attnscope.commands.watch.values import Values
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.reports.colours import sequential
@@ -143,7 +144,9 @@ class TensorBoard(_Logger):
         for name, value in self.numbers(look).items():
             self._run.add_scalar(name, value, look.step)
         for alarm in look.alarms:
-            self._run.add_text(f"{ROOT}/alarms", f"{alarm.severity}: {alarm.sentence} {alarm.advice}", look.step)
+            self._run.add_text(
+                f"{ROOT}/alarms", f"{alarm.severity}: {alarm.compared}. {alarm.sentence} {alarm.advice}", look.step
+            )
         for name, image in self.images(look).items():
             self._run.add_image(name, image, look.step, dataformats="HWC")
         self._run.flush()
@@ -174,7 +177,9 @@ class Trackio(_Logger):
         for alarm in look.alarms:
             if not alarm.ended:
                 level = getattr(trackio.AlertLevel, _LEVELS[alarm.severity])
-                self._run.alert(alarm.rule, text=f"{alarm.sentence} {alarm.advice}".strip(), level=level)
+                self._run.alert(
+                    alarm.rule, text=f"{alarm.compared}. {alarm.sentence} {alarm.advice}".strip(), level=level
+                )
 
     def close(self) -> None:
         if self._run is not None:
@@ -212,7 +217,7 @@ class WeightsAndBiases(_Logger):
         self._run.log({f"{ROOT}/step": look.step, **self.numbers(look), **pictures})
         for alarm in look.alarms:
             if not alarm.ended:
-                text = f"{alarm.sentence} {alarm.advice}".strip()
+                text = f"{alarm.compared}. {alarm.sentence} {alarm.advice}".strip()
                 self._run.alert(title=alarm.rule, text=text, level=_LEVELS[alarm.severity])
 
     def close(self) -> None:
