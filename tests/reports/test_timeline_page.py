@@ -17,7 +17,7 @@ from attnscope.commands.timeline.maps import step_maps
 from attnscope.commands.timeline.record import Timeline
 from attnscope.commands.timeline.terminal import frame, spark
 from attnscope.commands.timeline.words import title_of
-from attnscope.commands.watch.look import Values
+from attnscope.commands.watch.values import Values
 from attnscope.core.card import Alarm
 from tests.commands.scan.survey.sample import CARDS
 from tests.commands.timeline.sample import header, looks, sample_timeline

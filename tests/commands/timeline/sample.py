@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from attnscope.commands.timeline.record import Timeline
-from attnscope.commands.watch.look import Alarm, Look, RunHeader, RunStack, Values, fingerprint
+from attnscope.commands.watch.look import Alarm, Look, RunHeader, RunStack, fingerprint
 from attnscope.commands.watch.run_folder import RunLog
+from attnscope.commands.watch.values import Values
 from tests.commands.scan.survey.sample import CARDS
 
 MEASURES = ("relative_residual", "spike", "entropy", "sink_mass")

@@ -12,7 +12,8 @@ import pytest
 
 from attnscope.commands.timeline.record import Timeline
 from attnscope.commands.timeline.words import verdict, when
-from attnscope.commands.watch.look import Look, Values, fingerprint
+from attnscope.commands.watch.look import Look, fingerprint
+from attnscope.commands.watch.values import Values
 from attnscope.core.decoding import FieldError
 from attnscope.core.errors import RefusalError
 from attnscope.core.hashes import unchecked

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from attnscope.commands.watch.alarm_judge import AlarmJudge
-from attnscope.commands.watch.look import Alarm, Look, Values
+from attnscope.commands.watch.look import Alarm, Look
 from attnscope.commands.watch.rule import rules
+from attnscope.commands.watch.values import Values
 from attnscope.core.errors import RefusalError
 
 HEADS = np.ones((3, 4))  # layers, heads

@@ -75,11 +75,8 @@ def test_alarms_of_the_data_hold_while_the_fault_lasts() -> None:
 
 def test_labels_that_move_by_one_place() -> None:
     def looks(*places: tuple[float, float, float]) -> list[Look]:
-        names = ("labels_before", "labels_same", "labels_after")
-        return [
-            Look(10 * n, 2.0, 0.0, 0, 0.0, training=TrainingState(**dict(zip(names, place, strict=True))))
-            for n, place in enumerate(places, start=1)
-        ]
+        states = [TrainingState(labels_before=a, labels_same=b, labels_after=c) for a, b, c in places]
+        return [Look(10 * n, 2.0, 0.0, 0, 0.0, training=state) for n, state in enumerate(states, start=1)]
 
     own, after = (0.02, 1.0, 0.02), (0.0, 0.02, 1.0)
     alarms = judged(looks(own, own, own, after, after))
