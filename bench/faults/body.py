@@ -54,6 +54,8 @@ class Body:
 
     def block(self, margin: int = 0) -> Block:
         """Choose a block once, at least `margin` before the last."""
+        if margin >= len(self.blocks):
+            raise NotApplicableError("too few blocks")
         if self.layer < 0:
             self.layer = self.random.randrange(len(self.blocks) - margin)
         return self.blocks[self.layer]

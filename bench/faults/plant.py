@@ -34,7 +34,8 @@ def plant_all(subject_name: str, folder: Path, only: str | None = None) -> None:
     subject = SUBJECTS[subject_name]()
     mine = folder / subject_name
     mine.mkdir(parents=True, exist_ok=True)
-    sampling = Sampling(samples=SCAN["samples"], max_tokens=SCAN["max_tokens"])
+    options = SCAN | dict(subject.options)
+    sampling = Sampling(samples=options["samples"], max_tokens=options["max_tokens"])
     prepared = batches_for(subject.loaded, subject.text, sampling)
     found = anatomy(subject.loaded.model, prepared.batches[0].inputs)
     for seed in SEEDS:
@@ -51,7 +52,7 @@ def plant_all(subject_name: str, folder: Path, only: str | None = None) -> None:
                 with body.restored(), torch.no_grad():
                     fault.plant(body)
                     place = {"layer": body.layer if fault.local else None, "head": body.head, "grade": body.grade}
-                    keep(attnscope.scan(subject.loaded, subject.text, **SCAN), {"kind": fault.kind, **place})
+                    keep(attnscope.scan(subject.loaded, subject.text, **options), {"kind": fault.kind, **place})
 
 
 @contextmanager
@@ -86,13 +87,13 @@ def _case(folder: Path, name: str, seed: int, only: str | None) -> Iterator[Any]
 
 def _control(subject: Subject, control: str, seed: int, found: Any, prepared: Any) -> attnscope.Survey:
     """Return the survey of a harmless change."""
-    loaded = subject.loaded
+    loaded, options = subject.loaded, SCAN | dict(subject.options)
     if control == "another_text":
-        return attnscope.scan(loaded, subject.other_text, **{**SCAN, "seed": seed})
+        return attnscope.scan(loaded, subject.other_text, **{**options, "seed": seed})
     if control == "another_sample":
-        return attnscope.scan(loaded, subject.text, **{**SCAN, "seed": seed + 1})
+        return attnscope.scan(loaded, subject.text, **{**options, "seed": seed + 1})
     if control == "untouched":
-        return attnscope.scan(loaded, subject.text, **{**SCAN, "samples": (32, 48, 64)[seed]})
+        return attnscope.scan(loaded, subject.text, **{**options, "samples": (32, 48, 64)[seed]})
     model = copy.deepcopy(loaded.model)
     if control == "bfloat16":
         model = model.to(torch.bfloat16)
@@ -102,7 +103,7 @@ def _control(subject: Subject, control: str, seed: int, found: Any, prepared: An
                 parameter.data += torch.randn(len(parameter), 4) @ torch.zeros(4, parameter.shape[1])
     else:
         _finetune(replace(loaded, model=model), prepared, found, seed)
-    return attnscope.scan(replace(loaded, model=model), subject.text, **SCAN)
+    return attnscope.scan(replace(loaded, model=model), subject.text, **options)
 
 
 def _finetune(loaded: Any, prepared: Any, found: Any, seed: int, steps: int = 50) -> None:

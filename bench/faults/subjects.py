@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from attnscope.hf.loading.load import Loaded, load
+from tools.fetch_models import ROOT, unquantised
 from tools.fetch_models import path as weights
-from tools.fetch_models import unquantised
 
 
 @dataclass(frozen=True)
@@ -31,18 +30,35 @@ def smollm2() -> Subject:
     return Subject(load(unquantised("smollm2")), [text], [book])
 
 
-def microformer() -> Subject:
-    """Sequences drawn from the model itself, since it reads the names of microbes."""
-    loaded = load(weights("microformer"), allow_pickle=True)
-    return Subject(loaded, _drawn(loaded, 0), _drawn(loaded, 1))
+def _sequences(model: str, corpus: str) -> Subject:
+    """Return a model of the atlas that reads one sequence a line. The second half of the lines is the other text."""
+    lines = [line for line in (ATLAS / "corpora" / f"{corpus}.txt").read_text(encoding="utf-8").splitlines() if line]
+    random.Random(0).shuffle(lines)
+    half = len(lines) // 2
+    return Subject(load(ATLAS / model), lines[:half], lines[half:], {"max_tokens": 128})  # whole sequences
 
 
-def _drawn(loaded: Loaded, seed: int, sequences: int = 64, tokens: int = 64) -> list[dict[str, torch.Tensor]]:
-    model: Any = loaded.model
-    torch.manual_seed(seed)
-    start = torch.full((sequences, 1), loaded.bos if loaded.bos is not None else 1)
-    ids = model.generate(start, max_new_tokens=tokens - 1, min_new_tokens=tokens - 1, do_sample=True, top_k=0)
-    return [{"input_ids": part} for part in ids.split(8)]
+def iglm() -> Subject:
+    return _sequences("iglm", "heavy_chains")
 
 
-SUBJECTS: dict[str, Callable[[], Subject]] = {"smollm2": smollm2, "microformer": microformer}
+def iglm_small() -> Subject:
+    return _sequences("iglm-small", "heavy_chains")
+
+
+def rxnfp() -> Subject:
+    return _sequences("rxnfp-pretrained", "reactions")
+
+
+def antiberty() -> Subject:
+    return _sequences("antiberty", "antibodies")
+
+
+ATLAS = ROOT / ".weights" / "atlas"
+SUBJECTS: dict[str, Callable[[], Subject]] = {
+    "smollm2": smollm2,
+    "iglm": iglm,
+    "iglm_small": iglm_small,
+    "rxnfp": rxnfp,
+    "antiberty": antiberty,
+}

@@ -81,6 +81,13 @@ def promised(scores: Scores) -> dict[str, Tensor]:
         "previous_mass": torch.nn.functional.pad(mass.diagonal(-1, -2, -1), (1, 0)),
         "mean_distance": (apart * (mass + pattern * sums)).sum(-1),
         "received": (mass + pattern * rows**0.5 * UNIT).sum(-2),
+        # A diagonal, without its entry in the first column.
+        "mass_by_distance": _diagonals((mass + pattern * rows**0.5 * UNIT).masked_fill(torch.arange(keys) == 0, 0.0)),
         # <A_g, A_h> is off by off_g + off_h and a sum, each norm by as much again; then the mean over the rows.
         "head_overlap": 2 * (worst[:, :, None] + worst[:, None, :]) + 2 * sums + rows**0.5 * UNIT,
     }
+
+
+def _diagonals(errors: Tensor) -> Tensor:
+    """Return the sums at j = i - d, for every distance d of a causal pattern."""
+    return torch.stack([errors.diagonal(-d, -2, -1).sum(-1) for d in range(errors.shape[2])], -1)

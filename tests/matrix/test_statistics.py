@@ -66,6 +66,7 @@ def assert_agree(found: dict[str, Tensor], truth: dict[str, Tensor], rows: int, 
     assert found.keys() == truth.keys()
     for name, value in found.items():
         reach = {"row_entropy": 1e-5, "received": 1e-6 * max(1, rows**0.5), "mean_distance": 1e-6 * keys}
+        reach["mass_by_distance"] = reach["received"]
         reach["row_mass"] = 1e-6 + 2 * keys**0.5 * 2.0**-24
         reach["row_top_logit"] = 5e-6
         assert torch.isfinite(value).all(), name

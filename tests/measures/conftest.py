@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attnscope.matrix.scores import Scores
+from attnscope.matrix.spans import sink_keys
 
 Fields = dict[str, Any]
 
@@ -33,10 +34,17 @@ def _statistics(pattern: Tensor, query_mask: Tensor | None = None, key_mask: Ten
         "previous_mass": (rows * (place - 1 == other)).sum(dim=-1),
         "mean_distance": (rows * (place - other).abs()).sum(dim=-1),
         "received": rows.sum(dim=-2),
+        "mass_by_distance": _mass_by_distance(rows, query_mask, key_mask),
         "head_overlap": (unit @ unit.mT).sum(1) / counted,
         "query_mask": query_mask,
         "key_mask": key_mask,
     }
+
+
+def _mass_by_distance(rows: Tensor, query_mask: Tensor, key_mask: Tensor) -> Tensor:
+    kept = rows.masked_fill(sink_keys(rows.sum(dim=-2), query_mask, key_mask)[:, :, None], 0.0)
+    apart = (torch.arange(rows.shape[2])[:, None] - torch.arange(rows.shape[3])).abs()
+    return torch.stack([(kept * (apart == d)).sum(dim=(-2, -1)) for d in range(max(rows.shape[2:]))], dim=-1)
 
 
 def _random_pattern(

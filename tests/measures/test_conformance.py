@@ -41,6 +41,7 @@ PADDED_DIMS = {  # axis of tokens in these fields; all other fields of an attent
     "gate": (1,),
     "mixed": (1,),
     "head_overlap": (),
+    "mass_by_distance": (),
 }
 
 

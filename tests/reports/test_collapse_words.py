@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from attnscope.commands.collapse.grades import (
     COLLAPSED,
-    HALF,
-    MOST,
-    NEARLY_ALL,
     Grade,
     graded,
     share_words,
@@ -30,20 +29,14 @@ from tests.reports.sample_collapse import collapse_of, sample_curves
 @pytest.mark.parametrize(
     ("mean", "grade"),
     [
-        ((1.0, 2.0), Grade.KEEPS_NEARLY_ALL),
-        ((1.0, NEARLY_ALL), Grade.KEEPS_NEARLY_ALL),
-        ((1.0, math.nextafter(NEARLY_ALL, 0)), Grade.KEEPS_MOST),
-        ((1.0, MOST), Grade.KEEPS_MOST),
-        ((1.0, math.nextafter(MOST, 0)), Grade.LOSES_HALF),
-        ((0.98, 0.495), Grade.LOSES_HALF),
-        ((1.0, HALF), Grade.LOSES_HALF),
-        ((1.0, math.nextafter(HALF, 0)), Grade.LOSES_MOST),
-        ((1.0, COLLAPSED), Grade.LOSES_MOST),
+        ((1.0, 2.0), Grade.KEEPS),
+        ((1.0, 0.5), Grade.KEEPS),
+        ((1.0, COLLAPSED), Grade.KEEPS),
         ((1.0, math.nextafter(COLLAPSED, 0)), Grade.COLLAPSES),
         ((1.0, 1e-5, 0.9), Grade.COLLAPSES),  # what grows again is no longer the tokens
         ((1.0, math.nan), Grade.BROKEN),
         ((1.0, 1e-5, math.nan), Grade.COLLAPSES),
-        ((math.nan, 0.5), Grade.KEEPS_NEARLY_ALL),  # nothing is known of what was lost
+        ((math.nan, 0.5), Grade.KEEPS),
         ((0.0, 0.0), Grade.COLLAPSES),
     ],
 )
@@ -60,44 +53,45 @@ def ends(**values: float) -> dict[str, tuple[float, ...]]:
     ("left", "level", "words"),
     [
         (
-            ends(alone=1e-6, mlps=1e-6, skips=0.5, whole=0.5),
+            ends(alone=1e-6, mlps=1e-6, skips=0.5, whole=0.504),
             "note",
-            "The whole model loses about half of what tells its tokens apart (50% is left after 1 block); attention "
-            "alone would collapse, and skips save it from that.",
+            "The whole model keeps 50% of what tells its tokens apart after 1 block; attention alone would collapse, "
+            "and skips save it from that.",
         ),
         (
-            ends(alone=0.2, mlps=0.2, skips=0.2, whole=0.95),
-            "calm",
-            "attention alone would lose most of it, and it takes skips and MLPs together to save it from that.",
+            ends(alone=0.2, mlps=0.3, skips=0.25, whole=0.95),
+            "note",
+            "keeps 95% of what tells its tokens apart after 1 block; attention alone would keep 20%, with skips 25%, "
+            "with MLPs 30%.",
         ),
-        (ends(alone=0.4, mlps=0.95, skips=0.5, whole=0.95), "calm", "lose about half of it, and MLPs save it from"),
         (
-            ends(alone=0.7, mlps=0.95, skips=1.0, whole=0.95),
-            "calm",
-            "skips or MLPs, either of them, save it from that.",
+            ends(alone=0.4, mlps=1e-5, skips=1.5, whole=0.95),
+            "note",
+            "with skips all, with MLPs nothing (it",
         ),
-        (ends(alone=0.95, mlps=0.9, skips=1.0, whole=0.92), "calm", "attention alone would keep nearly all of it too."),
-        (ends(alone=0.002, whole=0.33), "warning", "; attention alone would lose most of it too."),
+        (
+            ends(alone=1e-6, mlps=0.5, skips=1.0, whole=0.95),
+            "note",
+            "skips or MLPs, either of them, save it from",
+        ),
+        (ends(alone=1e-6, mlps=0.5, skips=1e-6, whole=0.95), "note", "would collapse, and MLPs save it from that."),
+        (ends(alone=1e-6, mlps=1e-6, skips=1e-6, whole=0.95), "note", "and it takes skips and MLPs together to save"),
+        (ends(alone=0.002, whole=0.33), "note", "keeps 33% of what tells its tokens apart after 1 block; attention"),
+        (ends(alone=0.002, whole=0.33), "note", "; attention alone would keep less than 1%."),
         (ends(alone=1e-6, skips=0.95, whole=1e-5), "critical", "; attention alone would collapse too."),
         (
             ends(whole=2.0),
-            "calm",
-            "nearly all of what tells its tokens apart (the residual is 2 after 1 block, 1 before).",
+            "note",
+            "The whole model keeps all of what tells its tokens apart after 1 block (the residual grows from 1 to 2).",
         ),
-        (
-            ends(alone=1e-6, mlps=1e-6, skips=0.01, whole=0.004),
-            "warning",
-            "loses most of what tells its tokens apart (less than 1% is left after 1 block); attention alone would "
-            "collapse, and skips save it from that.",
-        ),
+        (ends(alone=1e-6, whole=0.004), "note", "keeps less than 1% of what tells its tokens apart after 1 block;"),
         (
             ends(alone=1e-6, mlps=1e-6, skips=1e-5, whole=1e-4),
             "critical",
             "The whole model collapses: the residual is 1e-4 after block 0, and neither skips nor MLPs save it.",
         ),
-        (ends(alone=0.5, whole=1e-4), "critical", "; attention alone would lose about half of it."),
-        (ends(alone=0.2, whole=0.9), "calm", "; attention alone would lose most of it."),
-        (ends(whole=0.9), "calm", "The whole model keeps nearly all of what tells its tokens apart (90% is left"),
+        (ends(alone=0.5, whole=1e-4), "critical", "; attention alone would keep 50%."),
+        (ends(alone=math.nan, whole=0.9), "note", "; attention alone would give no finite number."),
         (ends(whole=math.nan, alone=0.5), "critical", "The whole model gives no finite number after block 0"),
         (ends(alone=1e-6), "note", "Attention alone collapses: the residual is 1e-6 after block 0."),
     ],
@@ -116,11 +110,11 @@ def test_sentences_name_the_blocks() -> None:
     found = collapse_of({"san": (0.9, 0.1, 1e-4, 1e-6), "whole": (0.9, 0.8, 0.7, 0.65)})
     assert sentences(found) == (
         "Attention alone collapses: the residual is 1e-4 after block 1, 1e-6 after block 2.",
-        "The whole model keeps most of what tells its tokens apart: 0.65 of 0.9 is left after block 2.",
+        "The whole model keeps 72% of what tells its tokens apart: 0.65 of 0.9 is left after block 2.",
         "One block of attention alone maps a small diameter d of its tokens to about d^3.02 (fitted over 9 points of "
         "single blocks; the theory says 3).",
     )
-    assert variant_sentences(found, short=True)[1] == "The whole model keeps most: 0.65 of 0.9 is left after block 2."
+    assert variant_sentences(found, short=True)[1] == "The whole model keeps 72%: 0.65 of 0.9 is left after block 2."
     grown = collapse_of({"whole": (0.5, 0.75)})
     assert variant_sentences(grown)[0].endswith("apart: 0.75 after block 0, 0.5 entering block 0.")
     rounded = collapse_of({"san": (0.9, 1e-3, 1e-17)})
@@ -137,7 +131,27 @@ def test_sentences_name_the_blocks() -> None:
 
 
 def test_shares_that_round_to_nothing_are_said_so() -> None:
-    assert [share_words(share) for share in (1.2, 0.504, 0.01, 0.0099)] == ["120%", "50%", "1%", "less than 1%"]
+    shares = (1.2, 1.0, 0.9999, 0.504, 0.01, 0.0099)
+    assert [share_words(share) for share in shares] == ["all", "all", "99%", "50%", "1%", "less than 1%"]
+
+
+@given(before=st.floats(0.01, 2.0), after=st.floats(0.0011, 2.0))
+def test_words_and_numbers_agree(before: float, after: float) -> None:
+    """The share in a sentence is that of the two residuals, and more left is never called less."""
+    (said,) = variant_sentences(collapse_of({"whole": (before, after)}))
+    share = after / before
+    words = said.partition(" keeps ")[2].partition(" of what")[0]
+    if words == "all":
+        assert share >= 1
+    elif words == "less than 1%":
+        assert share < 0.01
+    else:
+        assert abs(float(words.rstrip("%")) / 100 - share) <= 0.01
+
+
+def test_an_unknown_start_gives_no_share() -> None:
+    (said,) = variant_sentences(collapse_of({"whole": (math.nan, 0.5)}))
+    assert said == "The whole model does not collapse: the residual is 0.5 after block 0."
 
 
 def test_notes_on_bounds_are_no_remarks_and_the_papers_norm_goes_without_saying() -> None:

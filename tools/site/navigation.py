@@ -48,7 +48,7 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
         "../capacity_planning",
         "../other_hands",
     ),
-    "docs/explanations": ("statistics", "intervals", "paths", "patterns", "relevance", "operator"),
+    "docs/explanations": ("faults", "statistics", "intervals", "paths", "patterns", "relevance", "operator"),
     "docs/contributing/index": (
         "../../CONTRIBUTING",
         "rooms",

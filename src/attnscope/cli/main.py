@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from attnscope.cli.atlas import atlas
 from attnscope.cli.capacity import capacity
 from attnscope.cli.catalog import cite, measures, variants
 from attnscope.cli.collapse import collapse
@@ -55,7 +56,7 @@ app = typer.Typer(
 )
 for command in (
     *(scan, report, compare, export, merge, measures, collapse, paths, explain, view, compile, capacity, variants),
-    *(treat, timeline, reproduce, cite, doctor),
+    *(treat, timeline, reproduce, cite, atlas, doctor),
 ):
     app.command(cls=PathCheckingCommand)(command)
 

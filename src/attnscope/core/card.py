@@ -21,7 +21,7 @@ from attnscope.core.ranges import INFINITE, AtLeast, Finite, slack
 
 Scope = Literal["stream", "attention", "weights", "training"]
 Group = Literal["default", "deep", "training"]
-Bound = Literal["entropy", "keys", "distance"]
+Bound = Literal["entropy", "keys", "distance", "span"]
 Parameters = ParamSpec("Parameters")
 CardT = TypeVar("CardT")
 LeafT = TypeVar("LeafT")

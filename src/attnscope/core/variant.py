@@ -49,7 +49,7 @@ ATTENTION = ("query", "key", "value")
 ANY_PATTERN = ("row_mass", "row_sum_squares", "head_overlap")
 OF_TOKENS = ("first_key_mass", "self_mass", "previous_mass", "received")
 OF_DISTRIBUTIONS = ("row_peak", "row_entropy")
-OF_DISTANCES = ("mean_distance",)
+OF_DISTANCES = ("mean_distance", "mass_by_distance")
 STATISTICS = (*ANY_PATTERN, *OF_TOKENS, *OF_DISTRIBUTIONS, *OF_DISTANCES)
 
 _COSTS = {"none": "no more than before"}

@@ -23,6 +23,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.windows import Beginning, Window, Windows
 
 TOKENS = ("input_ids", "inputs_embeds", "vectors")  # inputs with one row per token
+MEDIA = {"pixel_values": "images", "input_features": "sounds", "input_values": "sounds"}  # counted by sample
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class Batch:
     """Keyword arguments for one forward pass, and the numbers of the sequences in it.
 
     `mask` is True where the input is not padding, `decoder_mask` where the decoder's own input is not; None means no
-    padding. `tokens` counts the positions that are not padding (for images or sound: the samples).
+    padding. `tokens` counts the positions that are not padding. For images, sound, and tokens under a name that is not
+    known it counts the samples (`counted_as` says which); `recounted` corrects the latter.
     """
 
     inputs: dict[str, Tensor]
@@ -41,6 +43,18 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.samples)
+
+    @property
+    def named(self) -> bool:
+        """Whether names of inputs say how many tokens there are."""
+        return self.mask is not None or any(name in self.inputs for name in TOKENS)
+
+    @property
+    def counted_as(self) -> str:
+        """Return what `tokens` counts: tokens, images, sounds, or samples of another kind."""
+        if self.named:
+            return "tokens"
+        return next((kind for name, kind in MEDIA.items() if name in self.inputs), "samples")
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Batch:
         """Return the batch on a device, with floating-point tensors cast to `dtype` if given."""
@@ -135,6 +149,19 @@ class Batches:
     def fingerprint(self) -> str:
         """Return a hash of the model's input, which depends on text, tokenizer, cutting and order."""
         return _digest(batch.inputs for batch in self.batches)
+
+    def recounted(self, count: Callable[[Batch], tuple[int, int] | None]) -> Batches:
+        """Return the batches with the numbers of sequences and tokens that `count` finds; None keeps those of a batch.
+
+        Sequences are numbered again, in the same order.
+        """
+        made: list[Batch] = []
+        start = 0
+        for batch in self.batches:
+            rows, tokens = count(batch) or (len(batch), batch.tokens)
+            made.append(replace(batch, samples=tuple(range(start, start + rows)), tokens=tokens))
+            start += rows
+        return replace(self, batches=tuple(made))
 
     @classmethod
     def of(cls, ready: Iterable[Mapping[str, Tensor]], name: str = "batches given in Python") -> Batches:

@@ -7,7 +7,7 @@ depend on the number of workers, and every worker gets the same numbers for it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
@@ -37,9 +37,16 @@ class InMemory:
 
     head: Batches
     shard_tokens: int = SHARD_TOKENS
+    bounds: tuple[tuple[int, int], ...] | None = None  # first and last batch of each shard; None: by tokens
+
+    def with_head(self, head: Batches) -> InMemory:
+        """Return the same shards of batches that were counted again."""
+        return replace(self, head=head, bounds=self._bounds)
 
     @cached_property
     def _bounds(self) -> tuple[tuple[int, int], ...]:
+        if self.bounds is not None:
+            return self.bounds
         bounds: list[tuple[int, int]] = []
         start = tokens = 0
         for number, batch in enumerate(self.head.batches, start=1):

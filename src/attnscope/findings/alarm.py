@@ -1,6 +1,6 @@
 """Report the alarm on a measure's card, for measures that no other finding reads.
 
-So a new measure with an alarm needs no finding of its own. A field of `Thresholds` with the measure's name replaces the
+So a new measure with an alarm needs no finding of its own. The threshold that `OF_MEASURES` names for it replaces the
 limit on the card.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attnscope.commands.scan.diagnose import Thresholds
+from attnscope.commands.scan.diagnose import OF_MEASURES, Thresholds
 from attnscope.commands.scan.survey.readings import Grid, grids
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.card import Card
@@ -37,8 +37,8 @@ def alarm(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _beyond_limit(card: Card, grid: Grid, thresholds: Thresholds) -> Iterator[Finding]:
     assert card.alarm is not None
-    named = card.name in vars(thresholds)
-    limit = float(vars(thresholds)[card.name]) if named else card.alarm.threshold
+    named = OF_MEASURES.get(card.name)
+    limit = card.alarm.threshold if named is None else float(getattr(thresholds, named))
     above = card.alarm.relation == ">"
     mask = grid.means > limit if above else grid.means < limit
     if not mask.any():
@@ -69,7 +69,7 @@ def _beyond_limit(card: Card, grid: Grid, thresholds: Thresholds) -> Iterator[Fi
         ),
         value=worst,
         threshold=limit,
-        threshold_name=card.name if named else f"{card.name} alarm",
+        threshold_name=named or f"{card.name} alarm",
         citation=card.citation,
         advice=card.summary,
         details={"measure": card.name, "site": grid.site},

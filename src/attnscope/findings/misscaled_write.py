@@ -54,7 +54,8 @@ def misscaled_write(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]
         threshold_name="rescaling_gain",
         citation=misscaled_write.citation,
         advice=(
-            "Compare the weights of this block with a checkpoint that works (`attnscope compare`): look for"
+            "First scan it on text of the kind it was trained on: on other text a healthy model can have this finding."
+            " Then compare the weights of this block with a checkpoint that works (`attnscope compare`): look for"
             f" {_LESS if best.factor < 1 else _MORE}, noise, lost precision, or a block in the wrong place."
         ),
         details={"block": part.layer, "half": part.half, "factor": best.factor, "slope": part.slope},
@@ -94,9 +95,11 @@ def _interval(trial: Trial, tried: Rescaled) -> Interval:
 
 
 def _better(trial: Trial, part: Part, thresholds: Thresholds) -> Rescaled | None:
-    """Return the best factor if it lowers the loss by the threshold or more, and by more than chance."""
+    """Return the best factor if the slope is steep, and the loss falls by the threshold and by more than chance."""
     best = trial.best(part)
-    if best is None or not -trial.cost(best) >= thresholds.rescaling_gain or len(trial.costs(best)) < 2:
+    if best is None or not abs(part.slope) >= thresholds.write_slope or len(trial.costs(best)) < 2:
+        return None
+    if not -trial.cost(best) >= thresholds.rescaling_gain:
         return None
     return best if _interval(trial, best).high < 0 else None
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attnscope.matrix.scores import KeyMask, QueryMask, RowValues, Scores, Statistics
 from attnscope.matrix.similarity import head_overlap, mean_cosines, sample_rows
+from attnscope.matrix.spans import DistanceMass, sink_keys
 from attnscope.matrix.tiles import FLOOR, FORBIDDEN, VANISHING, StripValues, TileValues, pattern_strips, sees_any
 from attnscope.matrix.tiling import Strip, cut, tile_shape, width
 
@@ -39,7 +40,7 @@ def blocked_statistics(
     dtype: torch.dtype,
     lse: RowValues | None,
 ) -> Statistics:
-    """Return the wanted statistics (any of ROW_STATISTICS, `received`, `head_overlap`), summed tile by tile."""
+    """Return the wanted statistics (those of ROW_STATISTICS and of whole heads), summed tile by tile."""
     batch, heads, rows, _ = scores.query.shape
     # With the log-sum-exp, rows are known to sum to 1, unless there is a learned sink.
     known = lse is not None and scores.sinks is None and scores.pattern is None
@@ -57,39 +58,33 @@ def blocked_statistics(
     whole = tile_shape(scores, dtype)[1:] == (heads, rows, key_mask.shape[1])
     compare = _Comparison(query_mask, heads, dtype) if "head_overlap" in want and whole else None
     noted = None if top is None else top.subtracted
+    spans = DistanceMass(scores, first_key) if "mass_by_distance" in want else None
+    counts = "received" in want or spans is not None
+    if spans is not None and noted is None and lse is None:
+        noted = table.new_zeros(batch, heads, rows)
     for strip, tiles in pattern_strips(scores, dtype, lse=lse, query_mask=query_mask, noted=noted):
         # Cut the table once per strip: slicing for every statistic and tile would cost more than the sums.
         columns = cut(table, slice(0, len(names)), strip.batch, strip.head, strip.row).unbind(0)
         row = dict(zip(names, columns, strict=True))
         for key, pattern, log in tiles:
-            if "row_entropy" in row:
-                # -sum_j A_ij ln A_ij over the real keys; with learned sinks the row sums to less than 1.
-                row["row_entropy"].sub_(row_dot(pattern, log))
-            if "row_sum_squares" in row:
-                row["row_sum_squares"].add_(row_dot(pattern, pattern))
-            if "row_mass" in row:
-                row["row_mass"].add_(pattern.sum(-1))
-            if "row_peak" in row:
-                row["row_peak"].copy_(torch.maximum(row["row_peak"], pattern.amax(-1)))
+            _add_to_rows(row, pattern, log, strip, key, first_key=first_key, distances=distances)
             if top is not None:
                 top.add(log, strip)
-            if "first_key_mass" in row:
-                _add_column(row["first_key_mass"], pattern, first_key[strip.batch], key)
-            if "self_mass" in row:
-                _add_diagonal(row["self_mass"], pattern, strip.row.start - key.start)
-            if "previous_mass" in row:
-                _add_diagonal(row["previous_mass"], pattern, strip.row.start - key.start - 1)
-            if "mean_distance" in row:
-                row["mean_distance"].add_(distances.dot(pattern, strip.row, key))
-            if "received" in want:
+            if counts:
                 cut(received, strip.batch, strip.head, key).add_(pattern.sum(-2))
             if compare is not None:
                 compare.add(pattern, strip.batch)
+            if spans is not None:  # last, because it overwrites the tile
+                spans.add(pattern, strip, key)
     values = dict(zip(names, table.unbind(0), strict=True))
     if mass is not None and "row_mass" in want:
         values["row_mass"] = mass
     if "received" in want:
         values["received"] = received.to(dtype)
+    if spans is not None:
+        sinks = sink_keys(received, query_mask, key_mask)
+        subtracted = noted if lse is None else lse
+        values["mass_by_distance"] = spans.by_distance(sinks, lse=subtracted, query_mask=query_mask).to(dtype)
     values = {name: torch.where(value <= VANISHING, 0.0, value) for name, value in values.items()}  # NaN stays
     if top is not None:
         values["row_top_logit"] = top.logits()
@@ -98,6 +93,36 @@ def blocked_statistics(
     elif "head_overlap" in want:
         values["head_overlap"] = head_overlap(scores, query_mask=query_mask, dtype=dtype, lse=lse)
     return values
+
+
+def _add_to_rows(
+    row: dict[str, StripValues],
+    pattern: TileValues,
+    log: TileValues,
+    strip: Strip,
+    key: slice,
+    *,
+    first_key: list[int],
+    distances: _Distances,
+) -> None:
+    """Add a tile to the statistics of its rows."""
+    if "row_entropy" in row:
+        # -sum_j A_ij ln A_ij over the real keys; with learned sinks the row sums to less than 1.
+        row["row_entropy"].sub_(row_dot(pattern, log))
+    if "row_sum_squares" in row:
+        row["row_sum_squares"].add_(row_dot(pattern, pattern))
+    if "row_mass" in row:
+        row["row_mass"].add_(pattern.sum(-1))
+    if "row_peak" in row:
+        row["row_peak"].copy_(torch.maximum(row["row_peak"], pattern.amax(-1)))
+    if "first_key_mass" in row:
+        _add_column(row["first_key_mass"], pattern, first_key[strip.batch], key)
+    if "self_mass" in row:
+        _add_diagonal(row["self_mass"], pattern, strip.row.start - key.start)
+    if "previous_mass" in row:
+        _add_diagonal(row["previous_mass"], pattern, strip.row.start - key.start - 1)
+    if "mean_distance" in row:
+        row["mean_distance"].add_(distances.dot(pattern, strip.row, key))
 
 
 def row_dot(a: TileValues, b: Float[Tensor, "... rows keys"]) -> StripValues:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attnscope.matrix.scores import KeyMask, Maps, QueryMask, RowValues, Scores, Statistics
 from attnscope.matrix.similarity import sample_rows
+from attnscope.matrix.spans import sink_keys
 
 
 def dense_pattern(scores: Scores) -> Maps:
@@ -61,6 +62,7 @@ def dense_statistics(scores: Scores, want: Collection[str], *, query_mask: Query
         "mean_distance": lambda: (A * (i - j).abs()).sum(-1),
         "received": lambda: A.sum(-2),
         "head_overlap": lambda: _overlap(A, query_mask),
+        "mass_by_distance": lambda: _mass_by_distance(A, query_mask, key_mask),
     }
     return {name: definitions[name]() for name in want if name != "row_top_logit" or scores.pattern is None}
 
@@ -83,3 +85,11 @@ def _overlap(A: Maps, query_mask: QueryMask) -> Tensor:
                 cosine = torch.cosine_similarity(sample[g], sample[h], dim=-1, eps=1e-30)
                 out[b, g, h] = cosine.sum() / max(1, len(cosine))
     return out
+
+
+def _mass_by_distance(A: Maps, query_mask: QueryMask, key_mask: KeyMask) -> Tensor:
+    """Return the mass at each distance |i - j|, over the real rows and without sink keys."""
+    kept = A.masked_fill(sink_keys(A.sum(-2), query_mask, key_mask)[:, :, None], 0.0)
+    behind = [kept.diagonal(-d, -2, -1).sum(-1) for d in range(max(A.shape[2:]))]
+    ahead = [kept.diagonal(d, -2, -1).sum(-1) for d in range(1, max(A.shape[2:]))]
+    return torch.stack([behind[0], *(a + b for a, b in zip(behind[1:], ahead, strict=True))], -1)

@@ -40,7 +40,7 @@ from attnscope.matrix.scores import (
 from attnscope.matrix.similarity import head_overlap
 
 Route = Literal["auto", "fused", "blocked", "dense"]
-STATISTICS = (*ROW_STATISTICS, "received", "head_overlap")
+STATISTICS = (*ROW_STATISTICS, "received", "head_overlap", "mass_by_distance")
 # A float32 logit of size B is wrong by about B 2^-24, and so is the logarithm of every mass. Masses must be right to
 # 1e-6 and entropies, which add many such errors, to 1e-5; above this bound on |q| |k| scale float64 is used.
 FLOAT32_LOGIT_BOUND = 8.0
@@ -62,7 +62,8 @@ def attention_statistics(
     `[batch head query]`: row_entropy (nats), row_sum_squares, row_mass, row_peak, row_top_logit (max_j s_ij; missing
     if only the pattern is known), first_key_mass (on the first real key), self_mass (key j = i),
     previous_mass (key j = i - 1), mean_distance (sum_j A_ij |i - j|); `[batch head key]`: received (sum over real
-    rows); `[batch head head]`: head_overlap (cosine of patterns on sampled rows).
+    rows); `[batch head head]`: head_overlap (cosine of patterns on sampled rows); `[batch head distance]`:
+    mass_by_distance (sum over real rows of the mass at each |i - j|, without sink keys: spans.py defines them).
 
     `accumulate` is the precision of the arithmetic. None chooses float32 where it is good to 1e-6 on masses and 1e-5 on
     entropies, float64 elsewhere; torch.float32 is faster, trusts the log-sum-exp of the scores, and errs by about 1e-7

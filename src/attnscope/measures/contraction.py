@@ -6,6 +6,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.core.card import Alarm
+from attnscope.core.limits import CONTRACTION
 from attnscope.core.measure import measure
 from attnscope.matrix.collapse_bounds import centred_contraction
 from attnscope.matrix.logits import apply, apply_transposed, with_lse
@@ -20,7 +21,7 @@ from attnscope.matrix.visibility import accumulation_dtype
     citation="arXiv:2202.08625",
     scope="attention",
     group="deep",
-    alarm=Alarm("<", 0.1, "the head removes nine tenths of every difference between tokens"),
+    alarm=Alarm("<", CONTRACTION, "the head removes nine tenths of every difference between tokens"),
 )
 def contraction(
     scores: Scores, query_mask: Bool[Tensor, "batch query"], key_mask: Bool[Tensor, "batch key"]

@@ -4,6 +4,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.core.card import Alarm
+from attnscope.core.limits import EFFECTIVE_RANK
 from attnscope.core.measure import measure
 from attnscope.matrix import rank
 
@@ -15,7 +16,7 @@ from attnscope.matrix import rank
     citation="arXiv:2210.02885",
     scope="stream",
     group="deep",
-    alarm=Alarm("<", 2.0, "fewer than two directions carry the stream"),
+    alarm=Alarm("<", EFFECTIVE_RANK, "fewer than two directions carry the stream"),
     log=True,
 )
 def effective_rank(

@@ -4,6 +4,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.core.card import Alarm
+from attnscope.core.limits import ENTROPY_FLOOR
 from attnscope.core.measure import measure
 from attnscope.matrix.visibility import row_mean
 
@@ -17,7 +18,7 @@ from attnscope.matrix.visibility import row_mean
     citation="arXiv:2303.06296",
     scope="attention",
     bound="entropy",
-    alarm=Alarm("<", 0.1, "every query attends to one key: entropy collapse"),
+    alarm=Alarm("<", ENTROPY_FLOOR, "most queries attend to one key: entropy collapse"),
 )
 def entropy(
     row_entropy: Float[Tensor, "batch head query"],

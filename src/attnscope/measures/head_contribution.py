@@ -5,6 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.core.card import Alarm
+from attnscope.core.limits import HEAD_CONTRIBUTION
 from attnscope.core.measure import measure
 from attnscope.matrix.visibility import accumulation_dtype, spread_tokens
 
@@ -21,7 +22,7 @@ CONTRIBUTION_TOKENS = 8
     high=1.0,
     citation="arXiv:2205.07100",
     scope="attention",
-    alarm=Alarm("<", 0.005, "the head writes almost nothing"),
+    alarm=Alarm("<", HEAD_CONTRIBUTION, "the head writes almost nothing"),
 )
 def head_contribution(
     mixed: Float[Tensor, "batch query head value_dim"],

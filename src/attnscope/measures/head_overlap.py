@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.card import Alarm
+from attnscope.core.limits import DUPLICATE_OVERLAP
 from attnscope.core.measure import Located, measure
 
 
@@ -16,7 +17,7 @@ from attnscope.core.measure import Located, measure
     high=1.0,
     citation="arXiv:1906.04341",
     scope="attention",
-    alarm=Alarm(">", 0.95, "two heads of a block have the same pattern"),
+    alarm=Alarm(">", DUPLICATE_OVERLAP, "two heads of a block have the same pattern"),
 )
 def head_overlap(head_overlap: Float[Tensor, "batch head head"]) -> Located:
     # max over g != h of the mean over rows of <A_g, A_h> / (|A_g| |A_h|), which is never negative; 0 for the only head

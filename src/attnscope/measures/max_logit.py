@@ -5,6 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.core.card import Alarm
+from attnscope.core.limits import MAX_LOGIT
 from attnscope.core.measure import Located, measure
 
 
@@ -16,7 +17,7 @@ from attnscope.core.measure import Located, measure
     citation="arXiv:2507.20534",
     scope="attention",
     group="deep",
-    alarm=Alarm(">", 100.0, "logits so large that QK-Clip would scale queries and keys down"),
+    alarm=Alarm(">", MAX_LOGIT, "logits so large that QK-Clip would scale queries and keys down"),
 )
 def max_logit(
     row_top_logit: Float[Tensor, "batch head query"],

@@ -1,4 +1,7 @@
-"""How far from the query a head attends."""
+"""How far from the query a head attends, sinks included.
+
+A sink is far from most queries, so this number mostly says how much attention a sink takes. `span` leaves sinks out.
+"""
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -9,12 +12,13 @@ from attnscope.matrix.visibility import row_mean
 
 @measure(
     title="Mean distance",
-    summary="The mean distance in tokens between a query and the keys it attends to.",
+    summary="The mean distance from a query to the keys it attends to; it follows the sink, which `span` leaves out.",
     unit="tokens",
     low=0.0,
     high=131072.0,
     citation="arXiv:2010.11929",
     scope="attention",
+    group="deep",
     bound="distance",
     sites=("self",),  # in cross-attention, positions of two sequences have no distance
     log=True,

@@ -5,6 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.core.card import Alarm
+from attnscope.core.limits import SINK_MASS
 from attnscope.core.measure import Located, measure
 
 
@@ -16,7 +17,7 @@ from attnscope.core.measure import Located, measure
     high=1.0,
     citation="arXiv:2410.10781",
     scope="attention",
-    alarm=Alarm(">", 0.3, "one key receives most of the attention"),
+    alarm=Alarm(">", SINK_MASS, "one key receives most of the attention"),
 )
 def most_received(
     received: Float[Tensor, "batch head key"],

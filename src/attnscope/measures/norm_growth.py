@@ -5,6 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.core.card import Alarm
+from attnscope.core.limits import NORM_GROWTH
 from attnscope.core.measure import measure
 from attnscope.matrix.visibility import accumulation_dtype
 
@@ -15,7 +16,7 @@ from attnscope.matrix.visibility import accumulation_dtype
     unit="factor",
     citation="arXiv:2206.03126",
     scope="stream",
-    alarm=Alarm(">", 10.0, "a block makes the norm of tokens more than ten times larger"),
+    alarm=Alarm(">", NORM_GROWTH, "a block makes the norm of tokens more than ten times larger"),
     log=True,
     of_block=True,
 )

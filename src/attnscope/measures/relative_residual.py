@@ -4,6 +4,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.core.card import Alarm
+from attnscope.core.limits import COLLAPSE_RESIDUAL
 from attnscope.core.measure import measure
 from attnscope.matrix import residual
 
@@ -16,7 +17,7 @@ from attnscope.matrix import residual
     high=2.0,
     citation="arXiv:2103.03404",
     scope="stream",
-    alarm=Alarm("<", 0.1, "the tokens are nearly one token repeated"),
+    alarm=Alarm("<", COLLAPSE_RESIDUAL, "the tokens are nearly one token repeated"),
 )
 def relative_residual(
     stream: Float[Tensor, "batch token width"], token_mask: Bool[Tensor, "batch token"]

@@ -4,6 +4,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.core.card import Alarm
+from attnscope.core.limits import IDENTITY_MASS
 from attnscope.core.measure import measure
 from attnscope.matrix.visibility import row_mean
 
@@ -17,7 +18,7 @@ from attnscope.matrix.visibility import row_mean
     citation="arXiv:2402.02098",
     scope="attention",
     sites=("self",),
-    alarm=Alarm(">", 0.9, "tokens attend to themselves only"),
+    alarm=Alarm(">", IDENTITY_MASS, "tokens mostly attend to themselves"),
 )
 def self_attention(
     self_mass: Float[Tensor, "batch head query"], query_mask: Bool[Tensor, "batch query"]

@@ -5,6 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.core.card import Alarm
+from attnscope.core.limits import MASSIVE_SIZE
 from attnscope.core.measure import Located, measure
 from attnscope.matrix.visibility import sequences
 
@@ -17,7 +18,7 @@ from attnscope.matrix.visibility import sequences
     scope="stream",
     sites=("stream", "middle"),
     parts=("value", "second", "third"),
-    alarm=Alarm(">", 1000.0, "a massive activation"),
+    alarm=Alarm(">", MASSIVE_SIZE, "a massive activation"),
     log=True,
 )
 def spike(stream: Float[Tensor, "batch token width"], token_mask: Bool[Tensor, "batch token"]) -> dict[str, Located]:

@@ -4,6 +4,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.core.card import Alarm
+from attnscope.core.limits import STABLE_RANK
 from attnscope.core.measure import measure
 from attnscope.matrix import rank
 
@@ -15,7 +16,7 @@ from attnscope.matrix import rank
     citation="arXiv:1501.01571",
     scope="stream",
     group="deep",
-    alarm=Alarm("<", 1.05, "one direction carries the stream"),
+    alarm=Alarm("<", STABLE_RANK, "one direction carries the stream"),
     log=True,
 )
 def stable_rank(

@@ -4,6 +4,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.core.card import Alarm
+from attnscope.core.limits import TOKEN_COSINE
 from attnscope.core.measure import measure
 from attnscope.matrix import similarity
 
@@ -16,7 +17,7 @@ from attnscope.matrix import similarity
     high=1.0,
     citation="arXiv:2202.08625",
     scope="stream",
-    alarm=Alarm(">", 0.95, "the tokens point in one direction"),
+    alarm=Alarm(">", TOKEN_COSINE, "the tokens point in one direction"),
 )
 def token_cosine(
     stream: Float[Tensor, "batch token width"], token_mask: Bool[Tensor, "batch token"]

@@ -45,9 +45,17 @@ def depth_profile(
     return altair.LayerChart.from_dict({**document, "title": chart_title(card, panel, spread)})
 
 
-def depth_specification(rows: pd.DataFrame, card: Card, panel: Panel, *, width: int, height: int) -> Spec:
+def depth_specification(
+    rows: pd.DataFrame,
+    card: Card,
+    panel: Panel,
+    *,
+    width: int,
+    height: int,
+    usual: tuple[float, float] | None = None,
+) -> Spec:
     """Return a chart of the mean as a line, p10 to p90 as a band, and the alarm as a dashed line; `rows` are
-    `depth_rows`.
+    `depth_rows`. `usual` is the range in real models, drawn behind everything.
 
     Values in the middle of a block (after attention, before the MLP) are drawn half-way between two blocks.
     """
@@ -80,6 +88,10 @@ def depth_specification(rows: pd.DataFrame, card: Card, panel: Panel, *, width: 
         },
     ]
     layers = [{**layer, **sound} for layer in layers]
+    if usual is not None and usual[1] > 0:
+        ends = {"values": [{"low": max(usual[0], _lowest(rows)) if card.log else usual[0], "high": usual[1]}]}
+        encoding = {"y": _channel("low", scale=values), "y2": {"field": "high"}}
+        layers.insert(0, {"data": ends, "mark": {"type": "rect", "style": "usual"}, "encoding": encoding})
     if card.alarm and _in_sight(rows, card.alarm.threshold):
         rule = {"values": [{"threshold": card.alarm.threshold}]}
         encoding = {"y": _channel("threshold", scale=values)}
@@ -95,6 +107,12 @@ def depth_specification(rows: pd.DataFrame, card: Card, panel: Panel, *, width: 
         "width": width,
         "height": height,
     }
+
+
+def _lowest(rows: pd.DataFrame) -> float:
+    """Return the smallest positive mean, where a band on a logarithmic axis may begin."""
+    positive = rows["mean"][rows["mean"] > 0]
+    return float(positive.min()) if len(positive) else 1e-12
 
 
 def _channel(field: str, kind: str = "quantitative", **options: Any) -> Spec:

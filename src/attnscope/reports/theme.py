@@ -211,6 +211,7 @@ def configuration(theme: str) -> dict[str, Any]:
         "text": {"color": ink["ink"]},
         "style": {
             "spread": {"opacity": 0.18},
+            "usual": {"opacity": 0.09, "color": "#808890"},
             "line": {"strokeWidth": 2, "strokeJoin": "round", "strokeCap": "round"},
             "reading": {"opacity": 1},
             "threshold": {"strokeDash": [3, 3], "strokeWidth": 1, "opacity": 0.8},

@@ -36,7 +36,7 @@ def test_numbers_equal_those_of_dense_maps() -> None:
     """Compare with textbook formulas on the eager maps of the same model and sequences."""
     model = tiny_llama()
     ids = torch.randint(0, 257, (3, 20), generator=torch.Generator().manual_seed(1))
-    survey = scan(model, [{"input_ids": ids}])
+    survey = scan(model, [{"input_ids": ids}], measures=["entropy", "sink_mass", "mean_distance", "span", "spike"])
     model.set_attn_implementation("eager")
     with torch.no_grad():
         out = model(ids, output_attentions=True, output_hidden_states=True)
@@ -47,6 +47,10 @@ def test_numbers_equal_those_of_dense_maps() -> None:
     place = torch.arange(20.0, dtype=torch.float64)
     distance = (maps * (place[:, None] - place)).sum(-1).mean(dim=(1, 3))
     np.testing.assert_allclose(survey.values("mean_distance"), distance, rtol=2e-6)
+    away = place[:, None] - place
+    inside = torch.stack([maps[..., 1:][..., away[:, 1:] == d].sum(-1) for d in range(20)], -1).cumsum(-1)
+    most = (inside < 0.95 * inside[..., -1:]).sum(-1).double().mean(1)  # no key but the first is a sink
+    np.testing.assert_allclose(survey.values("span", "most"), most)
     largest = [h.abs().amax(dim=(1, 2)).mean() for h in out.hidden_states[:-1]]  # the last one is after the norm
     np.testing.assert_allclose(survey.values("spike", site="stream")[:3], largest, rtol=1e-6)
 

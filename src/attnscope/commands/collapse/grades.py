@@ -1,63 +1,48 @@
-"""Grade each variant by how much of the differences between tokens it keeps."""
+"""Say how much of the differences between tokens each variant keeps, and whether it collapses.
+
+The words are the number itself: the residual at the end as a share of the residual at the start. How much is usual is
+not known without other models to compare with, so there is no other grade than collapsed or not.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from enum import IntEnum
+from enum import Enum
 
 from attnscope.commands.collapse.record import Collapse
 from attnscope.core.words import count, numeral
-from attnscope.reports.words import Level, Verdict
+from attnscope.reports.words import Verdict
 
 COLLAPSED = 1e-3  # relative residual below which all tokens count as equal
-NEARLY_ALL, MOST, HALF = 0.9, 0.6, 0.4
-"""Limits of the grades: the residual at the end divided by the residual at the start."""
-
-
-class Grade(IntEnum):
-    """Grades from worst to best."""
-
-    BROKEN = 0  # no finite number at the end
-    COLLAPSES = 1
-    LOSES_MOST = 2
-    LOSES_HALF = 3
-    KEEPS_MOST = 4
-    KEEPS_NEARLY_ALL = 5
-
-
 OF_TOKENS = " of what tells its tokens apart"
-WORDS = {
-    Grade.COLLAPSES: "collapses",
-    Grade.LOSES_MOST: f"loses most{OF_TOKENS}",
-    Grade.LOSES_HALF: f"loses about half{OF_TOKENS}",
-    Grade.KEEPS_MOST: f"keeps most{OF_TOKENS}",
-    Grade.KEEPS_NEARLY_ALL: f"keeps nearly all{OF_TOKENS}",
-}
+
+
+class Grade(Enum):
+    """What became of the tokens."""
+
+    BROKEN = "no finite number at the end"
+    COLLAPSES = "all tokens are equal"
+    KEEPS = "tokens still differ"
 
 
 def graded(mean: Sequence[float]) -> Grade:
     """Return the grade of a curve. One that ever falls below `COLLAPSED` has collapsed: later growth is rounding."""
     if any(math.isfinite(value) and value < COLLAPSED for value in mean):
         return Grade.COLLAPSES
-    if not math.isfinite(mean[-1]):
-        return Grade.BROKEN
-    kept = share_left(mean)
-    if kept >= NEARLY_ALL:
-        return Grade.KEEPS_NEARLY_ALL
-    if kept >= MOST:
-        return Grade.KEEPS_MOST
-    return Grade.LOSES_HALF if kept >= HALF else Grade.LOSES_MOST
+    return Grade.KEEPS if math.isfinite(mean[-1]) else Grade.BROKEN
 
 
-def share_left(mean: Sequence[float]) -> float:
-    """Return the last residual divided by the first; 1 if the first is zero or unknown."""
-    return mean[-1] / mean[0] if math.isfinite(mean[0]) and mean[0] > 0 else 1.0
+def share_left(mean: Sequence[float]) -> float | None:
+    """Return the last residual divided by the first; None if one of them is unknown."""
+    return mean[-1] / mean[0] if math.isfinite(mean[0]) and mean[0] > 0 and math.isfinite(mean[-1]) else None
 
 
 def share_words(share: float) -> str:
-    """Return `92%`, or `less than 1%` for a share that would round to 0%."""
-    return "less than 1%" if share < 0.01 else f"{100 * share:.0f}%"
+    """Return `92%`, `all` for 1 or more, or `less than 1%` for a share that would round to 0%."""
+    if share >= 1:
+        return "all"
+    return "less than 1%" if share < 0.01 else f"{min(99.0, 100 * share):.0f}%"
 
 
 SUBJECTS = {
@@ -66,24 +51,10 @@ SUBJECTS = {
     "san+skip": "Attention with skips",
     "whole": "The whole model",
 }
-WOULD = {
-    Grade.BROKEN: "would give no finite number",
-    Grade.COLLAPSES: "would collapse",
-    Grade.LOSES_MOST: "would lose most of it",
-    Grade.LOSES_HALF: "would lose about half of it",
-    Grade.KEEPS_MOST: "would keep most of it",
-    Grade.KEEPS_NEARLY_ALL: "would keep nearly all of it",
-}
-LEVELS: dict[Grade, Level] = {
-    Grade.BROKEN: "critical",
-    Grade.COLLAPSES: "critical",
-    Grade.LOSES_MOST: "warning",
-    Grade.LOSES_HALF: "note",
-}
 
 
 def verdict(record: Collapse) -> Verdict:
-    """Say how much the whole model keeps, and what skips and MLPs prevent.
+    """Say how much the whole model keeps, and what skips and MLPs change.
 
     Without the whole model the verdict is a note on the last variant.
     """
@@ -91,44 +62,53 @@ def verdict(record: Collapse) -> Verdict:
         name = list(record.curves)[-1]
         return Verdict("note", _variant(name, record.curves[name].mean, record))
     mean = record.curves["whole"].mean
-    grade = graded(mean)
-    level = LEVELS.get(grade, "calm")
-    if grade in (Grade.BROKEN, Grade.COLLAPSES):
+    grade, kept = graded(mean), share_left(mean)
+    if grade is not Grade.KEEPS or kept is None:
         first = _variant("whole", mean, record).removesuffix(".")
     else:
-        kept = share_left(mean)
-        left = f"{share_words(kept)} is left after {count(record.layers, 'block')}"
+        first = f"The whole model keeps {share_words(kept)}{OF_TOKENS} after {count(record.layers, 'block')}"
         if kept > 1:
-            before, after = numeral(mean[0], 3), numeral(mean[-1], 3)
-            left = f"the residual is {after} after {count(record.layers, 'block')}, {before} before"
-        first = f"The whole model {WORDS[grade]} ({left})"
-    return Verdict(level, f"{first}{_saved(record, grade)}.")
+            first += f" (the residual grows from {numeral(mean[0], 3)} to {numeral(mean[-1], 3)})"
+    return Verdict("note" if grade is Grade.KEEPS else "critical", f"{first}{_others(record, grade)}.")
 
 
-def _saved(record: Collapse, grade: Grade) -> str:
-    """Say how much attention alone would keep, and which part makes the difference."""
-    known = {name: graded(curve.mean) for name, curve in record.curves.items()}
-    alone, skips, mlps = (known.get(name) for name in ("san", "san+skip", "san+mlp"))
-    if alone is None or grade is Grade.BROKEN:
+def _others(record: Collapse, grade: Grade) -> str:
+    """Say what attention alone would keep, and how much skips or MLPs change that."""
+    curves = {name: curve.mean for name, curve in record.curves.items()}
+    if "san" not in curves or grade is Grade.BROKEN:
         return ""
-    if alone is Grade.COLLAPSES and grade is Grade.COLLAPSES:
-        tried = [one for one in (skips, mlps) if one is not None]
-        if len(tried) == 2 and max(tried) is Grade.COLLAPSES:
-            return ", and neither skips nor MLPs save it"
-        return "; attention alone would collapse too"
-    if alone >= grade:
-        return f"; attention alone {WOULD[alone]}{' too' if alone == grade else ''}"
-    said = f"; attention alone {WOULD[alone]}"
-    return said if skips is None or mlps is None else f"{said}, and {_saviour(skips, mlps, grade)} save it from that"
+    skips, mlps = (name in curves and graded(curves[name]) is not Grade.COLLAPSES for name in ("san+skip", "san+mlp"))
+    both_known = "san+skip" in curves and "san+mlp" in curves
+    if graded(curves["san"]) is not Grade.COLLAPSES:
+        more = [f"with {part} {_kept(curves[name])}" for name, part in _PARTS.items() if name in curves]
+        return f"; attention alone would {', '.join([_would(curves['san']), *more])}"
+    if grade is Grade.COLLAPSES:
+        hopeless = both_known and not skips and not mlps
+        return ", and neither skips nor MLPs save it" if hopeless else "; attention alone would collapse too"
+    if not both_known:
+        return "; attention alone would collapse"
+    saviours = {
+        (True, True): "skips or MLPs, either of them,",
+        (True, False): "skips",
+        (False, True): "MLPs",
+        (False, False): "it takes skips and MLPs together to",
+    }
+    return f"; attention alone would collapse, and {saviours[skips, mlps]} save it from that"
 
 
-def _saviour(skips: Grade, mlps: Grade, grade: Grade) -> str:
-    """Name the parts that attention needs to reach the grade of the whole model."""
-    if skips < grade and mlps < grade:
-        return "it takes skips and MLPs together to"
-    if skips >= grade and mlps >= grade:
-        return "skips or MLPs, either of them,"
-    return "skips" if skips >= grade else "MLPs"
+_PARTS = {"san+skip": "skips", "san+mlp": "MLPs"}
+
+
+def _would(mean: Sequence[float]) -> str:
+    return "give no finite number" if graded(mean) is Grade.BROKEN else f"keep {_kept(mean)}"
+
+
+def _kept(mean: Sequence[float]) -> str:
+    """Return `62%`, or what became of the tokens instead."""
+    if graded(mean) is Grade.COLLAPSES:
+        return "nothing (it collapses)"
+    kept = share_left(mean)
+    return "an unknown share" if kept is None else share_words(kept)
 
 
 def variant_sentences(record: Collapse, *, short: bool = False) -> tuple[str, ...]:
@@ -155,11 +135,14 @@ def _variant(name: str, mean: Sequence[float], record: Collapse) -> str:
             f"{subject} gives no finite number {_after(end_depth + 1)}: the residual was {numeral(end, 3)} "
             f"{place_words(end_depth, last)}."
         )
-    if end > start:
+    kept = share_left(mean)
+    if kept is None:
+        return f"{subject} does not collapse: the residual is {numeral(end, 3)} {_after(last)}."
+    if kept > 1:
         left = f"{numeral(end, 3)} {_after(last)}, {numeral(start, 3)} entering block 0"
     else:
         left = f"{numeral(end, 3)} of {numeral(start, 3)} is left {_after(last)}"
-    return f"{subject} {WORDS[grade]}: {left}."
+    return f"{subject} keeps {share_words(kept)}{OF_TOKENS}: {left}."
 
 
 def _after(depth: int) -> str:

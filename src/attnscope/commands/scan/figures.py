@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from attnscope.commands.atlas.ranges import Reference, reference
 from attnscope.commands.scan.survey.readings import largest
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.commands.scan.words import site_title
@@ -32,6 +33,7 @@ class Profile(Drawn):
     """The chart of one measure against depth, with its stack and site."""
 
     site: str
+    usual: str = ""  # the range in real models, in words
 
 
 def profiles(survey: Survey, table: pd.DataFrame) -> tuple[Profile, ...]:
@@ -40,7 +42,10 @@ def profiles(survey: Survey, table: pd.DataFrame) -> tuple[Profile, ...]:
     for panel in panels(table, survey.stacks):
         card = survey.cards[panel.measure]
         rows = depth_rows(table, card, panel)
-        document = specification(depth_specification(rows, card, panel, width=WIDTH, height=HEIGHT), "light")
+        usual = reference(survey, panel.measure, card.parts[0], panel.stack, panel.site)
+        band = None if usual is None else (usual.low, usual.high)
+        drawn = depth_specification(rows, card, panel, width=WIDTH, height=HEIGHT, usual=band)
+        document = specification(drawn, "light")
         made.append(
             Profile(
                 name=f"profile-{panel.stack}-{panel.site}-{panel.measure}",
@@ -50,6 +55,7 @@ def profiles(survey: Survey, table: pd.DataFrame) -> tuple[Profile, ...]:
                 svg=fluid(document),
                 specification=document,
                 site=panel.site,
+                usual="" if usual is None else usual.words,
             )
         )
     return tuple(made)
@@ -88,6 +94,15 @@ class HeadMap:
     place: str
     numbers: dict[str, np.ndarray]
     usual: dict[str, np.ndarray]
+    reference: Reference | None = None
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        """The usual range in real models, as shares of the colour scale in percent."""
+        if self.reference is None:
+            return None
+        low, high = self.scale.share(np.array([self.reference.low, self.reference.high])).tolist()
+        return (round(100 * low, 1), round(100 * max(0.0, high - low), 1)) if math.isfinite(low + high) else None
 
     @property
     def title(self) -> str:
@@ -186,4 +201,5 @@ def _map(survey: Survey, here: pd.DataFrame, card: Card, panel: Panel, part: str
             usual.setdefault(str(label), np.full((layers, heads), -1))[layer, head] = value
     span = scale(numbers["mean"], card, largest(survey, card, panel.stack, panel.site))
     stack_and_site = site_title(panel.stack, panel.site, alone=len(survey.stacks) == 1)
-    return HeadMap(card, part, panel.stack, panel.site, layers, heads, span, stack_and_site, numbers, usual)
+    known = reference(survey, card.name, part, panel.stack, panel.site)
+    return HeadMap(card, part, panel.stack, panel.site, layers, heads, span, stack_and_site, numbers, usual, known)

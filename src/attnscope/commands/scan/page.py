@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,9 @@ def render(
     from attnscope.reports.words import card_range
 
     findings = diagnose(survey, thresholds) if findings is None else findings
+    chosen = thresholds or Thresholds()
+    # The page states one limit for each measure: that of the findings, in charts, maps and cards too.
+    survey = replace(survey, cards={name: chosen.card(card) for name, card in survey.cards.items()})
     table = survey.table()
     maps = head_maps(survey, table)
     detail = sum(m.layers * m.heads for m in maps) <= FULL_DETAIL
@@ -94,7 +97,7 @@ def render(
         provenance=rows({k: v for k, v in survey.provenance.items() if k not in ("not_measured", "notes")}),
         missing=missing_words(survey),
         texts=TEXTS_SHOWN.format(count(len(texts), "sequence")) if texts else NO_TEXTS,
-        thresholds=sorted(vars(thresholds or Thresholds()).items()),
+        thresholds=sorted(vars(chosen).items()),
         cards=[(card, card_range(card)) for card in survey.cards.values()],
     )
 

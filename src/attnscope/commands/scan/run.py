@@ -32,7 +32,7 @@ from attnscope.core.progress import AdvanceReading, silent, uninterrupted
 from attnscope.core.registry import choose
 from attnscope.data.batches import Batches
 from attnscope.data.corpus import Corpus
-from attnscope.data.shards import Cut
+from attnscope.data.shards import Cut, InMemory
 from attnscope.data.windows import Tokenizer
 from attnscope.engine.crew import Workers, part
 from attnscope.hf.exchanging.call import gated
@@ -52,6 +52,7 @@ from attnscope.hf.loading.load import (
 from attnscope.hf.loading.options import Loading, Sampling, ScanOptions, with_options
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.targets import holds_placeholders
+from attnscope.hf.tapping.token_axis import token_axis, with_tokens_counted
 
 
 @with_options(ScanOptions)
@@ -219,11 +220,19 @@ def probed(draft: Draft, tell: AdvanceReading = silent) -> OpenedScan:
     with refusing_what_does_not_run(loaded), without_gradients(), quiet():
         first = prepared.batches[0].to(precision_and_place(loaded.model)[1])
         subject = Subject.of(loaded.model, first.inputs, forward_options(loaded))
+        axis = token_axis(loaded.model, subject.anatomy, first, subject.options)
+        cut = draft.cut
+        if axis is not None and isinstance(cut, InMemory):
+            cut = cut.with_head(with_tokens_counted(prepared, axis))
+            prepared = cut.head
         origin = provenance(loaded, prepared, subject.anatomy, verified(subject, prepared), plan)
         if streamed:
             refuse_without_chain(subject, prepared.batches[0])
     origin["corpus"] |= files_of(draft.text)
-    return OpenedScan(loaded, draft.cut, plan, subject, origin, streamed)
+    kind = prepared.batches[0].counted_as
+    if axis is None and kind != "tokens":
+        origin["corpus"] |= {"counts": kind}
+    return OpenedScan(loaded, cut, plan, subject, origin, streamed)
 
 
 @contextmanager

@@ -49,13 +49,18 @@ def model_name(survey: Survey) -> str:
     return str(_section(survey, "model").get("name") or "unnamed model")
 
 
+_COUNTED = {"sequences": "sequences", "tokens": "tokens"}
+
+
 def corpus_words(survey: Survey) -> tuple[str, ...]:
     """Describe what was read: `wikitext`, `64 sequences`, `16,384 tokens`, and whether BOS came first."""
     corpus = _section(survey, "corpus")
     words = [str(corpus["name"])] if corpus.get("name") else []
     if isinstance(corpus.get("files_read"), int):
         words.append(f"{count(corpus['files_read'], 'file')} read and {corpus.get('files_skipped', 0):,} skipped")
-    words += [f"{corpus[k]:,} {k}" for k in ("sequences", "tokens") if isinstance(corpus.get(k), int)]
+    # Of pictures and sound, `tokens` counts samples, which are the sequences once more.
+    kinds = {"sequences": corpus["counts"]} if isinstance(corpus.get("counts"), str) else _COUNTED
+    words += [f"{corpus[k]:,} {kind}" for k, kind in kinds.items() if isinstance(corpus.get(k), int)]
     return (*words, *beginning_words(survey.provenance))
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import altair as alt
@@ -22,6 +23,7 @@ from attnscope.commands.compare.chart import distinct
 from attnscope.commands.timeline.read import Columns
 from attnscope.commands.timeline.record import Key, Timeline
 from attnscope.commands.timeline.words import loss_trouble
+from attnscope.commands.watch.look import RunHeader
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
 from attnscope.core.words import numeral
@@ -32,6 +34,13 @@ from attnscope.reports.theme import tick_labels
 MOST = 160  # columns of a chart
 TALLEST = 320  # pixels of a map
 RELATIVE = ("inactive_heads",)  # relative to the block's mean, which is always 1, so the smallest head matters
+
+LEVEL_RULES = {  # the alarm whose `level` is the limit of a measure
+    "entropy": "entropy_collapse",
+    "relative_residual": "layers_collapsing",
+    "sink_mass": "sinks_forming",
+    "max_logit": "max_logit_growth",
+}
 
 
 def loss_chart(timeline: Timeline, width: int, *, height: int = 190, most: int = MOST) -> alt.LayerChart:
@@ -159,15 +168,25 @@ def head_lines(
 
 
 def card_of(timeline: Timeline, key: Key) -> Card:
-    """Return the card of a measure from any run, or an empty card."""
+    """Return the card of a measure from any run, with the limit of the run's own alarm; or an empty card."""
     for run in timeline.runs:
         if key[0] in run.header.measures:
-            return run.header.measures[key[0]]
+            return with_level(run.header.measures[key[0]], run.header)
     infinite = float("inf")
     measure, part, _, site = key
     return Card(
         measure, measure, "", "", -infinite, infinite, citation="", scope="attention", parts=(part,), sites=(site,)
     )
+
+
+def with_level(card: Card, header: RunHeader) -> Card:
+    """Return the card with the level at which the run's alarm rings, so that a page states one limit for a measure."""
+    settings = header.settings.get("thresholds")
+    rule = settings.get(LEVEL_RULES.get(card.name, "")) if isinstance(settings, dict) else None
+    level = rule.get("level") if isinstance(rule, dict) else None
+    if card.alarm is None or not isinstance(level, int | float):
+        return card
+    return replace(card, alarm=replace(card.alarm, threshold=float(level)))
 
 
 def worry(card: Card) -> str:

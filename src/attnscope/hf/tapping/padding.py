@@ -81,13 +81,13 @@ class Padding:
         for name in names:
             mask = self._arguments.get(name)
             if mask is not None and marks_padding(name, mask) and mask.shape == (batch, tokens):
-                return _real_tokens(name, mask)
+                return real_tokens(name, mask)
         return None
 
     def _padded_elsewhere(self, stack: str, tokens: int) -> bool:
         """Return whether an argument marks padding that is at least one token of this stack long."""
         return any(
-            int((~_real_tokens(name, mask)).sum(dim=1).max()) * tokens >= mask.shape[1]
+            int((~real_tokens(name, mask)).sum(dim=1).max()) * tokens >= mask.shape[1]
             for name, mask in self._concerning(stack)
         )
 
@@ -106,7 +106,8 @@ class Padding:
                     yield name, mask
 
 
-def _real_tokens(name: str, mask: Tensor) -> Mask:
+def real_tokens(name: str, mask: Tensor) -> Mask:
+    """Return which tokens are real, from an argument that marks padding."""
     if "padding" not in name:
         return mask > 0
     # torch's own modules mark padding with True, or with a number that is added to the logits.

@@ -21,6 +21,7 @@ from attnscope.commands.scan.trial.weights import edge_ratio, grid_bits
 from attnscope.commands.scan.trial.windows import (
     NOTHING,
     Question,
+    predicted,
     questions,
     run_losses,
     unigram_loss,
@@ -226,3 +227,13 @@ def test_a_trial_survives_its_file(tmp_path: Path) -> None:
     assert again.trial == survey.trial
     assert survey.trial is not None
     assert attnscope.scan("pocket", samples=4, max_tokens=16, measures="entropy", trial=False).trial is None
+
+
+def test_states_are_not_taken_for_logits() -> None:
+    """A body without a head gives states of width 256, which could be logits over a vocabulary of 30 tokens."""
+    from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
+
+    targets, wide = torch.tensor([[1, 2, 3]]), torch.zeros(1, 3, 256)
+    assert predicted(BaseModelOutput(last_hidden_state=wide), targets) is None
+    assert predicted(CausalLMOutput(logits=wide), targets) is wide
+    assert predicted((wide, None), targets) is wide

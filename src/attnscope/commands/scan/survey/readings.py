@@ -99,6 +99,11 @@ class Uniform:
         return (self.length - 1) / 2 if self.causal else 0.75 * self.length - 0.5
 
     @property
+    def span(self) -> float:
+        """The largest distance between two tokens."""
+        return self.length - 1
+
+    @property
     def share(self) -> float:
         """The mean over rows of 1/(number of keys): the share of the first key, and of the query's own token.
 

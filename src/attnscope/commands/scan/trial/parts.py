@@ -45,6 +45,14 @@ def places_of(found: Anatomy) -> tuple[Place, ...]:
     return tuple(_relabelled(places, {(s.name, b.layer): b.path for s in found.stacks for b in s.blocks}))
 
 
+def shared_blocks(found: Anatomy) -> bool:
+    """Return whether a block is used several times (ALBERT). Then the loss is at a minimum only with respect to a
+    factor on all uses together, and the slope of one use says nothing.
+    """
+    paths = [block.path for stack in found.stacks for block in stack.blocks]
+    return len(set(paths)) < len(paths)
+
+
 def _relabelled(places: Sequence[Place], paths: Mapping[tuple[str, int], str]) -> Iterator[Place]:
     """Yield places with the half that their module has in most blocks.
 

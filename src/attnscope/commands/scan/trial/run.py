@@ -22,12 +22,15 @@ from attnscope.commands.scan.trial.parts import (
     one_head_scaled,
     one_scaled,
     places_of,
+    shared_blocks,
     silent_halves,
     sized,
     slopes,
 )
 from attnscope.commands.scan.trial.weights import odd_weights
 from attnscope.commands.scan.trial.windows import (
+    TOKENS,
+    WHOLE_TOKENS,
     Question,
     bytes_of,
     fingerprint,
@@ -58,7 +61,10 @@ Result = TypeVar("Result")
 def trial_of(loaded: Loaded, found: Anatomy, prepared: Batches) -> Trial:
     """Return the trial of a model. What fails is left out, with a note."""
     with evaluating(loaded.model), without_gradients(), quiet(), keeping_its_modules(loaded.model):
-        return _Attempt(loaded, found, windows_of(prepared)).trial()
+        causal = bool(found.stacks) and should_be_causal(loaded, found)
+        # The beginning of a text is a text to a causal model, but one without its end is none to a masked model.
+        windows = windows_of(prepared, tokens=TOKENS if causal else WHOLE_TOKENS)
+        return _Attempt(loaded, found, windows, causal).trial()
 
 
 def should_be_causal(loaded: Loaded, found: Anatomy) -> bool:
@@ -80,13 +86,12 @@ class _Reply:
 
 
 class _Attempt:
-    def __init__(self, loaded: Loaded, found: Anatomy, windows: tuple[Batch, ...]) -> None:
-        self.loaded, self.found, self.windows = loaded, found, windows
+    def __init__(self, loaded: Loaded, found: Anatomy, windows: tuple[Batch, ...], causal: bool) -> None:
+        self.loaded, self.found, self.windows, self.causal = loaded, found, windows, causal
         self.few = first_windows(windows, FEW)
         self.notes: list[str] = []
         self.losses: tuple[float, ...] = ()
         self.options: dict[str, Any] = {"use_cache": False} if "use_cache" in loaded.accepts else {}
-        self.causal = bool(found.stacks) and should_be_causal(loaded, found)
 
     @property
     def model(self) -> nn.Module:
@@ -155,7 +160,7 @@ class _Attempt:
             for question in first:
                 self._run(question.inputs)
         found = None
-        if asked:
+        if asked and not shared_blocks(self.found):
             found = self._try("slopes", lambda: slopes(self.model, places, sites, first, self.options))
         reply = _Reply(later, [first_floats(self._run(question.inputs)) for question in later])
         rescaled = {

@@ -24,6 +24,7 @@ from attnscope.hf.intercepting.owners import every_tensor
 from attnscope.hf.loading.load import Loaded
 
 WINDOWS, TOKENS = 32, 64  # most windows of a trial, and most tokens of each
+WHOLE_TOKENS = 256  # most tokens of a window of a model without a causal mask
 EVERY = 7  # one token in seven is masked, as in the training of masked models (15%)
 NOTHING = -100  # the target of a token that is not predicted
 
@@ -110,9 +111,13 @@ def _masked(batch: Batch, mask_token: int, special: frozenset[int]) -> Question:
 
 
 def predicted(output: Any, targets: Int[Tensor, "row token"]) -> Float[Tensor, "row token vocabulary"] | None:
-    """Return the logits over the vocabulary in an output, or None if it has none of the right shape."""
+    """Return the logits over the vocabulary in an output, or None if it has none of the right shape.
+
+    Outputs with named fields call them `logits`. Other models (nanoGPT) return them first.
+    """
     logits = getattr(output, "logits", None)
-    found = [logits] if isinstance(logits, Tensor) else list(every_tensor(output))[:1]
+    found = [] if isinstance(output, Mapping) else list(every_tensor(output))[:1]
+    found = [logits] if isinstance(logits, Tensor) else found
     highest = int(targets.max())
     for tensor in found:
         if tensor.ndim == 3 and tensor.shape[:2] == targets.shape and tensor.shape[-1] > max(highest, 1):

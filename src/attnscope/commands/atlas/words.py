@@ -1,0 +1,119 @@
+"""The sentences and the document of the atlas."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from attnscope.commands.atlas.ranges import FEWEST, pooled
+from attnscope.commands.atlas.record import Atlas, Entry, EntryStack
+from attnscope.core.words import count, numeral, percent
+from attnscope.reports.document import Document, Section, Table, rows
+from attnscope.reports.words import Verdict
+
+SHOWN = (
+    ("sink_mass", "value", "self", "attention to the first token"),
+    ("entropy", "value", "self", "entropy, as a share of the largest possible"),
+    ("self_attention", "value", "self", "attention to the token itself"),
+    ("previous_token", "value", "self", "attention to the token before"),
+    ("relative_residual", "value", "stream", "how much tokens differ, relative to their size"),
+    ("token_cosine", "value", "stream", "cosine between tokens"),
+    ("spike", "value", "stream", "largest entry of the stream"),
+    ("max_logit", "value", "self", "largest logit"),
+    ("write", "attention", "self", "what attention writes, relative to the stream"),
+    ("write", "mlp", "self", "what MLPs write, relative to the stream"),
+    ("slope", "attention", "self", "slope of the loss in a factor on attention"),
+    ("slope", "mlp", "self", "slope of the loss in a factor on an MLP"),
+)
+"""Measure, part, site and words of the rows in the table of ranges."""
+
+
+def verdict(atlas: Atlas) -> Verdict:
+    """Say what is typical: how many models have sinks, and how far random twins are from it."""
+    sinking, twins = _share_of_sinks(atlas)
+    return Verdict(
+        "calm",
+        f"{count(len(atlas.entries), 'real model')} from {len(atlas.families)} families: {sinking} have a head that"
+        f" puts most of its attention on the first token; of their twins with random weights {twins}.",
+    )
+
+
+def _share_of_sinks(atlas: Atlas) -> tuple[int, int]:
+    def sinks(stacks: tuple[EntryStack, ...]) -> bool:
+        grids = [stack.grid("sink_mass", "value", "self") for stack in stacks]
+        return any(grid is not None and len(grid.values) and grid.values.max() > 0.5 for grid in grids)
+
+    return sum(sinks(entry.stacks) for entry in atlas.entries), sum(sinks(entry.twin) for entry in atlas.entries)
+
+
+def document(atlas: Atlas) -> Document:
+    return Document(
+        verdict(atlas),
+        f"Atlas: attention in {len(atlas.entries)} real models",
+        about=("Every model was scanned on text of its own kind with the same settings",),
+        sections=(
+            Section(
+                "What is usual",
+                background=(
+                    "The median, and 5% to 95% over models and heads; every model counts the same. A range needs "
+                    f"{FEWEST} models or more. Random twins have the same architecture and weights as before training.",
+                ),
+                tables=tuple(_ranges(atlas, kind) for kind in ("decoder", "encoder")),
+            ),
+            Section("Models", tables=(_models(atlas),)),
+        ),
+        provenance=rows({"settings": atlas.settings, "attnscope": atlas.attnscope}),
+    )
+
+
+def _ranges(atlas: Atlas, kind: str) -> Table:
+    lines = []
+    for measure, part, site, words in SHOWN:
+        found = pooled(atlas.entries, measure, part, kind, site)  # type: ignore[arg-type]
+        twins = [Entry(**{**vars(entry), "stacks": entry.twin}) for entry in atlas.entries]
+        random = pooled(twins, measure, part, kind, site)  # type: ignore[arg-type]
+        if found is not None:
+            beside = "–" if random is None else f"{numeral(random[1], 2)} ({_span(random)})"
+            lines.append((words, numeral(found[1], 2), _span(found), str(found[5]), beside))
+    return Table(("", "median", "5% to 95%", "models", "random twins"), tuple(lines), caption=f"{kind.capitalize()}s")
+
+
+def _span(found: tuple[float, float, float, float, float, int]) -> str:
+    return f"{numeral(found[0], 2)} to {numeral(found[2], 2)}"
+
+
+def _models(atlas: Atlas) -> Table:
+    heading = ("model", "family", "parameters", "blocks × heads", "loss", "sinks", "largest entry", "licence")
+    return Table(heading, tuple(_model_row(entry) for entry in atlas.entries), align="llrrrrrl", brief=12)
+
+
+def _model_row(entry: Entry) -> tuple[str, ...]:
+    stack = entry.stacks[-1]
+    return (
+        entry.name,
+        entry.family,
+        size_words(entry.parameters),
+        " + ".join(f"{s.layers} × {s.heads}" for s in entry.stacks),
+        "–" if math.isnan(entry.loss) else numeral(entry.loss, 3),
+        sink_words(stack),
+        spike_words(entry),
+        entry.licence,
+    )
+
+
+def size_words(parameters: int) -> str:
+    """Return `135M` or `1.2B`."""
+    return f"{parameters / 1e9:.2g}B" if parameters >= 1e9 else f"{parameters / 1e6:.3g}M"
+
+
+def sink_words(stack: EntryStack) -> str:
+    """Return the share of heads with more than 30% of their attention on the first token."""
+    grid = stack.grid("sink_mass", "value", "self")
+    return "–" if grid is None or not len(grid.values) else percent(float((grid.values > 0.3).mean()))
+
+
+def spike_words(entry: Entry) -> str:
+    grids = [stack.grid("spike", "value", "stream") for stack in entry.stacks]
+    largest = [float(np.max(grid.values)) for grid in grids if grid is not None and len(grid.values)]
+    return numeral(max(largest), 3) if largest else "–"
