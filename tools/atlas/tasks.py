@@ -24,7 +24,11 @@ TRIPLES = (
     ("The car broke down on the road.", "Our vehicle stopped working.", "The horse ran down on the road."),
     ("She bakes bread every morning.", "Each day she makes fresh loaves.", "She reads news every morning."),
     ("The film was boring.", "I found the movie dull.", "The film was expensive."),
-    ("Stocks fell sharply on Monday.", "Share prices dropped at the start of the week.", "Leaves fell slowly on Monday."),
+    (
+        "Stocks fell sharply on Monday.",
+        "Share prices dropped at the start of the week.",
+        "Leaves fell slowly on Monday.",
+    ),
     ("How do I reset my password?", "I forgot my login credentials.", "How do I cook my pasta?"),
     ("The child is asleep.", "The kid has dozed off.", "The child is hungry."),
     ("It rained all night.", "There was heavy precipitation until dawn.", "It lasted all night."),
@@ -51,20 +55,44 @@ CHINESE = (
     ("今天天气怎么样？", "今日气候如何？", "今天心情怎么样？"),
 )
 QUERIES = (
-    ("who wrote Hamlet", "Hamlet is a tragedy by William Shakespeare.", "Hamlet cigars were sold in who knows which shop."),
+    (
+        "who wrote Hamlet",
+        "Hamlet is a tragedy by William Shakespeare.",
+        "Hamlet cigars were sold in who knows which shop.",
+    ),
     ("capital of France", "Paris is the seat of the French government.", "The capital letter F of France is large."),
-    ("how do plants make food", "Photosynthesis turns light into sugar in leaves.", "How do you make food for a party?"),
+    (
+        "how do plants make food",
+        "Photosynthesis turns light into sugar in leaves.",
+        "How do you make food for a party?",
+    ),
     ("python read a file", "Use open() to load text from disk.", "The python is a snake that cannot read a file."),
     ("symptoms of flu", "Influenza causes fever, cough and aches.", "Symptoms of love are in many songs."),
     ("boiling point of water", "Water boils at 100 degrees Celsius.", "The point of water colours is beauty."),
-    ("when did world war two end", "The second world war was over in 1945.", "When did you end your tour of the world?"),
+    (
+        "when did world war two end",
+        "The second world war was over in 1945.",
+        "When did you end your tour of the world?",
+    ),
     ("largest planet", "Jupiter is bigger than all other planets.", "The largest hotel is called Planet."),
-    ("reset a router", "Hold the button for ten seconds to restart your modem.", "A router cuts wood; reset the blade."),
-    ("who painted the Mona Lisa", "Leonardo da Vinci made this portrait around 1503.", "Lisa painted who came to see Mona."),
+    (
+        "reset a router",
+        "Hold the button for ten seconds to restart your modem.",
+        "A router cuts wood; reset the blade.",
+    ),
+    (
+        "who painted the Mona Lisa",
+        "Leonardo da Vinci made this portrait around 1503.",
+        "Lisa painted who came to see Mona.",
+    ),
 )
 FACTS = (
     ("A man is playing a guitar on stage.", "A man is making music.", "A man is asleep at home."),
-    ("The children are swimming in the lake.", "The kids are in the water.", "The children are sitting in a classroom."),
+    (
+        "The children are swimming in the lake.",
+        "The kids are in the water.",
+        "The children are sitting in a classroom.",
+    ),
     ("She ate an apple for lunch.", "She had some fruit.", "She ate nothing all day."),
     ("The shop is closed on Sundays.", "You cannot buy there on Sunday.", "The shop is open every day."),
     ("Two dogs are running through snow.", "Animals are outside.", "Two dogs are lying on a sofa."),
@@ -92,11 +120,37 @@ HARMLESS = (
     "Thanks for the invoice, we will pay it next week.",
     "Our new office has a small kitchen and a garden.",
 )
-QUESTIONS = ("what is your name", "how old are you", "where do they live", "why is the sky blue", "can you help me", "who won")
-STATEMENTS = ("my name is Peter", "he is old", "they live in Rome", "the sky is blue", "you helped me a lot", "our team won")
-CORRECT = ("She goes to school every day.", "They were happy to see us.", "He has two brothers.", "I am reading a book.")
+QUESTIONS = (
+    "what is your name",
+    "how old are you",
+    "where do they live",
+    "why is the sky blue",
+    "can you help me",
+    "who won",
+)
+STATEMENTS = (
+    "my name is Peter",
+    "he is old",
+    "they live in Rome",
+    "the sky is blue",
+    "you helped me a lot",
+    "our team won",
+)
+CORRECT = (
+    "She goes to school every day.",
+    "They were happy to see us.",
+    "He has two brothers.",
+    "I am reading a book.",
+)
 MISTAKEN = ("She go to school every day.", "They was happy to see us.", "He have two brother.", "I is reading a book.")
-CLEAN_ZH = ("今天天气很好。", "我们明天去图书馆吧。", "这个菜做得真好吃。", "请问火车站怎么走？", "会议改到星期四了。", "谢谢你的帮助。")
+CLEAN_ZH = (
+    "今天天气很好。",
+    "我们明天去图书馆吧。",
+    "这个菜做得真好吃。",
+    "请问火车站怎么走？",
+    "会议改到星期四了。",
+    "谢谢你的帮助。",
+)
 HARM_ZH = (
     *("加微信免费领彩金，赌场注册送888", "你这个傻逼滚出去", "代开发票，办证请联系", "稳赚不赔，时时彩带单日入过万"),
     *("操你妈的废物东西", "刷单兼职日结，先垫付后返利加QQ"),
@@ -195,7 +249,11 @@ def _head_scores(checkpoint: Checkpoint, model: Any, words: Any, folder: Path, l
     for number, name in enumerate(names):
         vectors = torch.relu(vectors) if number else vectors
         vectors = vectors @ heads[f"{name}.weight"].T + heads[f"{name}.bias"]
-    return vectors[:, -1] - vectors[:, 0] if vectors.shape[1] == 2 else vectors[:, checkpoint.check_settings.get("class", 0)]
+    return (
+        vectors[:, -1] - vectors[:, 0]
+        if vectors.shape[1] == 2
+        else vectors[:, checkpoint.check_settings.get("class", 0)]
+    )
 
 
 def injection_head(checkpoint: Checkpoint, model: Any, words: Any, folder: Path) -> Figures:
@@ -214,7 +272,8 @@ def grammar(checkpoint: Checkpoint, model: Any, words: Any, folder: Path) -> Fig
     """Pass if the tagger leaves correct sentences alone more than mistaken ones: all pairs are ordered."""
     with torch.inference_mode():
         kept = [
-            model(**words(line, return_tensors="pt")).logits[0].log_softmax(-1)[:, 0].min() for line in CORRECT + MISTAKEN
+            model(**words(line, return_tensors="pt")).logits[0].log_softmax(-1)[:, 0].min()
+            for line in CORRECT + MISTAKEN
         ]
     figures = _separated(torch.stack(kept[:4]), torch.stack(kept[4:]), 0.9)
     return figures
@@ -222,7 +281,9 @@ def grammar(checkpoint: Checkpoint, model: Any, words: Any, folder: Path) -> Fig
 
 def reaction_classes(checkpoint: Checkpoint, model: Any, words: Any, folder: Path) -> Figures:
     """Pass if the nearest reaction by the first token is of the same class for more than half of 300 reactions."""
-    pairs = [pair for pair in corpora.reaction_classes() if not pair[1].startswith("0.0") and len(pair[0]) < 220][::7][:300]
+    pairs = [pair for pair in corpora.reaction_classes() if not pair[1].startswith("0.0") and len(pair[0]) < 220][::7][
+        :300
+    ]
     given = Checkpoint(**{**checkpoint.__dict__, "check_settings": {"pooling": "first"}})
     vectors = normalize(embedded(given, model, words, [reaction for reaction, _ in pairs]), dim=-1)
     cosine = (vectors @ vectors.T).fill_diagonal_(-2)
@@ -235,7 +296,14 @@ def reaction_classes(checkpoint: Checkpoint, model: Any, words: Any, folder: Pat
 
 def molecules(checkpoint: Checkpoint, model: Any, words: Any, folder: Path) -> Figures:
     """Pass if the left-out head orders building blocks and natural products for at least 95% of pairs."""
-    easy = ("CCO", "CC(=O)Nc1ccc(O)cc1", "c1ccccc1C(=O)O", "CCOC(=O)c1ccccc1", "COc1ccc(Br)cc1", "CC(C)Cc1ccc(C(C)C(=O)O)cc1")
+    easy = (
+        "CCO",
+        "CC(=O)Nc1ccc(O)cc1",
+        "c1ccccc1C(=O)O",
+        "CCOC(=O)c1ccccc1",
+        "COc1ccc(Br)cc1",
+        "CC(C)Cc1ccc(C(C)C(=O)O)cc1",
+    )
     hard = (
         "CC1=C2C(C(=O)C3(C(CC4C(C3C(C(C2(C)C)(CC1OC(=O)C(C(C5=CC=CC=C5)NC(=O)C6=CC=CC=C6)O)O)OC(=O)C7=CC=CC=C7)(CO4)OC(=O)C)O)C)OC(=O)C",
         "CCC1C(C(C(C(=O)C(CC(C(C(C(C(C(=O)O1)C)OC2CC(C(C(O2)C)O)(C)OC)C)OC3C(C(CC(O3)C)N(C)C)O)(C)O)C)C)O)(C)O",

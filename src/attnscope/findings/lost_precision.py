@@ -1,7 +1,7 @@
 """Lost precision: weights lie on a coarse grid.
 
-A grid in most blocks is the precision in which a model was published, and to know. A coarser grid in a few blocks is an
-accident of a conversion.
+A grid in most blocks is the precision in which a model was published, and to know: many models in 8 bits have fewer
+than 16 values among 32 neighbours. A coarser grid in a few blocks is an accident of a conversion.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from attnscope.core.finding import Finding, finding
 from attnscope.core.words import blocks, number, percent, within
 
 USUAL = 4.0  # bits of quantised models that are in use
-FEW = 0.34  # share of blocks with a coarser grid that is an accident and not the precision of the model
+FEW = 0.34  # largest share of blocks with a coarse grid that is an accident
 
 
 @finding(
@@ -24,45 +24,52 @@ FEW = 0.34  # share of blocks with a coarser grid that is an accident and not th
     summary="Weights lie on a coarse grid: the model was quantised, or a conversion lost precision.",
     citation="arXiv:2208.07339",
     severity=(
-        "wrong if a few blocks have fewer than 4 bits, which a conversion lost; to_know otherwise, because the model "
-        "was published like that"
+        "wrong in a few blocks below 4 bits, an accident of a conversion; to_know in most blocks, as in quantised"
+        " models"
     ),
 )
 def lost_precision(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
-    trial = survey.trial
-    grids = [] if trial is None else [odd for odd in trial.weights if odd.oddity == "grid"]
-    if trial is None or not grids:
-        return
-    depth = len({(part.stack, part.layer) for part in trial.parts})
-    coarse = [odd for odd in grids if odd.value < USUAL and odd.parameter and odd.layer is not None]
-    if not 0 < len({(odd.stack, odd.layer) for odd in coarse}) <= FEW * depth:
-        common = [odd for odd in grids if not odd.parameter]
-        yield _finding(common or grids, "", survey.stacks[0] if survey.stacks else "", wrong=False)
-        return
+    weights = () if survey.trial is None else survey.trial.weights
+    grids = [odd for odd in weights if odd.oddity == "grid"]
+    whole = min((odd for odd in grids if not odd.parameter), key=lambda odd: odd.value, default=None)
+    some = [odd for odd in grids if odd.parameter and (whole is None or odd.value < min(whole.value, USUAL))]
+    coarse = [odd for odd in some if odd.value < USUAL] or some
+    if whole is not None and not coarse:
+        subject = f"{percent(whole.share)} of the weight matrices lie"
+        yield _finding(whole, subject, survey.stacks[:1], (), wrong=False)
+    parts = () if survey.trial is None else survey.trial.parts
     for stack in dict.fromkeys(odd.stack for odd in coarse):
-        where = within(stack, "", len(survey.stacks) > 1)
-        yield _finding([odd for odd in coarse if odd.stack == stack], where, stack, wrong=True)
+        own = [odd for odd in coarse if odd.stack == stack]
+        layers = tuple(sorted({odd.layer for odd in own if odd.layer is not None}))
+        noun, verb = ("matrix", "lies") if len(own) == 1 else ("matrices", "lie")
+        where = f" of {blocks(layers)}{within(stack, '', len(survey.stacks) > 1)}" if layers else ""
+        worst = min(own, key=lambda odd: odd.value)
+        depth = max(len({part.layer for part in parts if part.stack == stack}), 1)
+        wrong = worst.value < USUAL and len(layers) <= max(1, FEW * depth)
+        yield _finding(worst, f"{len(own)} weight {noun}{where} {verb}", (stack,), layers, own, wrong=wrong)
 
 
-def _finding(odd: Sequence[OddWeight], where: str, stack: str, *, wrong: bool) -> Finding:
-    worst = min(odd, key=lambda each: each.value)
-    layers = tuple(sorted({each.layer for each in odd if each.layer is not None})) if wrong else ()
-    who = f"{len(odd)} weight {'matrix' if len(odd) == 1 else 'matrices'}"
-    if not worst.parameter:
-        who = f"{percent(worst.share)} of the weight matrices"
-    if layers:
-        who += f" of {blocks(layers)}{where}"
-    lie = "lies" if len(odd) == 1 and worst.parameter else "lie"
-    grid = f"on a grid of {number(worst.value)} bits"
-    if len({each.value for each in odd}) > 1:
-        grid = f"on coarse grids, the coarsest of {number(worst.value)} bits"
+def _finding(
+    worst: OddWeight,
+    subject: str,
+    stacks: tuple[str, ...],
+    layers: tuple[int, ...],
+    own: Sequence[OddWeight] = (),
+    *,
+    wrong: bool,
+) -> Finding:
+    several = len({odd.value for odd in own}) > 1
+    grid = f"on {'coarse grids, the coarsest' if several else 'a grid'} of {number(worst.value)} bits"
     return Finding(
         kind=lost_precision.name,
         severity="wrong" if wrong else "to_know",
-        stack=stack,
+        stack=next(iter(stacks), ""),
         layers=layers,
         heads=(),
-        sentence=f"{who} {lie} {grid}: 32 neighbouring entries have at most {2**worst.value:.0f} different values.",
+        sentence=(
+            f"{subject} {grid}: 32 neighbouring entries have at most {2**worst.value:.0f} different values"
+            f"{' there' if several else ''}."
+        ),
         value=worst.value,
         threshold=USUAL,
         threshold_name="bits of quantised models",
@@ -72,8 +79,5 @@ def _finding(odd: Sequence[OddWeight], where: str, stack: str, *, wrong: bool) -
             if wrong
             else "These weights were quantised: compare the loss with that of the original (`attnscope compare`)."
         ),
-        details={
-            "parameters": [each.parameter for each in odd if wrong],
-            "block": layers[0] if layers else None,
-        },
+        details={"parameters": [odd.parameter for odd in own], "block": layers[0] if layers else None},
     )

@@ -95,11 +95,11 @@ def _interval(trial: Trial, tried: Rescaled) -> Interval:
 
 
 def _better(trial: Trial, part: Part, thresholds: Thresholds) -> Rescaled | None:
-    """Return the best factor if the slope is steep, and the loss falls by the threshold and by more than chance."""
+    """Return the best factor if it lowers the loss by the threshold or more, and by more than chance."""
     best = trial.best(part)
-    if best is None or not abs(part.slope) >= thresholds.write_slope or len(trial.costs(best)) < 2:
+    if not abs(part.slope) >= thresholds.write_slope:  # NaN: blocks that share weights have no slope
         return None
-    if not -trial.cost(best) >= thresholds.rescaling_gain:
+    if best is None or not -trial.cost(best) >= thresholds.rescaling_gain or len(trial.costs(best)) < 2:
         return None
     return best if _interval(trial, best).high < 0 else None
 

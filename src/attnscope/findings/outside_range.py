@@ -28,7 +28,7 @@ FEWEST = 8  # models behind a range that can call something wrong
     reads=(),
     summary="Numbers far outside what any healthy real model of the same kind shows.",
     citation="the atlas in this package (`attnscope atlas`)",
-    severity="wrong: no healthy real model shows such a number",
+    severity="wrong: no healthy real model of the same kind comes near this number",
 )
 def outside_range(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     if survey.provenance.get("model", {}).get("weights") == "random":

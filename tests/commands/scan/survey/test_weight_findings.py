@@ -62,7 +62,7 @@ def test_fewer_bits_in_a_few_blocks_are_wrong() -> None:
     finding = only("lost_precision", healthy(weights=(common, grid(3.0), grid(2.0, name="b.weight"))))
     assert finding.sentence == (
         "2 weight matrices of block 2 lie on coarse grids, the coarsest of 2 bits: 32 neighbouring entries have at most"
-        " 4 different values."
+        " 4 different values there."
     )
     assert (finding.severity, finding.layers, finding.value, finding.threshold) == ("wrong", (2,), 2.0, 4.0)
     assert finding.details == {"parameters": ["a.weight", "b.weight"], "block": 2}
@@ -70,21 +70,18 @@ def test_fewer_bits_in_a_few_blocks_are_wrong() -> None:
 
 
 def test_few_bits_in_most_blocks_are_the_precision_of_the_model() -> None:
-    common = OddWeight("", "grid", 3.0, share=0.9)
-    assert only("lost_precision", healthy(weights=(common,))).severity == "to_know"
-    many = only("lost_precision", healthy(weights=(grid(3.0, 0), grid(3.0, 1))))
-    assert (many.severity, many.layers) == ("to_know", ())
-    assert many.sentence.startswith("2 weight matrices lie on a grid of 3 bits: ")
-    unknown = healthy(weights=(grid(3.0),), parts=())  # no part could be tried, so the depth is unknown
-    assert only("lost_precision", unknown).severity == "to_know"
+    whole = only("lost_precision", healthy(weights=(OddWeight("", "grid", 2.0, share=0.9), grid(3.0))))
+    assert (whole.severity, whole.value, whole.layers) == ("to_know", 2.0, ())
+    many = only("lost_precision", healthy(weights=(grid(3.0, 1), grid(3.0, 2))))  # of four blocks
+    assert (many.severity, many.layers) == ("to_know", (1, 2))
+    assert many.sentence.startswith("2 weight matrices of blocks 1-2 lie on a grid of 3 bits: ")
 
 
 @pytest.mark.parametrize(("bits", "severity"), [(4.0, "to_know"), (math.log2(15), "wrong")])
 def test_borders_of_bits(bits: float, severity: str) -> None:
     finding = only("lost_precision", healthy(weights=(grid(bits),)))
     assert finding.severity == severity
-    where = " of block 2" if severity == "wrong" else ""
-    assert finding.sentence.startswith(f"1 weight matrix{where} lies on a grid of ")
+    assert finding.sentence.startswith("1 weight matrix of block 2 lies on a grid of ")
     assert finding.sentence.endswith(f"at most {2**bits:.0f} different values.")
 
 
