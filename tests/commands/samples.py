@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import attnscope
+from attnscope.commands.atlas.record import Atlas, entry_of
 from attnscope.commands.collapse.record import Collapse, Curve, EndToEnd, LayerBounds, SkipBounds
 from attnscope.commands.compare.record import compare
 from attnscope.commands.head_widths.record import HeadWidth, HeadWidths
@@ -14,6 +16,7 @@ from attnscope.commands.reproduce.record import Reproduction
 from attnscope.reports.record import Record
 from tests.commands.sample_treatment import sample_treatment
 from tests.commands.scan.survey.sample import sample_survey
+from tests.commands.scan.survey.tried import full_trial
 from tests.commands.timeline.sample import sample_timeline
 from tests.reports.sample_explanation import sample_explanation
 from tests.reports.sample_faithfulness import sample_faithfulness
@@ -27,8 +30,11 @@ from tests.reports.sample_view import sample_view
 @cache
 def sample(kind: str) -> Record:
     made: Record = {
-        "survey": lambda: sample_survey(2, 2, 2),
-        "comparison": lambda: compare(sample_survey(2, 2, 2), sample_survey(2, 2, 2, seed=1)),
+        "survey": lambda: replace(sample_survey(2, 2, 2), trial=full_trial()),
+        "comparison": lambda: compare(
+            *(replace(sample_survey(2, 2, 2, seed=seed), trial=full_trial()) for seed in (0, 1))
+        ),
+        "atlas": sample_atlas,
         "collapse": sample_collapse,
         "paths": lambda: with_effects(sample_paths(2, 3)),
         "task_paths": sample_task_paths,
@@ -48,6 +54,13 @@ def sample(kind: str) -> Record:
 
 
 ALL = tuple(KINDS)
+
+
+def sample_atlas() -> Atlas:
+    survey = replace(sample_survey(2, 2, 2), trial=full_trial())
+    names = ("name", "family", "domain", "licence", "source", "text")
+    entry = entry_of(survey, sample_survey(2, 2, 2, seed=1), {name: f"its {name}" for name in names})
+    return Atlas((replace(entry, findings=(("sink", "note"),)),), {"samples": 2, "seed": 0}, "0.1.0")
 
 
 def sample_head_widths() -> HeadWidths:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +18,7 @@ import pytest
 
 import attnscope
 from attnscope.commands.compile.record import Compiled
+from attnscope.commands.scan.survey.trial import Exposure, HeadTrial, OddWeight, Part, Rescaled, Trial
 from attnscope.core.decoding import FieldError, decode
 from attnscope.core.errors import RefusalError
 from attnscope.core.ranges import Probability, Size, slack
@@ -33,6 +35,10 @@ A_SURVEY = (
     (r"cells\.\d+\.peak\.where\.\w+(\.\d+)?", (-1,)),  # a label that one of several shards lacks
     (r"provenance\..*", MISSING),
     (r"provenance\.seed", SIGNED),  # any whole number is a seed
+    (r"trial\.(unigram|order|order_rounding)", MISSING),
+    (r"trial\.(exposures|weights)\.\d+\.layer", MISSING),  # of no block
+    (r"trial\.parts\.\d+\.slope", (*SIGNED, *MISSING)),  # a derivative
+    (r"trial\.(parts\.\d+\.head_slopes\.\d+|heads\.\d+\.slope)", SIGNED),
 )
 ONE_OF_A_SURVEY = tuple((rf"(first|second|surveys\.\w+)\.{pattern}", numbers) for pattern, numbers in A_SURVEY)
 THRESHOLDS = (r"thresholds\.\w+", (1e308,))  # a limit that nothing reaches
@@ -43,6 +49,11 @@ THRESHOLDS = (r"thresholds\.\w+", (1e308,))  # a limit that nothing reaches
 POSSIBLE: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {
     "survey": A_SURVEY,
     "comparison": (*ONE_OF_A_SURVEY, THRESHOLDS),
+    "atlas": (
+        (r"entries\.\d+\.(loss|unigram|bits_per_byte)", MISSING),
+        (r"entries\.\d+\.(stacks|twin)\.\d+\.grids\..*", (*SIGNED, *MISSING)),  # means of any measure
+        (r"settings\..*", ANY),  # settings of another version may have other meanings
+    ),
     "collapse": (
         (r"bounds\.\d+\.(cubic|tau_bound|paper|spread|condition_met)", MISSING),  # a bound that does not apply
         (r"ends\.\d+\.bound\.\d+", (*SIGNED, *MISSING, 1e308)),  # a logarithm; its factor is 3^depth
@@ -166,7 +177,7 @@ def a_few(chosen: list[tuple[Way, Any]], most: int) -> list[tuple[Way, Any]]:
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("kind", sorted({*ALL, "atlas"}))
 def test_impossible_numbers_are_refused_by_name(kind: str, every: bool) -> None:
     text, read = document_and_reader(kind)
     document = json.loads(text)
@@ -258,6 +269,40 @@ def test_blocks_and_heads_beyond_the_model_are_refused() -> None:
     document = json.loads(json.dumps(sample("survey").document()))
     document["cells"][0]["key"][4] = 7
     with pytest.raises(FieldError, match="a block of the 2 in stack decoder is needed, not 7"):
+        type(sample("survey")).from_json(document)
+
+
+def test_every_field_of_a_trial_is_tried() -> None:
+    """The sample fills every field, so that each number of it is altered above."""
+    document = sample("survey").document()["trial"]
+    for kind, made in (
+        (Trial, document),
+        (Part, document["parts"][0]),
+        (Rescaled, document["parts"][0]["rescaled"][0]),
+        (HeadTrial, document["heads"][0]),
+        (Exposure, document["exposures"][0]),
+        (OddWeight, document["weights"][0]),
+    ):
+        held = {name for name, value in made.items() if value not in (None, [], math.nan)}
+        assert {field.name for field in fields(kind)} - held <= {"of"}  # words
+
+
+@pytest.mark.parametrize(
+    ("way", "number", "words"),
+    [
+        ("parts.0.layer", 2, "trial.parts[0].layer: a block of the 2 in stack decoder is needed, not 2"),
+        ("heads.0.head", 2, "trial.heads[0].head: a head of the 2 in stack decoder is needed, not 2"),
+        ("bytes", [1], "trial.bytes: as many numbers as counts are needed (4), or none"),
+        ("tried_from", 3, "trial.parts[0].rescaled: losses of at most 1 window are needed"),
+        ("loss", [4.5], "trial.loss: a list as long as `counts` says is needed"),
+        ("weights.0.value", -1, "trial.weights[0].value: a finite number of 0 or more is needed, not -1"),
+        ("exposures.0.moved", None, "trial.exposures[0].moved: a finite number of 0 or more is needed, not null"),
+    ],
+)
+def test_trials_that_do_not_fit_their_survey_are_refused(way: str, number: Any, words: str) -> None:
+    document = json.loads(json.dumps(sample("survey").document()))
+    altered(document["trial"], tuple(int(step) if step.isdigit() else step for step in way.split(".")), number)
+    with pytest.raises(FieldError, match=re.escape(words)):
         type(sample("survey")).from_json(document)
 
 

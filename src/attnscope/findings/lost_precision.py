@@ -58,6 +58,8 @@ def _finding(
     *,
     wrong: bool,
 ) -> Finding:
+    several = len({odd.value for odd in own}) > 1
+    grid = f"on {'coarse grids, the coarsest' if several else 'a grid'} of {number(worst.value)} bits"
     return Finding(
         kind=lost_precision.name,
         severity="wrong" if wrong else "to_know",
@@ -65,8 +67,8 @@ def _finding(
         layers=layers,
         heads=(),
         sentence=(
-            f"{subject} on a grid of {number(worst.value)} bits: 32 neighbouring entries have at most"
-            f" {2**worst.value:.0f} different values."
+            f"{subject} {grid}: 32 neighbouring entries have at most {2**worst.value:.0f} different values"
+            f"{' there' if several else ''}."
         ),
         value=worst.value,
         threshold=USUAL,

@@ -35,6 +35,7 @@ KINDS = {
     "untrained_block": "blocks that look untrained",
     "lost_precision": "weights on a coarse grid",
     "copied_block": "blocks with copied weights",
+    "outside_range": "places outside what real models show",
     "tokens_became_one": "places where tokens are equal",
     "dormant_heads": "heads with a small output",
     "drained_sinks": "sinks with a small value",

@@ -236,6 +236,11 @@ def test_borders_of_rescaling(gains: tuple[float, ...], speaks: bool) -> None:
     assert bool(found("misscaled_write", healthy(parts=parts(mlp_2=rescaled(0.5, loss=loss))))) == speaks
 
 
+@pytest.mark.parametrize(("slope", "speaks"), [(0.12, True), (-0.12, True), (0.119, False), (math.nan, False)])
+def test_a_slope_of_healthy_models_is_no_reason_to_speak(slope: float, speaks: bool) -> None:
+    assert bool(found("misscaled_write", healthy(parts=parts(mlp_2=rescaled(0.5, slope=slope))))) == speaks
+
+
 def test_a_trial_of_one_window_says_nothing_about_rescaling() -> None:
     one = healthy(counts=(63,), loss=(4.5,), parts=parts(mlp_2=rescaled(0.5, loss=(1.0,))))
     assert found("misscaled_write", one) == []

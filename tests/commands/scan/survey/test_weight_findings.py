@@ -7,7 +7,7 @@ import math
 import pytest
 
 from attnscope.commands.scan.survey.trial import OddWeight
-from tests.commands.scan.survey.tried import TWO, found, healthy, only
+from tests.commands.scan.survey.tried import TWO, found, healthy, only, parts
 
 
 def random_block(layer: int, ratio: float = 1.03, stack: str = "decoder") -> OddWeight:
@@ -57,16 +57,24 @@ def test_a_quantised_model_is_to_know() -> None:
     assert finding.advice.startswith("These weights were quantised: compare the loss")
 
 
-def test_fewer_bits_than_quantised_models_have_are_wrong() -> None:
-    finding = only("lost_precision", healthy(weights=(OddWeight("", "grid", 4.0, share=0.9), grid(3.0), grid(2.0, 3))))
+def test_fewer_bits_in_a_few_blocks_are_wrong() -> None:
+    common = OddWeight("", "grid", 4.0, share=0.9)
+    finding = only("lost_precision", healthy(weights=(common, grid(3.0), grid(2.0, name="b.weight"))))
     assert finding.sentence == (
-        "2 weight matrices of blocks 2-3 lie on a grid of 2 bits: 32 neighbouring entries have at most 4 different"
-        " values."
+        "2 weight matrices of block 2 lie on coarse grids, the coarsest of 2 bits: 32 neighbouring entries have at most"
+        " 4 different values there."
     )
-    assert (finding.severity, finding.layers, finding.value, finding.threshold) == ("wrong", (2, 3), 2.0, 4.0)
-    assert finding.details["parameters"] == ["a.weight", "a.weight"]
+    assert (finding.severity, finding.layers, finding.value, finding.threshold) == ("wrong", (2,), 2.0, 4.0)
+    assert finding.details == {"parameters": ["a.weight", "b.weight"], "block": 2}
+    assert finding.advice.startswith("Load these weights again")
+
+
+def test_few_bits_in_most_blocks_are_the_precision_of_the_model() -> None:
     whole = only("lost_precision", healthy(weights=(OddWeight("", "grid", 2.0, share=0.9), grid(3.0))))
-    assert (whole.severity, whole.value, whole.layers) == ("wrong", 2.0, ())
+    assert (whole.severity, whole.value, whole.layers) == ("to_know", 2.0, ())
+    many = only("lost_precision", healthy(weights=(grid(3.0, 1), grid(3.0, 2))))  # of four blocks
+    assert (many.severity, many.layers) == ("to_know", (1, 2))
+    assert many.sentence.startswith("2 weight matrices of blocks 1-2 lie on a grid of 3 bits: ")
 
 
 @pytest.mark.parametrize(("bits", "severity"), [(4.0, "to_know"), (math.log2(15), "wrong")])
@@ -78,7 +86,8 @@ def test_borders_of_bits(bits: float, severity: str) -> None:
 
 
 def test_coarse_weights_are_named_by_stack() -> None:
-    several = found("lost_precision", healthy(weights=(grid(3.0, 1, stack="encoder"), grid(2.0))), TWO)
+    trial = healthy(weights=(grid(3.0, 1, stack="encoder"), grid(2.0)), parts=(*parts("encoder"), *parts()))
+    several = found("lost_precision", trial, TWO)
     assert [(each.stack, each.layers) for each in several] == [("encoder", (1,)), ("decoder", (2,))]
     assert several[0].sentence.startswith("1 weight matrix of block 1 of the encoder lies on a grid of 3 bits")
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
-from attnscope.commands.scan.survey.trial import Exposure, Half, Part, Trial
+from attnscope.commands.scan.survey.trial import Exposure, Half, HeadTrial, OddWeight, Part, Rescaled, Trial
 from attnscope.core.finding import Finding
 from tests.commands.compare.made import made
 
+HALVES: tuple[Half, ...] = get_args(Half)
 LOSS = (4.0, 4.5, 5.0, 4.5, 4.0, 5.0, 4.5, 4.5)  # the mean is 4.5
 TWO = ("encoder", "decoder")
 
@@ -54,3 +55,32 @@ def found(kind: str, trial: Trial | None, stacks: tuple[str, ...] = ("decoder",)
 def only(kind: str, trial: Trial, stacks: tuple[str, ...] = ("decoder",), **options: Any) -> Finding:
     (finding,) = found(kind, trial, stacks, **options)
     return finding
+
+
+def full_trial(blocks: int = 2, heads: int = 2) -> Trial:
+    """Return a healthy trial in which every field holds something."""
+    tried = (Rescaled(0.5, (4.75, 4.25), 0.125),)
+    halves = [
+        Part("decoder", layer, half, 0.25, 0.75, 0.0625, (0.03125,) * heads if half == "attention" else (), tried)
+        for layer in range(blocks)
+        for half in HALVES
+    ]
+    return Trial(
+        fingerprint="ab",
+        task="next token",
+        counts=(62, 63, 60, 61),
+        loss=(4.5, 4.25, 4.625, 4.125),
+        bytes=(250, 251, 240, 244),
+        unigram=6.5,
+        exposures=(Exposure("decoder", 0.0, 2.0**-19, 1),),
+        order=0.75,
+        order_rounding=2.0**-19,
+        parts=tuple(halves),
+        heads=(HeadTrial("decoder", 1, 1, 0.03125, tried),),
+        tried_from=2,
+        weights=(
+            OddWeight("blocks.1.w", "zero", 0.25, "decoder", 1, 0.25),
+            OddWeight("", "random", 1.125, "decoder", 0),
+        ),
+        notes=("Not tried: nothing.",),
+    )

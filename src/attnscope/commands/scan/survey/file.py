@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnscope.commands.scan.survey.cell import Cell, Key
-from attnscope.commands.scan.survey.possible import Extent, check_cell
+from attnscope.commands.scan.survey.possible import Extent, check_cell, check_trial
 from attnscope.commands.scan.survey.provenance import Excerpts, Sequences
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.commands.scan.survey.trial import Trial
@@ -54,8 +54,18 @@ def from_json(data: Mapping[str, Any]) -> Survey:
             raise FieldError(f"cells[{number}]: {error}") from error
     excerpts: Excerpts = _by_sample(data, "excerpts", tuple[str, ...])
     sequences: Sequences = _by_sample(data, "sequences", dict[str, tuple[Count, ...]])
-    trial = None if data.get("trial") is None else decode(Trial, data["trial"])
-    return Survey(provenance, cards, cells, excerpts, sequences, trial)
+    return Survey(provenance, cards, cells, excerpts, sequences, _trial(data.get("trial"), extents))
+
+
+def _trial(data: Any, extents: Mapping[str, Extent]) -> Trial | None:
+    if data is None:
+        return None
+    try:
+        trial: Trial = decode(Trial, data)
+        check_trial(trial, extents)
+    except FieldError as error:
+        raise FieldError(f"trial.{error}") from error
+    return trial
 
 
 def _by_sample(data: Mapping[str, Any], field: str, kind: Any) -> dict[int, Any]:

@@ -22,8 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnscope.commands.scan.survey.cell import Cell, Key
+from attnscope.commands.scan.survey.trial import HeadTrial, Trial
 from attnscope.core.card import Card
 from attnscope.core.decoding import FieldError
+from attnscope.core.words import count
 from attnscope.stats.moments import UNIT
 from attnscope.stats.peak import NOWHERE
 from attnscope.stats.sketch import bucket_of
@@ -48,6 +50,30 @@ class Extent:
             raise FieldError(f"key: a block of the {self.layers} in stack {key.stack} is needed, not {key.layer}")
         if self.heads is not None and heads > self.heads:
             raise FieldError(f"shape: at most {self.heads} heads are needed in stack {key.stack}, not {heads}")
+
+
+def check_trial(trial: Trial, extents: Mapping[str, Extent]) -> None:
+    """Raise `FieldError` for blocks and heads beyond the model, and for lists that do not fit the windows."""
+    for name in ("exposures", "parts", "heads", "weights"):
+        for number, each in enumerate(getattr(trial, name)):
+            extent = extents.get(each.stack, Extent())
+            if extent.layers is not None and each.layer is not None and each.layer >= extent.layers:
+                raise FieldError(
+                    f"{name}[{number}].layer: a block of the {extent.layers} in stack {each.stack} is needed, not"
+                    f" {each.layer}"
+                )
+            if isinstance(each, HeadTrial) and extent.heads is not None and each.head >= extent.heads:
+                raise FieldError(
+                    f"{name}[{number}].head: a head of the {extent.heads} in stack {each.stack} is needed, not"
+                    f" {each.head}"
+                )
+    if len(trial.bytes) not in (0, len(trial.counts)):
+        raise FieldError(f"bytes: as many numbers as counts are needed ({len(trial.counts)}), or none")
+    left = max(0, len(trial.loss) - trial.tried_from)
+    for name in ("parts", "heads"):
+        for number, tried in enumerate(getattr(trial, name)):
+            if any(len(each.loss) > left for each in tried.rescaled):
+                raise FieldError(f"{name}[{number}].rescaled: losses of at most {count(left, 'window')} are needed")
 
 
 def check_cell(key: Key, card: Card, cell: Cell, tokens: int | None) -> None:

@@ -80,7 +80,7 @@ class OddWeight:
 
     parameter: str
     oddity: Literal["zero", "random", "grid", "copy"]
-    value: Finite
+    value: Size  # share of rows, ratio to a random matrix, bits, or 1 for a copy
     stack: str = ""
     layer: Index | None = None
     share: Share = 1.0  # of the tensor's rows
