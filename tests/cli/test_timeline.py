@@ -45,7 +45,9 @@ def test_a_run_becomes_a_page_without_torch(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert [len(told["looks"]), len(told["beside"][0]["looks"])] == [20, 10]
-    assert told["sentences"][0].startswith("a: Entropy collapses in block 1, head 0, since step 750")
+    assert told["sentences"][0].startswith(
+        "a: entropy_collapse: 0.4 < 0.5 (block 1, head 0). Entropy collapses in block 1, head 0"
+    )
     page = (tmp_path / "a" / "timeline.html").read_text()
     assert "What training did to attention" in page
     assert not (tmp_path / "a" / "timeline.json").exists()  # the record is the run itself
@@ -160,7 +162,7 @@ def test_live_follows_a_run_until_q_is_pressed(tmp_path: Path) -> None:
         for number in range(1, 18):
             log.append(look(number))
         screen.until("step 900 ·")
-        screen.until("Entropy collapses in block 1")
+        screen.until("entropy_collapse: 0.4 < 0.5 (block 1, head 0)")
         assert screen.press(b"q") == 0
     assert "\x1b[?1049h" in screen.text  # the alternate screen,
     assert "\x1b[?1049l" in screen.text  # given back

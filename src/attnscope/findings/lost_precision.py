@@ -22,7 +22,7 @@ FEW = 0.34  # largest share of blocks with a coarse grid that is an accident
     order=11,
     reads=(),
     summary="Weights lie on a coarse grid: the model was quantised, or a conversion lost precision.",
-    citation="arXiv:2208.07339",
+    citation="a count of distinct weights; see docs/scan.md",
     severity=(
         "wrong in a few blocks below 4 bits, an accident of a conversion; to_know in most blocks, as in quantised"
         " models"

@@ -19,7 +19,7 @@ from attnscope.core.words import blocks, number, within
     order=10,
     reads=(),
     summary="Every matrix of a block is as random as before training.",
-    citation="Marchenko and Pastur 1967, arXiv:1810.01075",
+    citation="Marchenko and Pastur 1967",
     severity="wrong: the block was probably not loaded",
 )
 def untrained_block(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:

@@ -42,6 +42,7 @@ from attnscope.commands.scan.trial.windows import (
     window_losses,
     windows_of,
 )
+from attnscope.core.errors import RefusalError
 from attnscope.data.batches import Batch, Batches
 from attnscope.hf.anatomy.anatomy import Anatomy, Site
 from attnscope.hf.intercepting.restoring import evaluating, keeping_its_modules, without_gradients
@@ -62,7 +63,7 @@ def trial_of(loaded: Loaded, found: Anatomy, prepared: Batches) -> Trial:
     """Return the trial of a model. What fails is left out, with a note."""
     with evaluating(loaded.model), without_gradients(), quiet(), keeping_its_modules(loaded.model):
         causal = bool(found.stacks) and should_be_causal(loaded, found)
-        # The beginning of a text is a text to a causal model, but one without its end is none to a masked model.
+        # A causal model can read the beginning of a text. A masked model was trained on whole sequences.
         windows = windows_of(prepared, tokens=TOKENS if causal else WHOLE_TOKENS)
         return _Attempt(loaded, found, windows, causal).trial()
 
@@ -133,7 +134,7 @@ class _Attempt:
         """Return the result, or None with a note if the model's code fails."""
         try:
             return attempt()
-        except ERRORS_OF_MODELS as error:
+        except (RefusalError, *ERRORS_OF_MODELS) as error:  # a planted head refuses other positions
             reason = (str(error).strip().splitlines() or ["no reason given"])[0][:120]
             short = "memory ran out" if out_of_memory(error) else f"{type(error).__name__}: {reason}"
             self.notes.append(f"Not tried: {what} ({short}).")
