@@ -64,7 +64,10 @@ def onnx(raw: Path, settings: dict[str, Any]) -> Read:
     made = transformers.AutoConfig.for_model(**(config | settings.get("config", {})))
     if adapt := settings.get("adapt"):
         state = _ADAPTED[adapt](state)
-    return getattr(transformers, settings["class"])(made), state, tokenizer(raw, settings)
+    model = getattr(transformers, settings["class"])(made)
+    if settings.get("own_head"):  # transformers ties the output of every T5, but T5 1.1 has its own
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    return model, state, tokenizer(raw, settings)
 
 
 def _with_group_norm(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -100,7 +103,14 @@ def gguf(raw: Path, settings: dict[str, Any]) -> Read:
 
     (file,) = raw.glob("*.gguf")
     loaded = load(str(file))
-    return loaded.model, None, loaded.tokenizer
+    words: Any = loaded.tokenizer
+    if settings.get("opens_with_bos"):
+        from tokenizers import processors
+
+        opening = [(words.bos_token, words.bos_token_id)]
+        framed = processors.TemplateProcessing(single=f"{words.bos_token} $A", special_tokens=opening)
+        words.backend_tokenizer.post_processor = framed
+    return loaded.model, None, words
 
 
 def marian(raw: Path, settings: dict[str, Any]) -> Read:

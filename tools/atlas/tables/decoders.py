@@ -51,7 +51,7 @@ TABLE = (
             for n, sha256 in enumerate(_GEMMA3, start=1)
         ),
         layout="gguf",
-        settings={},
+        settings={"opens_with_bos": True},
         corpus="english",
         check="next_token",
         precision="4-bit GGUF",

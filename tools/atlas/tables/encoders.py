@@ -172,21 +172,6 @@ TABLE = (
         check_settings={"head": ("classifier.0", "classifier.3")},
     ),
     _bert(
-        "dual-gate",
-        "MiniLM-L6 fine-tuned as a gate between two language models, two-layer head left out",
-        "Apache-2.0",
-        files(
-            "dualmodel==0.2.3",
-            "66c7f9e6a311f7c714e31dbf793a623e47cd242ce1029bda829f8ec337cdbe58",
-            "dualmodel/trained_models",
-            "gate_model.pt",
-        ),
-        layout="plain",
-        settings={"class": "BertModel", "config": bert(6, 384, 12), "words": "minilm"},
-        renames=((r"^encoder\.0\.model\.", ""),),
-        dropped=(r"^classifier\.",),
-    ),
-    _bert(
         "bert-tiny-questions",
         "BERT-tiny fine-tuned to tell questions, 2 layers, 2 heads",
         "not stated",

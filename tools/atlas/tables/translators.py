@@ -111,6 +111,7 @@ TABLE = (
                 "tie_word_embeddings": False,
                 "decoder_start_token_id": 0,
             },
+            "own_head": True,
             "marks": {"unk_token": "<unk>", "pad_token": "<pad>", "eos_token": "</s>"},
         },
         corpus="english",
