@@ -150,28 +150,6 @@ def known_dinov2(raw: Path, settings: dict[str, Any]) -> Read:
     return real_models.dinov2(), None, None
 
 
-def agave(raw: Path, settings: dict[str, Any]) -> Read:
-    """A folder whose vocabulary is a dictionary in a Python file."""
-    import ast
-
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
-    from transformers import AlbertForMaskedLM, AutoConfig, PreTrainedTokenizerFast
-
-    from tools import fetch_models
-
-    tree = ast.parse((raw / "constants.py").read_text(encoding="utf-8"))
-    values = (ast.literal_eval(node.value) for node in tree.body if "smiles_token_to_id_dict" in ast.unparse(node)[:25])
-    ids = next(values)
-    made = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.Split(Regex(fetch_models._SMILES), behavior="removed", invert=True)
-    ends = [(mark, ids[mark]) for mark in ("^", "$")]
-    made.post_processor = processors.TemplateProcessing(single="^ $A $", special_tokens=ends)
-    marks = {f"{role}_token": f"[{role.upper()}]" for role in ("unk", "sep", "pad", "cls", "mask")}
-    stored = json.loads((raw / "config.json").read_text(encoding="utf-8"))
-    config = AutoConfig.for_model(**{name: value for name, value in stored.items() if "output_" not in name})
-    return AlbertForMaskedLM(config), state_dict(raw), PreTrainedTokenizerFast(tokenizer_object=made, **marks)
-
-
 def tokenizer(raw: Path, settings: dict[str, Any]) -> Any:
     """Return the stored tokenizer. `words` names the material whose tokenizer it shares, `marks` the special tokens."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -180,7 +158,7 @@ def tokenizer(raw: Path, settings: dict[str, Any]) -> Any:
         from tools import fetch_models
 
         return AutoTokenizer.from_pretrained(fetch_models.path(words))
-    if (raw / "tokenizer_config.json").is_file() and not settings.get("marks"):
+    if (raw / "tokenizer_config.json").is_file() and "lower" not in settings and not settings.get("marks"):
         return AutoTokenizer.from_pretrained(raw)
     if (raw / "tokenizer.json").is_file():
         return PreTrainedTokenizerFast(tokenizer_file=str(raw / "tokenizer.json"), **settings.get("marks", {}))
@@ -198,5 +176,6 @@ def tokenizer(raw: Path, settings: dict[str, Any]) -> Any:
     if (raw / "vocab.txt").is_file():
         from transformers import BertTokenizerFast
 
-        return BertTokenizerFast(str(raw / "vocab.txt"))
+        lower = settings.get("lower", True)
+        return BertTokenizerFast(str(raw / "vocab.txt"), do_lower_case=lower, strip_accents=lower)
     return None

@@ -19,19 +19,21 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 
-def unrounded(graph: onnx.GraphProto) -> None:
-    """Take the rounding of activations out of a graph and of its branches."""
-    stored = {tensor.name: tensor for tensor in graph.initializer}
+def unrounded(graph: onnx.GraphProto, outer: dict[str, onnx.TensorProto]) -> None:
+    """Take the rounding of activations out of a graph and of its branches, which see the tensors of the graph around."""
+    stored = {**outer, **{tensor.name: tensor for tensor in graph.initializer}}
     nodes, quantised = [], {}
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
-                unrounded(attribute.g)
+                unrounded(attribute.g, stored)
         if node.op_type == "DynamicQuantizeLinear":
             nodes.append(helper.make_node("Identity", node.input[:1], node.output[:1]))
             one = numpy_helper.from_array(np.float32(1))
             nodes.append(helper.make_node("Constant", [], node.output[1:2], value=one))
-        elif node.op_type in ("MatMulInteger", "ConvInteger") and node.input[1] in stored:
+        elif node.op_type == "MatMulInteger" and node.input[1] not in stored:  # a product of two activations
+            nodes.append(helper.make_node("MatMul", node.input[:2], node.output, node.name))
+        elif node.op_type in ("MatMulInteger", "ConvInteger"):
             matrix = numpy_helper.to_array(stored[node.input[1]]).astype(np.float32)
             if len(node.input) > 3 and node.input[3] in stored:
                 zero = numpy_helper.to_array(stored[node.input[3]]).astype(np.float32)
@@ -49,13 +51,13 @@ def unrounded(graph: onnx.GraphProto) -> None:
             nodes.append(helper.make_node("Identity", [quantised[node.input[0]]], node.output))
         else:
             nodes.append(node)
-    del graph.node[:]
+    del graph.node[:], graph.value_info[:]  # stored types of values are those of the rounded graph
     graph.node.extend(nodes)
 
 
 def main(model: str, inputs: str, outputs: str) -> None:
     loaded = onnx.load(model)
-    unrounded(loaded.graph)
+    unrounded(loaded.graph, {})
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1

@@ -10,7 +10,6 @@ compute the same thing: a cosine of 0.999 is asked for.
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import subprocess
@@ -23,16 +22,16 @@ import numpy as np
 import torch
 import transformers
 from torch import Tensor
-from transformers.modeling_outputs import BaseModelOutput
 
 from tools.atlas import convert, corpora, tasks
+from tools.atlas.checks import shuffled
 from tools.atlas.checkpoints import CHECKPOINTS
 from tools.atlas.entry import Checkpoint
 from tools.atlas.packages import unpacked
 
 RECORD = Path(__file__).with_name("same_as_export.json")
 RUNNER = Path(__file__).with_name("run_export.py")
-LINES = (*tasks.ATTACKS[:3], *tasks.HARMLESS[:3], *tasks.QUESTIONS[:2], *tasks.MISTAKEN[:2])
+LINES = (*tasks.ATTACKS[:3], *tasks.HARMLESS[:3], *tasks.WHOLE[:2], *tasks.MISTAKEN[:2])
 Outputs = dict[str, np.ndarray[Any, Any]]
 
 
@@ -44,17 +43,6 @@ def exported(model: Path, inputs: dict[str, Tensor]) -> Outputs:
         python = os.environ.get("ATLAS_ONNX_PYTHON", sys.executable)
         subprocess.run([python, str(RUNNER), str(model), str(given), str(out)], check=True, capture_output=True)
         return dict(np.load(out))
-
-
-def shuffled(model: Any) -> Any:
-    """Return a copy whose matrices hold their own entries in another order."""
-    other = copy.deepcopy(model)
-    torch.manual_seed(0)
-    for parameter in other.parameters():
-        if parameter.ndim > 1:
-            flat = parameter.data.flatten()
-            parameter.data = flat[torch.randperm(len(flat))].view_as(parameter)
-    return other
 
 
 def candidates(model: Any, inputs: dict[str, Tensor], heads: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -173,7 +161,8 @@ def _two_sides(checkpoint: Checkpoint, model: Any, control: Any, raw: Path) -> t
         with torch.inference_mode():
             for side, keep in ((model, min), (control, max)):
                 seen = side.get_encoder()(next(iter(inputs.values()))).last_hidden_state
-                read = BaseModelOutput(last_hidden_state=hidden)
+                read = side.get_encoder()(next(iter(inputs.values())))
+                read.last_hidden_state = hidden
                 said = side(encoder_outputs=read, decoder_input_ids=tokens, use_cache=False).logits
                 figure = min(_cosine(seen.numpy(), hidden.numpy()), _cosine(said.numpy(), logits))
                 worst, other = (keep(worst, figure), other) if side is model else (worst, keep(other, figure))

