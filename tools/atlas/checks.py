@@ -60,15 +60,17 @@ def _against_unigram(loss: float, entropy: float) -> Figures:
 def texts(name: str) -> list[str]:
     """Return the lines of a corpus that hold something."""
     place = corpora.file(name)
-    opened = gzip.open(place, "rt", encoding="utf-8") if place.suffix == ".gz" else place.open(encoding="utf-8")
-    with opened as lines:
-        return [line.strip() for line in lines if line.strip() and not line.strip().startswith("=")]
+    stored = gzip.decompress(place.read_bytes()) if place.suffix == ".gz" else place.read_bytes()
+    lines = [line.strip() for line in stored.decode().splitlines()]
+    return [line for line in lines if line and not line.startswith("=")]
 
 
 def _rows(checkpoint: Checkpoint, words: Any, ends: bool = False) -> tuple[list[Tensor], float]:
     """Return the first tokens of 16 sequences, and the entropy of tokens over many sequences."""
     found = texts(checkpoint.corpus)
-    if checkpoint.domain == "text" and sorted(map(len, found))[len(found) // 2] < 2 * LENGTH:  # short lines of running text are joined
+    if (
+        checkpoint.domain == "text" and sorted(map(len, found))[len(found) // 2] < 2 * LENGTH
+    ):  # short lines of running text are joined
         found = [" ".join(found[at : at + 4]) for at in range(0, len(found) - 3, 4)]
     encoded = [words(line)["input_ids"] for line in found[:400]]
     counts = torch.bincount(torch.tensor([token for row in encoded for token in row]))
@@ -145,7 +147,8 @@ def titles(checkpoint: Checkpoint, model: Any, words: Any, folder: Path) -> Figu
 
 
 def _own_and_other(model: Any, words: Any, given: list[str], wanted: list[str]) -> Figures:
-    own, other = [], []
+    own: list[float] = []
+    other: list[float] = []
     with torch.inference_mode():
         for at, text in enumerate(given):
             inputs = words(text, return_tensors="pt")

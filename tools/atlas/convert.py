@@ -5,8 +5,8 @@
     convert.folder("mpnet")                           the same from Python; returns the folder
 
 Loading is strict. Every stored tensor must belong to the model, and every parameter of the model must be stored or tied
-to one that is. Tensors that a checkpoint's table entry names in `dropped` (heads that no transformers class has, buffers)
-are left out. Pickles are read with weights_only=True.
+to one that is. Tensors that a table entry names in `dropped` (heads that no transformers class has, buffers) are left
+out. Pickles are read with weights_only=True.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tools.atlas.checkpoints import CHECKPOINTS, Checkpoint
+from tools.atlas.checkpoints import CHECKPOINTS
+from tools.atlas.entry import Checkpoint
 from tools.atlas.packages import unpacked
 from tools.fetch_models import ROOT
 

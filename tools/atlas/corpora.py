@@ -111,7 +111,10 @@ def catalogue() -> list[tuple[str, str]]:
     """Return pairs of an English message and its French translation."""
     text = "\n".join(file.read_text(encoding="utf-8") for file in sorted(source("french").glob("*.po")))
     pairs = re.findall(r'^msgid ((?:"[^\n]*"\n)+)msgstr ((?:"[^\n]*"\n)+)', text, flags=re.MULTILINE)
-    joined = [[" ".join("".join(ast.literal_eval(line) for line in part.splitlines()).split()) for part in pair] for pair in pairs]
+    joined = [
+        [" ".join("".join(ast.literal_eval(line) for line in part.splitlines()).split()) for part in pair]
+        for pair in pairs
+    ]
     return [(one, other) for one, other in joined if len(one) > 20 and other and not re.search(r"[%{<]", one + other)]
 
 
@@ -186,7 +189,10 @@ def ready(checkpoint: Checkpoint, folder: Path) -> list[dict[str, Tensor]]:
     return kept
 
 
-_MEANS = {"clip": ((0.481, 0.458, 0.408), (0.269, 0.261, 0.276)), "dinov2": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))}
+_MEANS = {
+    "clip": ((0.481, 0.458, 0.408), (0.269, 0.261, 0.276)),
+    "dinov2": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
 
 
 def photographs(family: str, size: int = 224) -> Tensor:
@@ -207,7 +213,7 @@ def photographs(family: str, size: int = 224) -> Tensor:
 
 
 def views(family: str, size: int = 224) -> tuple[Tensor, Tensor]:
-    """Return two views of each picture of scikit-image's wheel: a colour crop, and a mirrored grey crop of the other corner.
+    """Return two views of each picture: a colour crop, and a mirrored grey crop of the other corner.
 
     A model that only compares colours and places cannot tell that the two belong together.
     """

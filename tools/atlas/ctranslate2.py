@@ -95,7 +95,9 @@ def _whisper_names(stored: dict[str, Tensor]) -> dict[str, Tensor]:
             "position_encodings.encodings", "embed_positions.weight"
         )
         place = place.replace("self_attention.layer_norm", "self_attn_layer_norm")
-        place = place.replace("attention.layer_norm", "encoder_attn_layer_norm").replace("ffn.layer_norm", "final_layer_norm")
+        place = place.replace("attention.layer_norm", "encoder_attn_layer_norm").replace(
+            "ffn.layer_norm", "final_layer_norm"
+        )
         place = place.replace("ffn.linear_0", "fc1").replace("ffn.linear_1", "fc2")
         for old, new, roles in _FUSED:
             if old in place:

@@ -1,4 +1,4 @@
-"""Read the layouts in which packages store models. Each function returns (model, state dict or None, tokenizer or None).
+"""Read the layouts in which packages store models. Each returns (model, state dict or None, tokenizer or None).
 
 A model whose state dict is None is loaded already. `settings` come from the checkpoint's table entry.
 """
@@ -40,7 +40,11 @@ def state_dict(raw: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     for file in (*raw.glob("*.safetensors"), *raw.glob("*.bin"), *raw.glob("*.pt"), *raw.glob("*.ckpt")):
-        stored = load_file(file) if file.suffix == ".safetensors" else torch.load(file, weights_only=True, map_location="cpu")
+        stored = (
+            load_file(file)
+            if file.suffix == ".safetensors"
+            else torch.load(file, weights_only=True, map_location="cpu")
+        )
         stored = stored.get("state_dict", stored)
         return {name: tensor for name, tensor in stored.items() if not name.endswith("position_ids")}
     raise SystemExit(f"{raw} holds no weights.")

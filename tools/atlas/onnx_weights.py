@@ -4,8 +4,8 @@ Embeddings, biases and norms keep their names in an export. The matrix of a line
 stores its transpose under a number (`onnx::MatMul_123`). The node that uses it tells which layer it is: by its own name
 (`/encoder/layer.0/attention/self/query/MatMul`), or, in old exports, by the named bias that is added to its result.
 
-8-bit weights are dequantised: weight = (stored - zero point) * scale, with one scale a tensor or one a column. Where the
-zero point is not a whole number, weight = stored * scale + zero point.
+8-bit weights are dequantised: weight = (stored - zero point) * scale, with one scale a tensor or one a column. Where
+the zero point is not a whole number, weight = stored * scale + zero point.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from tools.atlas.onnx_file import Graph, Node
 Array = np.ndarray[Any, Any]
 
 _PRODUCTS = ("MatMul", "MatMulInteger", "Gemm", "DynamicQuantizeMatMul", "FusedMatMul")
-_PASSED_ON = ("Cast", "Mul", "Reshape", "Transpose", "DequantizeLinear")  # between a product and the sum with its bias
+_PASSED_ON = (
+    "Cast",
+    "Mul",
+    "Reshape",
+    "Transpose",
+    "QuantizeLinear",
+    "DequantizeLinear",
+)  # between a product and the sum with its bias
 
 
 def named_weights(graph: Graph) -> dict[str, Tensor]:

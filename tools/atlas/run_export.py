@@ -1,9 +1,9 @@
-"""Run an ONNX file on stored inputs, without rounding activations. Needs onnx and onnxruntime, and nothing of the project.
+"""Run an ONNX file on stored inputs, without rounding activations. Needs onnx and onnxruntime only.
 
     python run_export.py model.onnx inputs.npz outputs.npz
 
-8-bit exports also round activations, at every product. The converted models keep the 8-bit weights but compute in float32,
-so the rounding is taken out of the graph before it runs: then both compute the same, and must agree.
+8-bit exports also round activations, at every product. The converted models keep the 8-bit weights but compute in
+float32, so the rounding is taken out of the graph before it runs: then both compute the same, and must agree.
 
     DynamicQuantizeLinear(x) -> x, scale 1        QuantizeLinear, DequantizeLinear of an activation -> x
     MatMulInteger(x, stored) -> MatMul(x, stored - zero point), ConvInteger likewise
@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 
 
 def unrounded(graph: onnx.GraphProto, outer: dict[str, onnx.TensorProto]) -> None:
-    """Take the rounding of activations out of a graph and of its branches, which see the tensors of the graph around."""
+    """Take the rounding of activations out of a graph and of its branches, which see tensors from outside."""
     stored = {**outer, **{tensor.name: tensor for tensor in graph.initializer}}
     nodes, quantised = [], {}
     for node in graph.node:

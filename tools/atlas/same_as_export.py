@@ -2,10 +2,10 @@
 
     ATLAS_ONNX_PYTHON=/path/to/python python -m tools.atlas.same_as_export [names]
 
-The other Python has onnxruntime, which is not among the project's packages. Writes tools/atlas/same_as_export.json: for
-each checkpoint the cosine between the two outputs on ten texts or three photographs or sounds (the worst), the same for a model with shuffled
-weights, and which output was compared. The export runs without rounding activations (see run_export.py), so that both
-compute the same thing: a cosine of 0.999 is asked for.
+The other Python has onnxruntime, which is not among the project's packages. Writes tools/atlas/same_as_export.json:
+for each checkpoint the worst cosine between the two outputs on ten texts, three photographs or three sounds, the same
+for a model with shuffled weights, and which output was compared. The export runs without rounding activations (see
+run_export.py), so that both compute the same thing: a cosine of 0.999 is asked for.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import transformers
 from torch import Tensor
 
 from tools.atlas import convert, corpora, tasks
-from tools.atlas.checks import shuffled
 from tools.atlas.checkpoints import CHECKPOINTS
+from tools.atlas.checks import shuffled
 from tools.atlas.entry import Checkpoint
 from tools.atlas.packages import unpacked
 
@@ -96,8 +96,8 @@ def _focus_map(patches: Tensor, heads: dict[str, Tensor]) -> Tensor:
 def agreement(computed: list[dict[str, Tensor]], given: list[Outputs]) -> dict[str, float]:
     """Return the worst cosine over inputs for each pair of outputs of equal size.
 
-    Few numbers, such as two logits, agree in direction by chance: they are joined over inputs and their mean over inputs
-    is taken off, so that only what differs between inputs counts.
+    Few numbers, such as two logits, agree in direction by chance: they are joined over inputs and their mean is
+    taken off, so that only what differs between inputs counts.
     """
     figures = {}
     for theirs in given[0]:
@@ -135,7 +135,9 @@ def compare(checkpoint: Checkpoint) -> dict[str, Any]:
         given = [exported(file, one) for one in inputs]
         figures = agreement([candidates(model, one, heads) for one in inputs], given)
         if not figures:
-            raise SystemExit(f"no output to compare: the export gives {[(k, v.shape) for k, v in given[0].items()][:4]}")
+            raise SystemExit(
+                f"no output to compare: the export gives {[(k, v.shape) for k, v in given[0].items()][:4]}"
+            )
         what = max(figures, key=figures.__getitem__)
         worst = figures[what]
         other = agreement([candidates(control, one, heads) for one in inputs], given)[what]
@@ -195,7 +197,9 @@ def main(names: list[str]) -> None:
             print(f"{name:24} FAILED {type(error).__name__}: {error}", flush=True)
             continue
         print(f"{name:24} {record[name]}", flush=True)
-        RECORD.write_text(json.dumps({key: record[key] for key in exports if key in record}, indent=1) + "\n", encoding="utf-8")
+        RECORD.write_text(
+            json.dumps({key: record[key] for key in exports if key in record}, indent=1) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

