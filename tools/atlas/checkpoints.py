@@ -12,6 +12,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     checkpoint.name: checkpoint
     for table in (decoders, encoders, languages, translators, senses, sequences)
     for checkpoint in table.TABLE
+    if not checkpoint.left_out
 }
 
 if __name__ == "__main__":

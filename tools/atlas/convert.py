@@ -5,8 +5,8 @@
     convert.folder("mpnet")                           the same from Python; returns the folder
 
 Loading is strict. Every stored tensor must belong to the model, and every parameter of the model must be stored or tied
-to one that is. Tensors that a checkpoint's table entry names in `dropped` (heads that no transformers class has, buffers)
-are left out. Pickles are read with weights_only=True.
+to one that is. Tensors that a table entry names in `dropped` (heads that no transformers class has, buffers) are left
+out. Pickles are read with weights_only=True.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tools.atlas.checkpoints import CHECKPOINTS, Checkpoint
+from tools.atlas.checkpoints import CHECKPOINTS
+from tools.atlas.entry import Checkpoint
 from tools.atlas.packages import unpacked
 from tools.fetch_models import ROOT
 
@@ -57,6 +58,9 @@ def _convert(checkpoint: Checkpoint, raw: Path, made: Path) -> None:
         if out:
             np.savez(made / "left_out.npz", **out)  # checks of classifiers need their heads
     model.float().eval().save_pretrained(made)
+    again = type(model).from_pretrained(made)
+    if weights_digest(again) != weights_digest(model):
+        raise SystemExit(f"{checkpoint.name}: the saved folder loads other weights than were saved.")
     if tokenizer is not None:
         tokenizer.save_pretrained(made)
     for file in raw.glob("preprocessor_config.json"):
@@ -72,7 +76,7 @@ def renamed(state: dict[str, Tensor], checkpoint: Checkpoint) -> dict[str, Tenso
         new = old
         for pattern, replacement in checkpoint.renames:
             new = re.sub(pattern, replacement, new)
-        if new in result:
+        if new in result and not torch.equal(result[new], tensor):
             raise SystemExit(f"{checkpoint.name}: two tensors are named {new}.")
         result[new] = tensor
     return result
@@ -103,6 +107,20 @@ def load_strictly(model: Any, state: dict[str, Tensor], name: str) -> None:
     if lacking or left_over or wrong:
         raise SystemExit(f"{name}: lacking {lacking[:8]}, left over {left_over[:8]}, of another shape {wrong[:8]}.")
     model.load_state_dict(state, strict=False)
+    _hold(model, state, name)
+
+
+def _hold(model: Any, state: dict[str, Tensor], name: str) -> None:
+    """Raise SystemExit unless the model now holds every stored value.
+
+    Two stored tensors may share one parameter (tied embeddings): the second overwrites the first. That is right only if
+    they are equal, or equal up to quantisation, since each copy is quantised by itself.
+    """
+    places = model.state_dict()
+    for key, tensor in state.items():
+        difference = float((places[key].float() - tensor.float()).abs().mean())
+        if difference > 0.02 * float(tensor.float().abs().mean()):
+            raise SystemExit(f"{name}: {key} is not what was stored (mean difference {difference:.3g}): wrongly tied.")
 
 
 def weights_digest(model: Any) -> str:

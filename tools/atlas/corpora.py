@@ -7,6 +7,7 @@
 english       WikiText-2, test part
 french        messages of Django's French catalogue, joined into running text
 chinese       reviews of books and hotels, one a line
+chinese_chat  the same as answers in the frame of MiniMind's chats (a line break in the frame is a space)
 korean        the constitution and bills of parliament
 reactions     USPTO-50k, test part, without atom numbers, one a line; molecules are their products
 antibodies    human germline V genes of heavy and light chains, one a line
@@ -122,6 +123,9 @@ def _chinese() -> list[str]:
     return [line.strip() for line in lines if 80 <= len(line.strip()) <= 400][:1000]
 
 
+_CHAT = "<|im_start|>user 请写一段评论。<|im_end|> <|im_start|>assistant {}<|im_end|>"
+
+
 def _korean() -> list[str]:
     return (source("korean") / "constitution.txt").read_text(encoding="utf-8").splitlines()
 
@@ -141,9 +145,9 @@ def _reactions() -> list[str]:
 
 
 def reaction_classes() -> list[tuple[str, str]]:
-    """Return pairs of a reaction and the name of its class."""
+    """Return pairs of a reaction and its class: the hash of the template that it follows."""
     rows = [row.split("\t") for row in (source("reactions") / "reactions.csv").read_text(encoding="utf-8").splitlines()]
-    return [(re.sub(r"\[([^\]]+)]", _plain_atom, row[0]), row[2]) for row in rows[1:]]
+    return [(re.sub(r"\[([^\]]+)]", _plain_atom, row[0]), row[5]) for row in rows[1:] if len(row) > 5]
 
 
 def _molecules() -> list[str]:
@@ -163,6 +167,7 @@ def _germlines(kinds: str) -> list[str]:
 _TEXTS: dict[str, Callable[[], list[str]]] = {
     "french": _french,
     "chinese": _chinese,
+    "chinese_chat": lambda: [_CHAT.format(review) for review in _chinese()],
     "korean": _korean,
     "reactions": _reactions,
     "molecules": _molecules,
@@ -205,6 +210,31 @@ def photographs(family: str, size: int = 224) -> Tensor:
     pixels = torch.from_numpy(np.stack(crops)).float().permute(0, 3, 1, 2)  # crop channel row column
     mean, std = (torch.tensor(part).view(1, 3, 1, 1) for part in _MEANS[family])
     return (pixels - mean) / std
+
+
+def views(family: str, size: int = 224) -> tuple[Tensor, Tensor]:
+    """Return two views of each picture: a colour crop, and a mirrored grey crop of the other corner.
+
+    A model that only compares colours and places cannot tell that the two belong together.
+    """
+    from skimage import data, transform
+
+    names = ("astronaut", "chelsea", "coffee", "rocket", "camera", "coins", "moon", "page", "text", "clock")
+    first, second = [], []
+    for name in names:
+        try:
+            whole = np.asarray(getattr(data, name)(), dtype=np.float32) / 255
+        except (ConnectionError, OSError, ModuleNotFoundError):  # not in the wheel
+            continue
+        whole = np.repeat(whole[..., None], 3, axis=-1) if whole.ndim == 2 else whole[..., :3]
+        side = int(0.7 * min(whole.shape[:2]))
+        first.append(transform.resize(whole[:side, :side], (size, size), anti_aliasing=True))  # type: ignore[no-untyped-call]
+        grey = whole.mean(-1, keepdims=True).repeat(3, axis=-1)[-side:, -side:][:, ::-1]
+        second.append(transform.resize(grey, (size, size), anti_aliasing=True))  # type: ignore[no-untyped-call]
+    mean, std = (torch.tensor(part).view(1, 3, 1, 1) for part in _MEANS[family])
+    both = (torch.from_numpy(np.stack(part)).float().permute(0, 3, 1, 2) for part in (first, second))
+    one, other = ((pixels - mean) / std for pixels in both)
+    return one, other
 
 
 def recordings() -> dict[str, np.ndarray[Any, Any]]:

@@ -14,8 +14,9 @@ from tools.atlas.packages import Package
 class Checkpoint:
     """One pretrained checkpoint: what it is, where it comes from, how it is read, what it reads, how it is checked.
 
-    `stack` is decoder, encoder or encoder-decoder. `layout` is a function of layouts.py. `corpus` is a name of corpora.py.
+    `stack` is decoder, encoder or encoder-decoder. `layout` is a function of layouts.py, `corpus` a name of corpora.py.
     `check` is a function of checks.py. `precision` says in what precision the package stores the weights.
+    `left_out` says why a checkpoint is not part of the atlas: it could not be shown to be pretrained.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Checkpoint:
     renames: tuple[tuple[str, Any], ...] = ()
     dropped: tuple[str, ...] = ()
     check_settings: dict[str, Any] = field(default_factory=dict)
+    left_out: str = ""
 
     @property
     def receipt(self) -> str:

@@ -1,4 +1,4 @@
-"""Read the layouts in which packages store models. Each function returns (model, state dict or None, tokenizer or None).
+"""Read the layouts in which packages store models. Each returns (model, state dict or None, tokenizer or None).
 
 A model whose state dict is None is loaded already. `settings` come from the checkpoint's table entry.
 """
@@ -68,7 +68,10 @@ def onnx(raw: Path, settings: dict[str, Any]) -> Read:
     made = transformers.AutoConfig.for_model(**(config | settings.get("config", {})))
     if adapt := settings.get("adapt"):
         state = _ADAPTED[adapt](state)
-    return getattr(transformers, settings["class"])(made), state, tokenizer(raw, settings)
+    model = getattr(transformers, settings["class"])(made)
+    if settings.get("own_head"):  # transformers ties the output of every T5, but T5 1.1 has its own
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    return model, state, tokenizer(raw, settings)
 
 
 def _with_group_norm(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -104,7 +107,14 @@ def gguf(raw: Path, settings: dict[str, Any]) -> Read:
 
     (file,) = raw.glob("*.gguf")
     loaded = load(str(file))
-    return loaded.model, None, loaded.tokenizer
+    words: Any = loaded.tokenizer
+    if settings.get("opens_with_bos"):
+        from tokenizers import processors
+
+        opening = [(words.bos_token, words.bos_token_id)]
+        framed = processors.TemplateProcessing(single=f"{words.bos_token} $A", special_tokens=opening)
+        words.backend_tokenizer.post_processor = framed
+    return loaded.model, None, words
 
 
 def marian(raw: Path, settings: dict[str, Any]) -> Read:
@@ -144,28 +154,6 @@ def known_dinov2(raw: Path, settings: dict[str, Any]) -> Read:
     return real_models.dinov2(), None, None
 
 
-def agave(raw: Path, settings: dict[str, Any]) -> Read:
-    """A folder whose vocabulary is a dictionary in a Python file."""
-    import ast
-
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
-    from transformers import AlbertForMaskedLM, AutoConfig, PreTrainedTokenizerFast
-
-    from tools import fetch_models
-
-    tree = ast.parse((raw / "constants.py").read_text(encoding="utf-8"))
-    values = (ast.literal_eval(node.value) for node in tree.body if "smiles_token_to_id_dict" in ast.unparse(node)[:25])
-    ids = next(values)
-    made = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.Split(Regex(fetch_models._SMILES), behavior="removed", invert=True)
-    ends = [(mark, ids[mark]) for mark in ("^", "$")]
-    made.post_processor = processors.TemplateProcessing(single="^ $A $", special_tokens=ends)
-    marks = {f"{role}_token": f"[{role.upper()}]" for role in ("unk", "sep", "pad", "cls", "mask")}
-    stored = json.loads((raw / "config.json").read_text(encoding="utf-8"))
-    config = AutoConfig.for_model(**{name: value for name, value in stored.items() if "output_" not in name})
-    return AlbertForMaskedLM(config), state_dict(raw), PreTrainedTokenizerFast(tokenizer_object=made, **marks)
-
-
 def tokenizer(raw: Path, settings: dict[str, Any]) -> Any:
     """Return the stored tokenizer. `words` names the material whose tokenizer it shares, `marks` the special tokens."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -174,7 +162,7 @@ def tokenizer(raw: Path, settings: dict[str, Any]) -> Any:
         from tools import fetch_models
 
         return AutoTokenizer.from_pretrained(fetch_models.path(words))
-    if (raw / "tokenizer_config.json").is_file() and not settings.get("marks"):
+    if (raw / "tokenizer_config.json").is_file() and "lower" not in settings and not settings.get("marks"):
         return AutoTokenizer.from_pretrained(raw)
     if (raw / "tokenizer.json").is_file():
         return PreTrainedTokenizerFast(tokenizer_file=str(raw / "tokenizer.json"), **settings.get("marks", {}))
@@ -192,5 +180,6 @@ def tokenizer(raw: Path, settings: dict[str, Any]) -> Any:
     if (raw / "vocab.txt").is_file():
         from transformers import BertTokenizerFast
 
-        return BertTokenizerFast(str(raw / "vocab.txt"))
+        lower = settings.get("lower", True)
+        return BertTokenizerFast(str(raw / "vocab.txt"), do_lower_case=lower, strip_accents=lower)
     return None

