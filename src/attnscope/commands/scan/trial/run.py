@@ -42,6 +42,7 @@ from attnscope.commands.scan.trial.windows import (
     window_losses,
     windows_of,
 )
+from attnscope.core.errors import RefusalError
 from attnscope.data.batches import Batch, Batches
 from attnscope.hf.anatomy.anatomy import Anatomy, Site
 from attnscope.hf.intercepting.restoring import evaluating, keeping_its_modules, without_gradients
@@ -130,12 +131,13 @@ class _Attempt:
         )
 
     def _try(self, what: str, attempt: Callable[[], Result]) -> Result | None:
-        """Return the result, or None with a note if the model's code fails."""
+        """Return the result, or None with a note if the model's code fails or refuses its input."""
         try:
             return attempt()
-        except ERRORS_OF_MODELS as error:
-            reason = (str(error).strip().splitlines() or ["no reason given"])[0][:120]
-            short = "memory ran out" if out_of_memory(error) else f"{type(error).__name__}: {reason}"
+        except (*ERRORS_OF_MODELS, RefusalError) as error:  # an exchanged attention refuses other positions
+            reason = (str(error).strip().splitlines() or ["no reason given"])[0][:120].rstrip(".")
+            named = reason if isinstance(error, RefusalError) else f"{type(error).__name__}: {reason}"
+            short = "memory ran out" if out_of_memory(error) else named
             self.notes.append(f"Not tried: {what} ({short}).")
             return None
 
