@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import attnscope
 from attnscope.commands.scan.survey.trial import Trial
+from attnscope.commands.scan.trial import run
 from attnscope.commands.scan.trial.parts import one_scaled, places_of, slopes
 from attnscope.commands.scan.trial.run import should_be_causal, trial_of
 from attnscope.commands.scan.trial.weights import edge_ratio, grid_bits
@@ -28,6 +29,7 @@ from attnscope.commands.scan.trial.windows import (
     window_losses,
     windows_of,
 )
+from attnscope.core.errors import RefusalError
 from attnscope.data.batches import Batch, Batches
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.loading.load import Loaded, batches_for, load
@@ -74,6 +76,19 @@ def test_loss_equals_that_of_the_model_itself(pocket: Loaded, prepared: Batches,
             tokens += ids.shape[1] - 1
     assert sum(healthy.counts) == tokens
     assert healthy.mean_loss == pytest.approx(total / tokens, rel=1e-5)
+
+
+def test_what_is_refused_is_left_out_with_a_note(
+    pocket: Loaded, prepared: Batches, healthy: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise RefusalError("This attention got other positions: leave them out.")
+
+    monkeypatch.setattr(run, "order_effect", refuse)
+    trial = tried(pocket, prepared)
+    assert math.isnan(trial.order)
+    assert trial.notes == ("Not tried: positions (This attention got other positions: leave them out).",)
+    assert trial.loss == healthy.loss
 
 
 def test_bits_per_byte_count_the_bytes_of_the_text(pocket: Loaded, prepared: Batches, healthy: Trial) -> None:

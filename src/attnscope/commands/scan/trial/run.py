@@ -131,12 +131,13 @@ class _Attempt:
         )
 
     def _try(self, what: str, attempt: Callable[[], Result]) -> Result | None:
-        """Return the result, or None with a note if the model's code fails."""
+        """Return the result, or None with a note if the model's code fails or refuses its input."""
         try:
             return attempt()
-        except (RefusalError, *ERRORS_OF_MODELS) as error:  # a planted head refuses other positions
-            reason = (str(error).strip().splitlines() or ["no reason given"])[0][:120]
-            short = "memory ran out" if out_of_memory(error) else f"{type(error).__name__}: {reason}"
+        except (*ERRORS_OF_MODELS, RefusalError) as error:  # an exchanged attention refuses other positions
+            reason = (str(error).strip().splitlines() or ["no reason given"])[0][:120].rstrip(".")
+            named = reason if isinstance(error, RefusalError) else f"{type(error).__name__}: {reason}"
+            short = "memory ran out" if out_of_memory(error) else named
             self.notes.append(f"Not tried: {what} ({short}).")
             return None
 
