@@ -93,7 +93,7 @@ def _control(subject: Subject, control: str, seed: int, found: Any, prepared: An
     if control == "another_sample":
         return attnscope.scan(loaded, subject.text, **{**options, "seed": seed + 1})
     if control == "untouched":
-        return attnscope.scan(loaded, subject.text, **{**options, "samples": (32, 48, 64)[seed]})
+        return attnscope.scan(loaded, subject.text, **{**options, "samples": options["samples"] * (2 + seed) // 2})
     model = copy.deepcopy(loaded.model)
     if control == "bfloat16":
         model = model.to(torch.bfloat16)

@@ -1,4 +1,4 @@
-"""The real models of the benchmark, with text of their own kind. `HALVES` says which ones thresholds were set on."""
+"""The real models of the benchmark, with text of their own kind. `judge.py` says which ones thresholds were set on."""
 
 from __future__ import annotations
 
@@ -23,19 +23,22 @@ class Subject:
     options: Mapping[str, Any] = field(default_factory=dict)  # of the scan
 
 
+FEWER = {"samples": 16}  # of models that take half a minute a case
+
+
 def smollm2() -> Subject:
     with gzip.open(weights("wikitext2") / "test.raw.gz", "rt", encoding="utf-8") as file:
         text = file.read()
     book = (weights("gutenberg") / "austen-emma.txt").read_text(encoding="utf-8")
-    return Subject(load(unquantised("smollm2")), [text], [book])
+    return Subject(load(unquantised("smollm2")), [text], [book], FEWER)
 
 
-def _sequences(model: str, corpus: str) -> Subject:
+def _sequences(model: str, corpus: str, **options: Any) -> Subject:
     """Return a model of the atlas that reads one sequence a line. The second half of the lines is the other text."""
     lines = [line for line in (ATLAS / "corpora" / f"{corpus}.txt").read_text(encoding="utf-8").splitlines() if line]
     random.Random(0).shuffle(lines)
     half = len(lines) // 2
-    return Subject(load(ATLAS / model), lines[:half], lines[half:], {"max_tokens": 128})  # whole sequences
+    return Subject(load(ATLAS / model), lines[:half], lines[half:], {"max_tokens": 128, **options})  # whole sequences
 
 
 def iglm() -> Subject:
@@ -51,7 +54,11 @@ def rxnfp() -> Subject:
 
 
 def antiberty() -> Subject:
-    return _sequences("antiberty", "antibodies")
+    return _sequences("antiberty", "antibodies", **FEWER)
+
+
+def rxnmapper() -> Subject:
+    return _sequences("rxnmapper", "reactions")
 
 
 ATLAS = ROOT / ".weights" / "atlas"
@@ -61,4 +68,5 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {
     "iglm_small": iglm_small,
     "rxnfp": rxnfp,
     "antiberty": antiberty,
+    "rxnmapper": rxnmapper,
 }

@@ -18,7 +18,7 @@ __version__ = "0.2.0"
 # Twins in attnscope.commands.NAME.run
 _TWINS = (
     *("scan", "collapse", "paths", "task_paths", "logit_paths", "operator", "explain", "evaluate", "view", "timeline"),
-    *("watch", "treat", "compile", "capacity", "head_widths", "doctor"),
+    *("watch", "treat", "compile", "capacity", "head_widths", "doctor", "atlas", "place"),
 )
 _HOMES = {name: f"commands.{name}.run:{name}" for name in _TWINS} | {
     "report": "commands.records:report",
@@ -48,6 +48,7 @@ _HOMES = {name: f"commands.{name}.run:{name}" for name in _TWINS} | {
 __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
 
 if TYPE_CHECKING:
+    from attnscope.commands.atlas.run import atlas as atlas
     from attnscope.commands.capacity.run import capacity as capacity
     from attnscope.commands.collapse.run import collapse as collapse
     from attnscope.commands.compare.run import compare as compare
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from attnscope.commands.logit_paths.run import logit_paths as logit_paths
     from attnscope.commands.operator.run import operator as operator
     from attnscope.commands.paths.run import paths as paths
+    from attnscope.commands.place.run import place as place
     from attnscope.commands.records import export as export
     from attnscope.commands.records import load as load
     from attnscope.commands.records import report as report

@@ -19,7 +19,8 @@ WRITTEN_AND_SAID = {"as_json", "chart", "charts", "fail_on", "out", "published",
 OTHERWISE = {
     "scan": {"view"},  # another twin: attnscope.view
     "compile": {"pattern", "n", "k", "model", "text", "block", "head"},
-    "compare": {"a", "b"},
+    "compare": {"to"},  # another twin: attnscope.place
+    "atlas": {"name"},  # another twin: attnscope.place
     "reproduce": {"paper"},
     "variants": {"remedies"},  # another table
     "treat": {"setting"},  # NAME=VALUE, where the twin takes a mapping
@@ -68,7 +69,7 @@ def test_defaults_equal_those_of_the_twin(name: str) -> None:
             assert (mine is required) == (other is required), f"{name}: {option}"
             assert mine == other, f"{name}: {option} is {mine} on the command line and {other} in Python"
         compared += 1
-    assert compared or name in ("compare", "report", "doctor")
+    assert compared or name in ("compare", "report", "doctor", "atlas")
 
 
 def test_defaults_of_evaluate_equal_those_of_its_twin() -> None:

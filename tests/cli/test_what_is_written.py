@@ -53,7 +53,7 @@ FINDS = {
     "reproduce": (("stand_in", "--seeds", "1"), "stand_in", ["charts", "page.html", "results.json"]),
 }
 WITH_OUT = {"treat": ("model",)}  # a treated model is large, so it is saved only with --out
-READS = {"report", "compare", "export", "measures", "merge", "timeline", "variants", "cite", "doctor"}
+READS = {"report", "compare", "export", "measures", "merge", "timeline", "variants", "cite", "doctor", "atlas"}
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,11 @@ from attnscope.commands.atlas.record import Atlas, entry_of
 from attnscope.commands.collapse.record import Collapse, Curve, EndToEnd, LayerBounds, SkipBounds
 from attnscope.commands.compare.record import compare
 from attnscope.commands.head_widths.record import HeadWidth, HeadWidths
+from attnscope.commands.place.record import Placement, placement_of
 from attnscope.commands.records import KINDS
 from attnscope.commands.reproduce.record import Reproduction
 from attnscope.reports.record import Record
+from tests.commands.atlas.made import entry as decoder
 from tests.commands.sample_treatment import sample_treatment
 from tests.commands.scan.survey.sample import sample_survey
 from tests.commands.scan.survey.tried import full_trial
@@ -35,6 +37,7 @@ def sample(kind: str) -> Record:
             *(replace(sample_survey(2, 2, 2, seed=seed), trial=full_trial()) for seed in (0, 1))
         ),
         "atlas": sample_atlas,
+        "placement": sample_placement,
         "collapse": sample_collapse,
         "paths": lambda: with_effects(sample_paths(2, 3)),
         "task_paths": sample_task_paths,
@@ -61,6 +64,11 @@ def sample_atlas() -> Atlas:
     names = ("name", "family", "domain", "licence", "source", "text")
     entry = entry_of(survey, sample_survey(2, 2, 2, seed=1), {name: f"its {name}" for name in names})
     return Atlas((replace(entry, findings=(("sink", "note"),)),), {"samples": 2, "seed": 0}, "0.1.0")
+
+
+def sample_placement() -> Placement:
+    each = [decoder(f"e{n}", [n / 10, n / 10 + 0.05], inside=0.8 + n / 100) for n in range(7)]
+    return placement_of("a model", 10**6, "own", each[2].stacks, Atlas(tuple(each)))
 
 
 def sample_head_widths() -> HeadWidths:

@@ -53,7 +53,9 @@ POSSIBLE: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {
         (r"entries\.\d+\.(loss|unigram|bits_per_byte)", MISSING),
         (r"entries\.\d+\.(stacks|twin)\.\d+\.grids\..*", (*SIGNED, *MISSING)),  # means of any measure
         (r"settings\..*", ANY),  # settings of another version may have other meanings
+        (r"entries\.\d+\.inside", MISSING),  # the atlas has too few models of that kind
     ),
+    "placement": ((r"rows\.\d+\.(usual_)?(low|median|high)", (*SIGNED, 2.5)),),  # numbers of any measure
     "collapse": (
         (r"bounds\.\d+\.(cubic|tau_bound|paper|spread|condition_met)", MISSING),  # a bound that does not apply
         (r"ends\.\d+\.bound\.\d+", (*SIGNED, *MISSING, 1e308)),  # a logarithm; its factor is 3^depth

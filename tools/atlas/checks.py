@@ -14,7 +14,6 @@ Losses are in nats a token. A model with random weights has a loss near the loga
 from __future__ import annotations
 
 import copy
-import gzip
 from pathlib import Path
 from typing import Any
 
@@ -57,17 +56,9 @@ def _against_unigram(loss: float, entropy: float) -> Figures:
     return {"loss": round(loss, 3), "unigram": round(entropy, 3), "passes": loss < 0.8 * entropy}
 
 
-def texts(name: str) -> list[str]:
-    """Return the lines of a corpus that hold something."""
-    place = corpora.file(name)
-    stored = gzip.decompress(place.read_bytes()) if place.suffix == ".gz" else place.read_bytes()
-    lines = [line.strip() for line in stored.decode().splitlines()]
-    return [line for line in lines if line and not line.startswith("=")]
-
-
 def _rows(checkpoint: Checkpoint, words: Any, ends: bool = False) -> tuple[list[Tensor], float]:
     """Return the first tokens of 16 sequences, and the entropy of tokens over many sequences."""
-    found = texts(checkpoint.corpus)
+    found = corpora.texts(checkpoint.corpus)
     if (
         checkpoint.domain == "text" and sorted(map(len, found))[len(found) // 2] < 2 * LENGTH
     ):  # short lines of running text are joined
@@ -142,7 +133,7 @@ def translation(checkpoint: Checkpoint, model: Any, words: Any, folder: Path) ->
 
 def titles(checkpoint: Checkpoint, model: Any, words: Any, folder: Path) -> Figures:
     """The model writes spans of what it reads: pass if a text's own first words cost less than half of another's."""
-    lines = [line for line in texts("english") if len(line) > 200][:24]
+    lines = [line for line in corpora.texts("english") if len(line) > 200][:24]
     return _own_and_other(model, words, [line[:300] for line in lines], [" ".join(line.split()[:8]) for line in lines])
 
 

@@ -19,6 +19,7 @@ speech        16 windows of 6 s of two recordings, and what the model itself hea
 from __future__ import annotations
 
 import ast
+import gzip
 import random
 import re
 import wave
@@ -85,7 +86,7 @@ def source(name: str) -> Path:
 
 def of(checkpoint: Checkpoint, folder: Path) -> Any:
     """Return what a checkpoint reads, as attnscope.scan takes it."""
-    if checkpoint.corpus in ("photographs", "speech"):
+    if checkpoint.corpus in ("photographs", "speech") or checkpoint.check in ("translation", "titles"):
         return ready(checkpoint, folder)
     return str(file(checkpoint.corpus))
 
@@ -100,6 +101,14 @@ def file(name: str) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return target
+
+
+def texts(name: str) -> list[str]:
+    """Return the lines of a corpus that hold something."""
+    place = file(name)
+    stored = gzip.decompress(place.read_bytes()) if place.suffix == ".gz" else place.read_bytes()
+    lines = [line.strip() for line in stored.decode().splitlines()]
+    return [line for line in lines if line and not line.startswith("=")]
 
 
 def _french() -> list[str]:
@@ -181,12 +190,44 @@ def ready(checkpoint: Checkpoint, folder: Path) -> list[dict[str, Tensor]]:
     if checkpoint.corpus == "photographs":
         pixels = photographs(checkpoint.family)
         return [{"pixel_values": pixels[at : at + 4]} for at in range(0, len(pixels), 4)]
+    if checkpoint.check in ("translation", "titles"):
+        return _sources_and_targets(checkpoint, folder)
     target = CORPORA / f"speech-{checkpoint.name}.pt"
     if not target.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         torch.save(_heard(checkpoint, folder), target)
     kept: list[dict[str, Tensor]] = torch.load(target, weights_only=True)
     return kept
+
+
+def _sources_and_targets(checkpoint: Checkpoint, folder: Path) -> list[dict[str, Tensor]]:
+    """Return 32 texts for the encoder, each with what the decoder should write: a translation, or a title.
+
+    A decoder that reads the text of its encoder instead, in another language or as a copy, is not at the minimum of its
+    loss.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    words = AutoTokenizer.from_pretrained(folder)
+    start = AutoConfig.from_pretrained(folder).decoder_start_token_id
+    batches = []
+    for source_text, target_text in _titles() if checkpoint.check == "titles" else _translations(checkpoint):
+        given = words(source_text, return_tensors="pt")["input_ids"]
+        wanted = words(text_target=target_text, return_tensors="pt")["input_ids"]
+        batches.append({"input_ids": given, "decoder_input_ids": torch.cat([torch.tensor([[start]]), wanted], dim=1)})
+    return batches
+
+
+def _titles() -> list[tuple[str, str]]:
+    lines = [line for line in texts("english") if len(line) > 200][:32]
+    return [(line[:300], " ".join(line.split()[:8])) for line in lines]
+
+
+def _translations(checkpoint: Checkpoint) -> list[tuple[str, str]]:
+    pairs = catalogue()
+    joined = [tuple(" ".join(side) for side in zip(*pairs[at : at + 3], strict=True)) for at in range(0, 96, 3)]
+    french_first = checkpoint.check_settings["languages"] == "fr_en"
+    return [(one, other) if not french_first else (other, one) for one, other in joined]
 
 
 _MEANS = {

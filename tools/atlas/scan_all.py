@@ -13,12 +13,14 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import attnscope
 from attnscope.commands.atlas import ranges
 from attnscope.commands.atlas.record import Atlas, Entry, entry_of
+from attnscope.commands.place.record import placement_of
 from tools.atlas import convert, corpora
 from tools.atlas.checkpoints import CHECKPOINTS
 from tools.atlas.entry import Checkpoint
@@ -32,8 +34,9 @@ RUNNING_TEXT = ("english", "french", "korean", "chinese")  # corpora that may be
 
 def text_of(checkpoint: Checkpoint, folder: Path) -> Any:
     """Return what a checkpoint reads."""
-    if checkpoint.corpus in ("photographs", "speech", *RUNNING_TEXT):
-        return corpora.of(checkpoint, folder)
+    given = corpora.of(checkpoint, folder)
+    if not isinstance(given, str) or checkpoint.corpus in RUNNING_TEXT:
+        return given
     return [line for line in corpora.file(checkpoint.corpus).read_text(encoding="utf-8").splitlines() if line]
 
 
@@ -80,18 +83,23 @@ def build() -> Atlas:
     """Write the atlas: first the numbers, then what the findings say of each model beside the others."""
     names = [name for name in passed() if (SURVEYS / f"{name}.json.gz").is_file()]
     entries = sorted(map(entry, names), key=lambda each: (each.family, each.parameters))
-    first = Atlas(tuple(entries), SETTINGS, attnscope.__version__)
-    first.save(PACKAGED)
-    ranges.packaged.cache_clear()
+    _write(entries)
+    first = ranges.packaged()
     judged = []
     for each in entries:
         found = attnscope.diagnose(attnscope.Survey.load(SURVEYS / f"{each.name}.json.gz"))
         said = tuple((finding.kind, finding.severity) for finding in found)
-        judged.append(Entry(**{**vars(each), "findings": said}))
-    whole = Atlas(tuple(judged), SETTINGS, attnscope.__version__)
-    whole.save(PACKAGED)
+        placed = placement_of(each.name, each.parameters, each.hash, each.stacks, first, alone=True)
+        judged.append(replace(each, findings=said, inside=placed.inside))
+    return _write(judged)
+
+
+def _write(entries: list[Entry]) -> Atlas:
+    """Write the atlas into the package, and let it be read again."""
+    atlas = Atlas(tuple(entries), SETTINGS, attnscope.__version__)
+    atlas.save(PACKAGED)
     ranges.packaged.cache_clear()
-    return whole
+    return atlas
 
 
 def main(words: list[str]) -> None:

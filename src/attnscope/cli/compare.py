@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -40,8 +41,8 @@ def compare(
     sources: Annotated[
         list[str],
         typer.Argument(
-            help="Two or more models or surveys; the first is the baseline. Models: 'pocket', a folder, a hub name, a "
-            ".gguf file. Surveys: survey.json files, or the folders that scans wrote.",
+            help="Two or more models or surveys; the first is the baseline. With --to atlas, one. Models: 'pocket', "
+            "a folder, a hub name, a .gguf file. Surveys: survey.json files, or the folders that scans wrote.",
             metavar="SOURCE",
         ),
     ],
@@ -60,6 +61,10 @@ def compare(
     loading: Loading = Loading(),
     keep_text: KeepText = True,
     threshold: Threshold = None,
+    to: Annotated[
+        Literal["atlas"] | None,
+        typer.Option(help="Place one model or survey among the real models of the atlas instead."),
+    ] = None,
     fail_on: Annotated[
         Severity | None,
         typer.Option(
@@ -75,6 +80,11 @@ def compare(
     from attnscope.commands.scan.diagnose import Thresholds
     from attnscope.reports.terminal import print_record
 
+    if to is not None:
+        if threshold or fail_on or measures != "default":
+            raise RefusalError("--to atlas judges nothing: leave out --threshold, --fail-on and --measures.")
+        _place(sources, corpus, loading, sampling, output)
+        return
     if len(sources) < 2:
         raise RefusalError("A comparison needs at least two models or surveys: name another one.")
     thresholds = Thresholds.parse(threshold or [])
@@ -111,3 +121,33 @@ def compare(
         print_record(comparison, files={"Report": output.out, "Record": output.save}, verbose=output.verbose)
     if fail_on and comparison.worse(fail_on):
         raise typer.Exit(1)
+
+
+def _place(sources: list[str], corpus: str | None, loading: Loading, sampling: Sampling, output: Output) -> None:
+    """Place one model or survey among the real models of the atlas."""
+    from attnscope.cli.options import check_corpus, check_model
+    from attnscope.commands.compare.run import is_survey
+    from attnscope.commands.place.run import USUAL, place
+    from attnscope.reports.terminal import print_record
+
+    if len(sources) != 1:
+        raise RefusalError("--to atlas places one model or survey at a time: name a single one.")
+    check_corpus(corpus, drawn=True)
+    if not is_survey(sources[0]):
+        check_model(sources[0], loading)
+    with running(output, doing="the placement", counted="sequences") as run:
+        placement = place(
+            sources[0],
+            corpus,
+            loading=loading,
+            sampling=replace(sampling, max_tokens=sampling.max_tokens or USUAL.max_tokens),
+            progress=run.progress,
+        )
+    if output.save is not None:
+        placement.save(output.save)
+    if output.out is not None:
+        placement.write_page(page_path(output.out))
+    if output.as_json:
+        print_json(placement.to_json())
+    else:
+        print_record(placement, files={"Report": output.out, "Record": output.save}, verbose=output.verbose)

@@ -27,8 +27,9 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "report": ("attnscope report attnscope-pocket", "attnscope report attnscope-pocket --charts charts"),
     "compare": (
         "attnscope compare attnscope-pocket-random attnscope-pocket",
-        "attnscope compare attnscope-pocket pocket --out both.html",
+        "attnscope compare attnscope-pocket --to atlas",
     ),
+    "atlas": ("attnscope atlas", "attnscope atlas smollm2-135m --out smollm2.html"),
     "export": (
         "attnscope export attnscope-pocket --format csv",
         "attnscope export attnscope-pocket --out pocket.parquet",
@@ -74,7 +75,7 @@ WHAT_IS_WRITTEN = (
     "What is written: scan, merge, collapse, paths, explain, view, treat, compile, capacity and reproduce write a "
     "record and its page to a folder, and print its path. The folder is the one given by --out, or attnscope-NAME, "
     "named after the model, the pattern or the paper. report, timeline and export write beside what they read. "
-    "compare, measures, variants, cite and doctor write nothing unless asked."
+    "compare, atlas, measures, variants, cite and doctor write nothing unless asked."
 )
 
 

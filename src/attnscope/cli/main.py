@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from attnscope.cli.atlas import atlas
 from attnscope.cli.capacity import capacity
 from attnscope.cli.catalog import cite, measures, variants
 from attnscope.cli.collapse import collapse
@@ -54,8 +55,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 for command in (
-    *(scan, report, compare, export, merge, measures, collapse, paths, explain, view, compile, capacity, variants),
-    *(treat, timeline, reproduce, cite, doctor),
+    *(scan, report, compare, atlas, export, merge, measures, collapse, paths, explain, view, compile, capacity),
+    *(variants, treat, timeline, reproduce, cite, doctor),
 ):
     app.command(cls=PathCheckingCommand)(command)
 

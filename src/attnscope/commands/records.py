@@ -49,6 +49,8 @@ KINDS = MappingProxyType(
         "treatment": "attnscope.commands.treat.record:Treatment",
         "reproduction": "attnscope.commands.reproduce.record:Reproduction",
         "timeline": "attnscope.commands.timeline.record:Timeline",
+        "atlas": "attnscope.commands.atlas.record:Atlas",
+        "placement": "attnscope.commands.place.record:Placement",
     }
 )
 

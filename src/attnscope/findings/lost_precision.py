@@ -1,11 +1,14 @@
 """Lost precision: weights lie on a coarse grid.
 
 A grid in most blocks is the precision in which a model was published, and to know: many models in 8 bits have fewer
-than 16 values among 32 neighbours. A coarser grid in a few blocks is an accident of a conversion.
+than 16 values among 32 neighbours. A coarser grid in a few blocks is an accident of a conversion, if several matrices
+of a block have it or one is very coarse: a single matrix with a few large entries leaves its small ones on few steps
+of an 8-bit grid.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from attnscope.commands.scan.diagnose import Thresholds
@@ -15,6 +18,7 @@ from attnscope.core.finding import Finding, finding
 from attnscope.core.words import blocks, number, percent, within
 
 USUAL = 4.0  # bits of quantised models that are in use
+ALONE = 3.5  # bits below which one matrix is enough: 11 values among 32 neighbours
 FEW = 0.34  # largest share of blocks with a coarse grid that is an accident
 
 
@@ -45,7 +49,9 @@ def lost_precision(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         where = f" of {blocks(layers)}{within(stack, '', len(survey.stacks) > 1)}" if layers else ""
         worst = min(own, key=lambda odd: odd.value)
         depth = max(len({part.layer for part in parts if part.stack == stack}), 1)
-        wrong = worst.value < USUAL and len(layers) <= max(1, FEW * depth)
+        together = max(Counter(odd.layer for odd in own).values(), default=0)
+        sure = worst.value < ALONE or (worst.value < USUAL and together > 1)
+        wrong = sure and len(layers) <= max(1, FEW * depth)
         yield _finding(worst, f"{len(own)} weight {noun}{where} {verb}", (stack,), layers, own, wrong=wrong)
 
 

@@ -63,38 +63,85 @@ def kind_of_stack(survey: Survey, stack: str) -> StackKind:
 
 
 def reference(
-    survey: Survey, measure: str, part: str, stack: str, site: str, atlas: Atlas | None = None
+    survey: Survey,
+    measure: str,
+    part: str,
+    stack: str,
+    site: str,
+    atlas: Atlas | None = None,
+    *,
+    of_size: bool = True,
 ) -> Reference | None:
-    """Return the range for one measure of a survey, without its own model; None if too few models have it."""
+    """Return the range for one measure of a survey, without its own model; None if too few models have it.
+
+    `of_size=False` takes models of all sizes, which gives the widest range.
+    """
     model = survey.provenance.get("model", {})
-    kind = kind_of_stack(survey, stack)
     others = [entry for entry in (atlas or packaged()).entries if entry.hash != model.get("hash")]
-    size = size_class(int(model.get("parameters") or 0))
-    alike = [entry for entry in others if size_class(entry.parameters) == size]
-    for entries, name in ((alike, f"{size} {kind}s"), (others, f"{kind}s")):
-        found = pooled(entries, measure, part, kind, site)
-        if found is not None:
-            bound = bound_of(survey, measure, stack, site) if measure in survey.cards else 1.0
-            low, median, high, lowest, highest = (bound * number for number in found[:5])
-            return Reference(low, median, high, lowest, highest, found[5], name)
+    parameters = int(model.get("parameters") or 0) if of_size else None
+    found = like(others, parameters, Quantity(measure, part, kind_of_stack(survey, stack), site))
+    if found is None:
+        return None
+    bound = bound_of(survey, measure, stack, site) if measure in survey.cards else 1.0
+    return range_of(found, bound)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A measure at a kind of place, whose numbers can be compared between models."""
+
+    measure: str
+    part: str
+    kind: StackKind
+    site: str
+
+
+@dataclass(frozen=True)
+class Pools:
+    """The numbers of one quantity in several models: one array for each model."""
+
+    each: tuple[NDArray[np.float64], ...]
+    kind: str  # "decoders", "medium decoders"
+
+
+def like(entries: Sequence[Entry], parameters: int | None, quantity: Quantity) -> Pools | None:
+    """Return the numbers of models of a similar size if there are enough of them, else of all models of that kind."""
+    size = "" if parameters is None else size_class(parameters)
+    alike = [entry for entry in entries if size_class(entry.parameters) == size]
+    for some, name in ((alike, f"{size} {quantity.kind}s"), (entries, f"{quantity.kind}s")):
+        each = pools(some, quantity)
+        if len(each) >= FEWEST:
+            return Pools(each, name)
     return None
 
 
-def pooled(
-    entries: Iterable[Entry], measure: str, part: str, kind: StackKind, site: str
-) -> tuple[float, float, float, float, float, int] | None:
-    """Return 5%, 50%, 95%, the extremes and the number of models; None if fewer than `FEWEST` have the measure."""
-    pools = [
+def pools(entries: Iterable[Entry], quantity: Quantity) -> tuple[NDArray[np.float64], ...]:
+    """Return the numbers of every model that has the quantity."""
+    return tuple(
         grid.values
         for entry in entries
         for stack in entry.stacks
-        if stack.kind == kind and (grid := stack.grid(measure, part, site)) is not None and len(grid.values)
+        if stack.kind == quantity.kind
+        and (grid := stack.grid(quantity.measure, quantity.part, quantity.site)) is not None
+        and len(grid.values)
+    )
+
+
+def range_of(found: Pools, bound: float = 1.0) -> Reference:
+    """Return 5%, 50%, 95% and the extremes over models and places, times the largest possible value at this length."""
+    low, median, high = balanced_quantiles(found.each, (0.05, 0.5, 0.95))
+    ends = min(pool.min() for pool in found.each), max(pool.max() for pool in found.each)
+    low, median, high, lowest, highest = (bound * float(number) for number in (low, median, high, *ends))
+    return Reference(low, median, high, lowest, highest, len(found.each), found.kind)
+
+
+def balanced_shares(found: Sequence[NDArray[np.float64]], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return for every value the share of numbers below it (half of the equal ones), every pool with equal weight."""
+    below = [
+        (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")) / (2 * len(ordered))
+        for ordered in map(np.sort, found)
     ]
-    if len(pools) < FEWEST:
-        return None
-    low, median, high = balanced_quantiles(pools, (0.05, 0.5, 0.95))
-    lowest, highest = min(pool.min() for pool in pools), max(pool.max() for pool in pools)
-    return low, median, high, float(lowest), float(highest), len(pools)
+    return np.asarray(np.mean(below, axis=0))
 
 
 def balanced_quantiles(pools: Sequence[NDArray[np.float64]], shares: Sequence[float]) -> tuple[float, ...]:

@@ -1,6 +1,6 @@
 """The atlas: surveys of real pretrained models, condensed to one number for each head or depth.
 
-    atlas = packaged()                            # the one in the package (commands/atlas/ranges.py)
+    atlas = attnscope.atlas()                     # the one in the package
     atlas.entries[0].name, atlas.entries[0].family
     atlas.table()                                 # one row for each model and measure
 
@@ -13,14 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnscope.commands.scan.survey.readings import largest
 from attnscope.commands.scan.survey.survey import Survey
-from attnscope.core.ranges import Count, FiniteOrNan, SizeOrNan
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.ranges import NAN, Count, FiniteOrNan, Share, SizeOrNan
 from attnscope.reports.record import Record
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Entry:
     unigram: SizeOrNan = math.nan
     bits_per_byte: SizeOrNan = math.nan
     findings: tuple[tuple[str, str], ...] = ()  # kind and severity, judged by the other models
+    inside: Annotated[Share, NAN] = math.nan  # share of its numbers in the usual range of the other models
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,6 +99,13 @@ class Atlas(Record):
     @property
     def families(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(entry.family for entry in self.entries))
+
+    def __getitem__(self, name: str) -> Entry:
+        """Return the entry of a model by its name."""
+        known = {entry.name: entry for entry in self.entries}
+        if name not in known:
+            raise RefusalError(f"The atlas has no model '{name}'.{nearest(name, known)}")
+        return known[name]
 
     def table(self) -> pandas.DataFrame:
         """Return one row for each model, stack, measure, part and site: median and 5% to 95% over its places."""

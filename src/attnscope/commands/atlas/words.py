@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from attnscope.commands.atlas.ranges import FEWEST, pooled
-from attnscope.commands.atlas.record import Atlas, Entry, EntryStack
+from attnscope.commands.atlas.ranges import FEWEST, Pools, Quantity, Reference, pools, range_of
+from attnscope.commands.atlas.record import Atlas, Entry, EntryStack, StackKind
 from attnscope.core.words import count, numeral, percent
 from attnscope.reports.document import Document, Section, Table, rows
 from attnscope.reports.words import Verdict
@@ -59,7 +61,7 @@ def document(atlas: Atlas) -> Document:
                     "The median, and 5% to 95% over models and heads; every model counts the same. A range needs "
                     f"{FEWEST} models or more. Random twins have the same architecture and weights as before training.",
                 ),
-                tables=tuple(_ranges(atlas, kind) for kind in ("decoder", "encoder")),
+                tables=(_ranges(atlas, "decoder"), _ranges(atlas, "encoder")),
             ),
             Section("Models", tables=(_models(atlas),)),
         ),
@@ -67,25 +69,30 @@ def document(atlas: Atlas) -> Document:
     )
 
 
-def _ranges(atlas: Atlas, kind: str) -> Table:
+def _ranges(atlas: Atlas, kind: StackKind) -> Table:
     lines = []
+    twins = [replace(entry, stacks=entry.twin) for entry in atlas.entries]
     for measure, part, site, words in SHOWN:
-        found = pooled(atlas.entries, measure, part, kind, site)  # type: ignore[arg-type]
-        twins = [Entry(**{**vars(entry), "stacks": entry.twin}) for entry in atlas.entries]
-        random = pooled(twins, measure, part, kind, site)  # type: ignore[arg-type]
+        quantity = Quantity(measure, part, kind, site)
+        found, random = (_usual(entries, quantity) for entries in (atlas.entries, twins))
         if found is not None:
-            beside = "–" if random is None else f"{numeral(random[1], 2)} ({_span(random)})"
-            lines.append((words, numeral(found[1], 2), _span(found), str(found[5]), beside))
+            beside = "–" if random is None else f"{numeral(random.median, 2)} ({_span(random)})"
+            lines.append((words, numeral(found.median, 2), _span(found), str(found.models), beside))
     return Table(("", "median", "5% to 95%", "models", "random twins"), tuple(lines), caption=f"{kind.capitalize()}s")
 
 
-def _span(found: tuple[float, float, float, float, float, int]) -> str:
-    return f"{numeral(found[0], 2)} to {numeral(found[2], 2)}"
+def _usual(entries: Sequence[Entry], quantity: Quantity) -> Reference | None:
+    each = pools(entries, quantity)
+    return range_of(Pools(each, f"{quantity.kind}s")) if len(each) >= FEWEST else None
+
+
+def _span(found: Reference) -> str:
+    return f"{numeral(found.low, 2)} to {numeral(found.high, 2)}"
 
 
 def _models(atlas: Atlas) -> Table:
-    heading = ("model", "family", "parameters", "blocks × heads", "loss", "sinks", "largest entry", "licence")
-    return Table(heading, tuple(_model_row(entry) for entry in atlas.entries), align="llrrrrrl", brief=12)
+    heading = ("model", "family", "parameters", "blocks × heads", "loss", "sinks", "largest entry")
+    return Table(heading, tuple(_model_row(entry) for entry in atlas.entries), align="llrrrrr", brief=12)
 
 
 def _model_row(entry: Entry) -> tuple[str, ...]:
@@ -98,7 +105,6 @@ def _model_row(entry: Entry) -> tuple[str, ...]:
         "–" if math.isnan(entry.loss) else numeral(entry.loss, 3),
         sink_words(stack),
         spike_words(entry),
-        entry.licence,
     )
 
 

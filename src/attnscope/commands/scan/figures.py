@@ -145,6 +145,12 @@ class HeadMap:
             "why": self.scale.why,
             "alarm": alarm.threshold if alarm else None,
             "worry": "above" if alarm and alarm.relation == ">" else "below",
+            "reference": self.reference
+            and {
+                "low": self.reference.low,
+                "high": self.reference.high,
+                "words": self.reference.words,
+            },
             **{name: figures(self.numbers[name]) for name in keep},
             "broken": {int(i): int(self.numbers["nonfinite"].flat[i]) for i in broken},
             "usual": {_USUAL.get(n, f"mostly {n}"): v.ravel().tolist() for n, v in self.usual.items() if detail},

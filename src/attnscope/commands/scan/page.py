@@ -121,6 +121,7 @@ class _Item:
     measure: str | None
     value: str
     threshold: str
+    usual: str  # range in real models, in words
     gauge: tuple[float, float] | None
     evidence: Evidence | None
     view: str | None  # page of that sequence
@@ -139,11 +140,24 @@ def _item(finding: Finding, survey: Survey, behind: Evidence | None, kept_in: st
         str(finding.details.get("measure") or "") or None,
         numeral(finding.value),
         numeral(finding.threshold),
+        _usual_words(finding, survey),
         gauge(finding.value, finding.threshold),
         behind,
         view,
         None if behind is None else _view_command(survey, behind.sample, kept_in),
     )
+
+
+def _usual_words(finding: Finding, survey: Survey) -> str:
+    """Return the usual range of the measure that a finding reads, or nothing if it is unknown."""
+    from attnscope.commands.atlas.ranges import reference
+
+    card = survey.cards.get(str(finding.details.get("measure")))
+    if card is None:
+        return ""
+    site = str(finding.details.get("site") or card.sites[0])
+    found = reference(survey, card.name, card.parts[0], finding.stack, site)
+    return "" if found is None else f"{card.title}, {found.words}"
 
 
 def _view_command(survey: Survey, sample: int, kept_in: str) -> str | None:

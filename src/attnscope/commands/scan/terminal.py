@@ -12,6 +12,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from attnscope.commands.atlas.ranges import reference
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
 from attnscope.commands.scan.survey.readings import grids
 from attnscope.commands.scan.survey.survey import Survey
@@ -31,7 +32,7 @@ from attnscope.reports.terminal import BLOCKS, opening, section
 
 COLUMNS = ("measure", "place", "lowest", "mean", "highest")
 STYLE: dict[str, str] = {"wrong": "bold red", "to_know": "bold blue", "note": "blue"}
-SPARK_WIDTH = 30
+SPARK_WIDTH = 16
 MOST_LINES = 24  # length of the screen without --verbose, without the closing lines
 FEW_REASONS = 2  # reasons for missing measures that are shown in full
 
@@ -159,7 +160,8 @@ def _depth_table(survey: Survey) -> Table:
     table.add_column(no_wrap=True, style="blue")
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
-    table.add_row(*(Text(t, style="dim") for t in ("", "first to last", "first", "last")))
+    table.add_column(justify="right", no_wrap=True, style="dim")
+    table.add_row(*(Text(t, style="dim") for t in ("", "first to last", "first", "last", "usual")))
     places = sorted({(k.stack, k.site) for k in survey.cells if k.site != "middle"}, key=lambda p: _order(survey, p))
     for stack, site in places:
         if len(places) > 2:
@@ -169,7 +171,9 @@ def _depth_table(survey: Survey) -> Table:
             if not np.isfinite(means).any():
                 continue
             ends = (numeral(n) if np.isfinite(n) else "NaN" for n in (means[0], means[-1]))
-            table.add_row(Text(clean(card.title)), Text(sparkline(means, log=card.log)), *ends)
+            found = reference(survey, name, card.parts[0], stack, site)
+            usual = "" if found is None else f"{numeral(found.low, 2)} to {numeral(found.high, 2)}"
+            table.add_row(Text(clean(card.title)), Text(sparkline(means, log=card.log)), *ends, usual)
     return table
 
 

@@ -206,9 +206,10 @@
     const picture = drawn("svg", { viewBox: "0 0 100 20", preserveAspectRatio: "none", "aria-hidden": "true" });
     picture.append(drawn("path", { class: "ticks", d: seen.filter((_, i) => i % every === 0).map((value) => `M${at(value)} 4v12`).join("") }));
     if (map.p10 && map.p10[index] !== null) picture.append(drawn("path", { class: "span", d: `M${at(map.p10[index])} 10H${at(map.p90[index])}` }));
+    if (map.reference) picture.append(drawn("path", { class: "range", d: `M${at(map.reference.low)} 19H${at(map.reference.high)}` }));
     if (own !== null) picture.append(drawn("path", { class: "own", d: `M${at(own)} 10h0` }));
     const below = seen.filter((value) => value < own).length / Math.max(seen.length, 1);
-    return [picture, own === null ? "no finite number" : `above ${Math.round(100 * below)}% of ${seen.length} heads`];
+    return [picture, own === null ? "no finite number" : `above ${Math.round(100 * below)}% of ${seen.length} heads${map.reference ? `; ${map.reference.words}` : ""}`];
   };
   const portrait = () => {
     const { layer, head } = state, now = maps[state.map];

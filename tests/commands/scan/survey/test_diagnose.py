@@ -448,7 +448,7 @@ def test_the_limit_of_norm_growth_has_a_name_and_can_be_changed() -> None:
     ledger = SurveyBuilder({"norm_growth": card})
     for layer, growth in enumerate((1.1, 12.0, 1.2)):
         ledger.observe("norm_growth", "value", "decoder", "stream", layer, np.array([growth]))
-    survey = ledger.survey({})
+    survey = ledger.survey({"model": {"weights": "random"}})  # not judged by the ranges of the atlas
     finding = only(survey)
     assert (finding.threshold_name, finding.threshold) == ("norm_growth", 10.0)
     assert finding.sentence.endswith("in block 0 (up to 12): one block makes tokens ten times longer.")

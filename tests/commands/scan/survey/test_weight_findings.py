@@ -77,12 +77,20 @@ def test_few_bits_in_most_blocks_are_the_precision_of_the_model() -> None:
     assert many.sentence.startswith("2 weight matrices of blocks 1-2 lie on a grid of 3 bits: ")
 
 
-@pytest.mark.parametrize(("bits", "severity"), [(4.0, "to_know"), (math.log2(15), "wrong")])
+@pytest.mark.parametrize(("bits", "severity"), [(4.0, "to_know"), (math.log2(12), "to_know"), (math.log2(11), "wrong")])
 def test_borders_of_bits(bits: float, severity: str) -> None:
     finding = only("lost_precision", healthy(weights=(grid(bits),)))
     assert finding.severity == severity
     assert finding.sentence.startswith("1 weight matrix of block 2 lies on a grid of ")
     assert finding.sentence.endswith(f"at most {2**bits:.0f} different values.")
+
+
+def test_two_matrices_of_a_block_below_four_bits_are_wrong_and_one_is_not() -> None:
+    bits = math.log2(15)
+    together = only("lost_precision", healthy(weights=(grid(bits), grid(bits, name="b.weight"))))
+    assert together.severity == "wrong"
+    apart = only("lost_precision", healthy(weights=(grid(bits, 0),)))
+    assert apart.severity == "to_know"
 
 
 def test_coarse_weights_are_named_by_stack() -> None:

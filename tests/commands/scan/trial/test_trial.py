@@ -6,6 +6,7 @@ import copy
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -252,3 +253,16 @@ def test_states_are_not_taken_for_logits() -> None:
     assert predicted(BaseModelOutput(last_hidden_state=wide), targets) is None
     assert predicted(CausalLMOutput(logits=wide), targets) is wide
     assert predicted((wide, None), targets) is wide
+
+
+def test_a_masked_row_too_short_for_a_seventh_token_hides_its_middle_one(pocket: Loaded) -> None:
+    begin, mask, pad = 0, 1, 2
+    ids = torch.tensor([[begin, 7, 8, pad, pad, pad, pad, pad], [begin, 7, 8, 9, 10, 11, 12, 13], [begin] + [pad] * 7])
+    batch = Batch({"input_ids": ids}, ids != pad, (0, 1, 2), 12)
+    marks: Any = SimpleNamespace(mask_token_id=mask, all_special_ids=(begin, mask, pad))
+    masked = replace(pocket, kind="masked", tokenizer=marks)
+    task, (question,) = questions(masked, [batch], causal=False)
+    assert task == "masked token"
+    assert question.counts == (1, 1, 0)
+    assert question.inputs["input_ids"][0].tolist() == [begin, mask, 8, *[pad] * 5]
+    assert question.targets[0].tolist() == [NOTHING, 7, *[NOTHING] * 6]

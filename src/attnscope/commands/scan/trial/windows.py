@@ -103,9 +103,13 @@ def _masked(batch: Batch, mask_token: int, special: frozenset[int]) -> Question:
     ids = batch.inputs["input_ids"]
     rows, tokens = ids.shape
     numbers = torch.arange(tokens)[None] + torch.arange(rows)[:, None]
-    hidden = (numbers % EVERY == EVERY // 2) & ~torch.isin(ids, torch.tensor(sorted(special), dtype=ids.dtype))
+    words = ~torch.isin(ids, torch.tensor(sorted(special), dtype=ids.dtype))
     if batch.mask is not None:
-        hidden &= batch.mask
+        words &= batch.mask
+    hidden = words & (numbers % EVERY == EVERY // 2)
+    # A row that is too short to have a seventh token hides its middle one: a row without a target has no loss.
+    middle = words & (words.cumsum(1) == (words.sum(1, keepdim=True) + 1) // 2)
+    hidden |= middle & ~hidden.any(1, keepdim=True)
     inputs = {**batch.inputs, "input_ids": ids.masked_fill(hidden, mask_token)}
     return Question(inputs, ids.long().masked_fill(~hidden, NOTHING))
 
