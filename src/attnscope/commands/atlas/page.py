@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnscope.commands.atlas.record import Atlas, Entry, EntryStack
-from attnscope.commands.atlas.words import document, sink_words, size_words, spike_words
+from attnscope.commands.atlas.words import document, sink_words, size_words, spike, spike_words
 from attnscope.core.words import numeral
 from attnscope.reports.colours import MISSING, STEPS, strokes
 from attnscope.reports.page import document_page
@@ -43,13 +43,19 @@ def _row(entry: Entry) -> _Row:
             (entry.family, entry.family),
             (", ".join(dict.fromkeys(stack.kind for stack in entry.stacks)), entry.stacks[-1].kind),
             (size_words(entry.parameters), float(entry.parameters)),
-            ("–" if math.isnan(entry.loss) else numeral(entry.loss, 3), _number(entry.loss)),
-            ("–" if math.isnan(entry.unigram) else numeral(entry.unigram, 3), _number(entry.unigram)),
+            (_losses(entry), _number(entry.loss)),
             (sink_words(entry.stacks[-1]), sink_words(entry.stacks[-1]).rstrip("%").rjust(4)),
-            (spike_words(entry), _largest(entry)),
+            (spike_words(entry), spike(entry)),
             (", ".join(kind.replace("_", " ") for kind, severity in entry.findings if severity == "wrong") or "–", ""),
         ),
     )
+
+
+def _losses(entry: Entry) -> str:
+    """Return `4.09 (6.57)`: the loss, and that of token frequencies."""
+    if math.isnan(entry.loss):
+        return "–"
+    return numeral(entry.loss, 3) + ("" if math.isnan(entry.unigram) else f" ({numeral(entry.unigram, 3)})")
 
 
 def _map(stack: EntryStack) -> str:
@@ -67,8 +73,3 @@ def _map(stack: EntryStack) -> str:
 
 def _number(value: float) -> float:
     return -1.0 if math.isnan(value) else value
-
-
-def _largest(entry: Entry) -> float:
-    grids = [stack.grid("spike", "value", "stream") for stack in entry.stacks]
-    return max((float(grid.values.max()) for grid in grids if grid is not None and len(grid.values)), default=-1.0)

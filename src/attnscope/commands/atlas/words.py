@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 
 from attnscope.commands.atlas.ranges import FEWEST, Pools, Quantity, Reference, pools, range_of
 from attnscope.commands.atlas.record import Atlas, Entry, EntryStack, StackKind
-from attnscope.core.words import count, numeral, percent
+from attnscope.core.limits import MASSIVE_SIZE, SINK_MASS
+from attnscope.core.words import count, listed, numeral, percent
 from attnscope.reports.document import Document, Section, Table, rows
 from attnscope.reports.words import Verdict
 
+ODD = 3  # models that are named as least usual
 SHOWN = (
     ("sink_mass", "value", "self", "attention to the first token"),
     ("entropy", "value", "self", "entropy, as a share of the largest possible"),
@@ -55,6 +58,7 @@ def document(atlas: Atlas) -> Document:
         f"Atlas: attention in {len(atlas.entries)} real models",
         about=("Every model was scanned on text of its own kind with the same settings",),
         sections=(
+            Section("What is typical, and what is odd", sentences=tuple(_typical(atlas)), link="Typical and odd"),
             Section(
                 "What is usual",
                 background=(
@@ -67,6 +71,30 @@ def document(atlas: Atlas) -> Document:
         ),
         provenance=rows({"settings": atlas.settings, "attnscope": atlas.attnscope}),
     )
+
+
+def _typical(atlas: Atlas) -> Iterator[str]:
+    """Yield what most models of a kind have in common, and the models that differ most from the others."""
+    for kind in get_args(StackKind):
+        sinks = [share for entry in atlas.entries if (share := sink_share(entry.stacks[-1], kind)) is not None]
+        if sinks:
+            yield (
+                f"Sinks: in half of the {len(sinks)} {kind}s {percent(float(np.median(sinks)))} or more of the heads put"
+                f" over {SINK_MASS:g} of their attention on the first token; in the {kind} with the most,"
+                f" {percent(max(sinks))} do."
+            )
+    large = [entry.name for entry in atlas.entries if spike(entry) > MASSIVE_SIZE]
+    yield (
+        f"Massive activations: {count(len(large), 'model')} of {len(atlas.entries)} have entries of the stream above"
+        f" {MASSIVE_SIZE:g}: {listed(large)}."
+    )
+    wrong = [entry.name for entry in atlas.entries if any(severity == "wrong" for _, severity in entry.findings)]
+    judged = f"{len(wrong)} of {len(atlas.entries)} models have a finding that is wrong"
+    yield f"Judged by the others, {judged}{f': {listed(wrong)}' if wrong else ''}."
+    odd = sorted((entry for entry in atlas.entries if entry.inside == entry.inside), key=lambda entry: entry.inside)
+    told = [f"{entry.name} ({percent(entry.inside)} of its numbers are in the usual range)" for entry in odd[:ODD]]
+    if told:
+        yield f"Least usual: {listed(told)}; the median model has {percent(float(np.median([e.inside for e in odd])))}."
 
 
 def _ranges(atlas: Atlas, kind: StackKind) -> Table:
@@ -115,11 +143,22 @@ def size_words(parameters: int) -> str:
 
 def sink_words(stack: EntryStack) -> str:
     """Return the share of heads with more than 30% of their attention on the first token."""
+    share = sink_share(stack, stack.kind)
+    return "–" if share is None else percent(share)
+
+
+def sink_share(stack: EntryStack, kind: StackKind) -> float | None:
+    """Return the share of heads that sink in a stack of this kind."""
     grid = stack.grid("sink_mass", "value", "self")
-    return "–" if grid is None or not len(grid.values) else percent(float((grid.values > 0.3).mean()))
+    known = stack.kind == kind and grid is not None and len(grid.values)
+    return float((grid.values > SINK_MASS).mean()) if known and grid is not None else None
 
 
 def spike_words(entry: Entry) -> str:
+    return numeral(spike(entry), 3) if spike(entry) > 0 else "–"
+
+
+def spike(entry: Entry) -> float:
+    """Return the largest entry of the stream of any stack; 0 if it was not measured."""
     grids = [stack.grid("spike", "value", "stream") for stack in entry.stacks]
-    largest = [float(np.max(grid.values)) for grid in grids if grid is not None and len(grid.values)]
-    return numeral(max(largest), 3) if largest else "–"
+    return max((float(np.max(grid.values)) for grid in grids if grid is not None and len(grid.values)), default=0.0)

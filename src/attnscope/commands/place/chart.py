@@ -8,7 +8,7 @@ import altair as alt
 import pandas as pd
 
 from attnscope.commands.place.record import Placement
-from attnscope.commands.place.words import title
+from attnscope.commands.place.words import several_stacks, title
 
 LABELS = 250  # pixels for the names of measures
 STEP = 17
@@ -20,12 +20,12 @@ def chart(record: Placement) -> Any:
 
 
 def places_chart(record: Placement, *, width: int) -> Any:
-    several = len({row.stack for row in record.rows}) > 1
+    several = several_stacks(record)
     ordered = sorted(record.rows, key=lambda row: row.median_share)
     rows = pd.DataFrame(
         [
             {
-                "name": title(row) + (f" ({row.stack})" if several else ""),
+                "name": title(row, several),
                 "low": row.low_share,
                 "median": row.median_share,
                 "high": row.high_share,
@@ -43,6 +43,6 @@ def places_chart(record: Placement, *, width: int) -> Any:
     base, usual = alt.Chart(rows), alt.X("from:Q", scale=alt.Scale(domain=[0, 1]))
     return alt.layer(
         base.mark_bar(style="usual", size=STEP).encode(x=usual, x2="to:Q", y=y),
-        base.mark_rule(style="line").encode(x=x, x2="high:Q", y=y, tooltip=tooltip),
+        base.mark_bar(size=2).encode(x=x, x2="high:Q", y=y, tooltip=tooltip),
         base.mark_circle(style="reading", size=44).encode(x="median:Q", y=y, tooltip=tooltip),
     ).properties(width=across, height=alt.Step(STEP))

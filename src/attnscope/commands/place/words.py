@@ -30,31 +30,38 @@ def verdict(record: Placement) -> Verdict:
         lead += f", and {percent(low)} to {percent(high)} of those of {len(record.others)} real {record.kind}s,"
         lead += " each judged by the others"
     odd = [row for row in sorted(record.rows, key=lambda row: row.inside) if row.inside < FEW_INSIDE][:MOST_NAMED]
-    said = f" Least usual: {listed([_odd(row) for row in odd])}." if odd else ""
+    said = f" Least usual: {listed([_odd(row, several_stacks(record)) for row in odd])}." if odd else ""
     return Verdict("note" if unusual else "calm", f"{lead}.{said}")
 
 
-def _odd(row: Placed) -> str:
+def several_stacks(record: Placement) -> bool:
+    return len({row.stack for row in record.rows}) > 1
+
+
+def _odd(row: Placed, several: bool) -> str:
     high = row.above > row.below
     return (
-        f"{title(row)} is {'high' if high else 'low'} (median {numeral(row.median, 2)}; usual:"
+        f"{title(row, several)} is {'high' if high else 'low'} (median {numeral(row.median, 2)}; usual:"
         f" {_span(row.usual_low, row.usual_high)} in {row.models} {row.kind})"
     )
 
 
-def title(row: Placed) -> str:
-    """Return `attention to the first token of the decoder`: a measure in words, and its place if it is not obvious."""
+def title(row: Placed, several: bool = False) -> str:
+    """Return `spike of the decoder after attention`: a measure in words, and its place if it is not obvious.
+
+    `several` says whether the model has several stacks.
+    """
     words = {(measure, part): said for measure, part, _, said in SHOWN if measure in HALVES}
     if (said := words.get((row.measure, row.part))) is None:
         card = measure_cards()[row.measure]
         said = card.title[:1].lower() + card.title[1:] if card.title[1:2].islower() else card.title
         said += "" if card.bound is None else ", as a share of the largest possible"
-    return said + within(row.stack, row.site, many=False)
+    return said + within(row.stack, row.site, several) + (" after attention" if row.site == "middle" else "")
 
 
 def document(record: Placement) -> Document:
-    ordered = sorted(record.rows, key=lambda row: (row.inside, title(row)))
-    several = len({row.stack for row in record.rows}) > 1
+    several = several_stacks(record)
+    ordered = sorted(record.rows, key=lambda row: (row.inside, title(row, several)))
     return Document(
         verdict(record),
         f"{record.model} among real models",
@@ -80,7 +87,6 @@ def document(record: Placement) -> Document:
                     Table(
                         (
                             "measure",
-                            *(("stack",) if several else ()),
                             *("median", "usual", "in range", "models below"),
                         ),
                         tuple(_line(row, several) for row in ordered),
@@ -96,8 +102,7 @@ def document(record: Placement) -> Document:
 
 def _line(row: Placed, several: bool) -> tuple[str, ...]:
     return (
-        title(row),
-        *((row.stack,) if several else ()),
+        title(row, several),
         numeral(row.median, 2),
         _span(row.usual_low, row.usual_high),
         percent(row.inside),
