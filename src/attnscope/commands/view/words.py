@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -19,13 +21,22 @@ HEADING = ("block", "head", "first", "before", "itself", "entropy")
 
 
 def verdict(record: View) -> Verdict:
-    """Say how many heads there are, and how much of their attention goes to the first token."""
-    part = record.part()
+    """Say how much attention goes to the first token: on average, and in the head at which the page opens."""
+    part, opened = record.part(), record.opened
     where = "" if len(record.parts) == 1 else f" in the {title(part)}"
     size = f"{count(len(part.heads), 'head')} in {count(len(part.layers), 'block')}"
     tokens = count(len(record.tokens(part.queries)), "token")
-    first = sum(head.first for head in part.heads) / max(len(part.heads), 1)
-    return Verdict("note", f"{size} on {tokens}: {percent(first)} of attention goes to the first token{where}.")
+    said = f"{size} on {tokens}: {percent(_first(part.heads))} of attention goes to the first token{where}"
+    there = [head for head in part.heads if head.layer == opened.layer and opened.head in (None, head.head)]
+    share = percent(_first(there))
+    if len(there) == 1 and there[0].first == max(head.first for head in part.heads):
+        return Verdict("note", f"{said}, most in head {opened.head} of block {opened.layer} ({share}).")
+    who = "" if opened.head is None else f"head {opened.head} of "
+    return Verdict("note", f"{said}, and {share} in {who}block {opened.layer}.")
+
+
+def _first(several: Sequence[HeadMap]) -> float:
+    return sum(head.first for head in several) / max(len(several), 1)
 
 
 def sentences(record: View) -> tuple[str, ...]:
