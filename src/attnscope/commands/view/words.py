@@ -96,11 +96,12 @@ def show(record: View, *, verbose: bool = False) -> RenderableType:
         *(Text(clean(note), style="dim") for note in record.notes),
     ]
     for part in record.parts:
-        parts.append(section(f"{title(part).capitalize()}: a line for each block, a letter for each head"))
-        for block in part.layers:
-            letters = [LETTERS[does(head)] for head in part.heads if head.layer == block]
-            between = " " if 2 * len(letters) <= ROOM else ""
-            parts.append(Text.assemble((f"{block:>4}  ", "dim"), between.join(letters)))
+        parts.append(section(f"{title(part).capitalize()}: a line for each head, a letter for each block"))
+        letters = {(one.layer, one.head): LETTERS[does(one)] for one in part.heads}
+        between = " " if 2 * len(part.layers) <= ROOM else ""
+        for number in sorted({one.head for one in part.heads}):
+            line = between.join(letters.get((layer, number), " ") for layer in part.layers)
+            parts.append(Text.assemble((f"{number:>4}  ", "dim"), line))
         if verbose:
             parts += lines_under("Numbers", HEADING, [_numbers(head) for head in part.heads])
     return Group(*parts, Text(LEGEND, style="dim"))
