@@ -14,10 +14,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import attnscope
+from attnscope.commands.paths.chart import value_grid
 from attnscope.commands.records import Linked, index
 from attnscope.core.files import write_atomically
 from attnscope.reports.record import Record, verdict
@@ -28,12 +30,14 @@ TEXT = "The dog chased its own tail and the dog"
 
 @dataclass(frozen=True)
 class Step:
-    """A question, the command that answers it, and a function that calls its twin with the output folder."""
+    """A question, the command that answers it, a function that calls its twin with the output folder, and one that
+    draws the answer for its thumbnail."""
 
     question: str
     command: str
     page: str
     ask: Callable[[Path], Record]
+    draw: Callable[[Any], Any] = Record.chart
 
 
 def compared(folder: Path) -> Record:
@@ -48,7 +52,13 @@ def failed(folder: Path) -> Record:
 
 
 STEPS = (
-    Step("Is it healthy?", "attnscope scan pocket", "scan", lambda _: attnscope.scan("pocket")),
+    Step(
+        "Is it healthy?",
+        "attnscope scan pocket",
+        "scan",
+        lambda _: attnscope.scan("pocket"),
+        lambda survey: survey.chart("sink_mass", heads=True),
+    ),
     Step(
         "What did training change?", "attnscope compare attnscope-pocket-random attnscope-pocket", "compare", compared
     ),
@@ -63,6 +73,7 @@ STEPS = (
         f'attnscope paths pocket "{TEXT}"',
         "paths",
         lambda _: attnscope.paths("pocket", TEXT),
+        value_grid,
     ),
     Step(
         "Which words decided?",
@@ -105,7 +116,7 @@ def main() -> None:
             for finding in attnscope.diagnose(record):
                 print(f"  {finding.severity}: {finding.sentence}")
         print(f"  {page}", flush=True)
-        linked.append(Linked(step.question, step.command, page.name, concluded))
+        linked.append(Linked(step.question, step.command, page.name, concluded, step.draw(record)))
     write_atomically(folder / "index.html", index("pocket", linked).encode())
     print(f"Open {folder / 'index.html'} in a browser: it links all of them.")
 

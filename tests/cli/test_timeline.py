@@ -45,9 +45,7 @@ def test_a_run_becomes_a_page_without_torch(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert [len(told["looks"]), len(told["beside"][0]["looks"])] == [20, 10]
-    assert told["sentences"][0].startswith(
-        "a: entropy_collapse: 0.4 < 0.5 (block 1, head 0). Entropy collapses in block 1, head 0"
-    )
+    assert told["sentences"][0].startswith("a: Entropy collapses in block 1, head 0")
     page = (tmp_path / "a" / "timeline.html").read_text()
     assert "What training did to attention" in page
     assert not (tmp_path / "a" / "timeline.json").exists()  # the record is the run itself

@@ -62,7 +62,7 @@ def test_it_begins_with_what_got_worse(watched: Watched, written: Path, found: C
     expect(page.locator("#verdict")).to_contain_text("New: NaN or infinity 0 → 1 head (wrong)")
     headings = page.locator("main h2").all_inner_texts()
     assert headings == [
-        "Not comparable one to one",
+        "Cautions",
         "Changes by block",
         "Findings that changed",
         "Side by side",

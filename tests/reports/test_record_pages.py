@@ -14,7 +14,7 @@ from playwright.sync_api import Browser
 
 import attnscope
 from attnscope.reports.record import Record
-from tests.commands.samples import sample_head_widths
+from tests.commands.samples import ALL, sample, sample_head_widths
 from tests.reports import looks
 from tests.reports.charts.sample_capacity import sample_capacity
 from tests.reports.sample_collapse import collapse_of, sample_curves
@@ -87,3 +87,18 @@ def test_the_verdict_comes_first_and_provenance_last(path: Path, browser: Browse
         )
         assert "FIGURE" in tables
         assert tables == sorted(tables)  # all figures before all tables
+
+
+SEEN = """() => [...document.querySelectorAll('h1, h2, h3, p, li:not(.lines *), figcaption span')]
+  .filter((part) => part.checkVisibility() && part.getBoundingClientRect().top < innerHeight)
+  .map((part) => part.innerText.trim()).filter((words) => words.length > 12)"""
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_the_first_screen_has_a_picture_and_says_nothing_twice(kind: str, browser: Browser, tmp_path: Path) -> None:
+    with looks.opened(browser, attnscope.report(sample(kind), tmp_path / "page.html")) as page:
+        box = page.locator("main :is(figure, .findings)").locator("visible=true").first.bounding_box()
+        assert box is not None
+        assert box["y"] < 600
+        said = page.evaluate(SEEN)
+        assert sorted(said) == sorted(set(said))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page
 
+import attnscope
 from tests.reports import looks
 from tests.reports.sample_view import WORDS, sample_view
 
@@ -47,11 +49,24 @@ def test_what_is_read_is_what_was_packed(browser: Browser, tmp_path: Path) -> No
         assert _read(page) == f"' uno' (token 1) gives {share} to ' one' (token 1)"
 
         page.locator("#wall [tabindex='0']").focus()
-        page.keyboard.press("ArrowRight")
-        page.keyboard.press("ArrowDown")
-        _drawn(page, 2, 1, 1)
-        assert "Block 1, head 1" in _read(page)
+        for key in ("ArrowRight", "ArrowDown", "ArrowDown"):  # to the next block, and down to its last head
+            page.keyboard.press(key)
+        _drawn(page, 2, 1, 2)
+        assert "Block 1, head 2" in _read(page)
         page.locator("#wall canvas").nth(5).wait_for()
+
+
+def test_it_opens_at_the_head_of_its_verdict_unless_the_address_names_another(browser: Browser, tmp_path: Path) -> None:
+    view = attnscope.view("pocket", "The dog chased its own tail and the dog")
+    assert max(view.heads, key=lambda head: head.first).head != 0  # the first head would prove nothing
+    path = view.save(tmp_path / "view.html")
+    with looks.opened(browser, path) as page:
+        found = re.search(r"most in head (\d+) of block (\d+)", page.locator("#verdict").inner_text())
+        assert found is not None
+        _drawn(page, 0, found[2], found[1])
+        page.goto(f"{path.as_uri()}#layer=3&head=2")
+        page.reload()
+        _drawn(page, 0, 3, 2)
 
 
 def test_it_fits_a_telephone_and_paper(browser: Browser, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from attnscope.core.decoding import plain
 from attnscope.core.errors import RefusalError, did_you_mean
 from attnscope.core.files import named_path, read_document, write_atomically
 from attnscope.core.names import files_named
+from attnscope.reports.export import thumbnail
 from attnscope.reports.page import page
 from attnscope.reports.record import HEADS, Kind, Record, kind_of, read_record
 from attnscope.reports.words import Verdict
@@ -258,21 +259,29 @@ def report(record: Record | str | Path, path: Path | str, **options: Any) -> Pat
 
 # An index page: for each record its question, its verdict, the command that made it, and a link to its page.
 #
-# page = index("pocket", [Linked("Is it healthy?", "scan pocket", "pocket/report.html", verdict(survey)), ...])
+# page = index("pocket", [Linked("Is it healthy?", "scan pocket", "scan.html", verdict(survey), survey.chart()), ...])
 
 
 @dataclass(frozen=True)
 class Linked:
-    """A page in an index: its question, the command that made it, its relative path, and its verdict."""
+    """A page in an index: its question, the command that made it, its relative path, its verdict, and a chart for its
+    thumbnail."""
 
     question: str
     command: str
     place: str
     verdict: Verdict
+    chart: Any = None
 
 
 def index(subject: str, linked: Sequence[Linked]) -> str:
     """Return the HTML of an index page; its headline is the verdict of the first linked page."""
+    thumbnails = [None if one.chart is None else thumbnail(one.chart, f"thumbnail-{n}") for n, one in enumerate(linked)]
     return page(
-        "index.html", verdict=linked[0].verdict, styles=("index.css",), subject=subject, linked=linked, provenance=()
+        "index.html",
+        verdict=linked[0].verdict,
+        styles=("index.css",),
+        subject=subject,
+        linked=list(zip(linked, thumbnails, strict=True)),
+        provenance=(),
     )

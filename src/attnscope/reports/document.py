@@ -76,7 +76,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Section:
-    """Part of a document, shown in the order of its fields.
+    """Part of a document, shown in the order of its fields; on a page, its first figure comes before its words.
 
     `background` says how to read the section: on the page, and in a terminal with --verbose. `items` is a list; with
     `coloured`, item i has the colour of line i in the charts. `link` is a short title for the table of contents.
@@ -103,7 +103,9 @@ class Section:
 class Document:
     """A verdict and its sections. `about` lines say what was measured, `provenance` rows where the numbers come from.
 
-    A page names the `command` that made the record; by default the command of the record's class.
+    A page begins with the first section that has a picture, and leaves out an `about` line that equals its title: a
+    terminal shows no title. A page names the `command` that made the record; by default the command of the record's
+    class.
     """
 
     verdict: Verdict

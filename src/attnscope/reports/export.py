@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,37 @@ def drawing(chart: Any, name: str) -> str:
     assert box is not None
     broad = ' class="broad"' if float(box[1]) > BROAD else ""
     return svg.replace("<svg ", f'<svg width="{box[1]}"{broad} ', 1)
+
+
+def thumbnail(chart: Any, name: str) -> Drawn:
+    """Draw the marks of a chart alone: its words would be too small to read. Screen readers read its title."""
+    document = _unchecked(lambda: chart)
+    title = next(_titles(document), "")
+    svg = re.sub(r'<text.*?</text>| aria-label="[^"]*"', "", drawing(_bare(document), name), flags=re.DOTALL)
+    return Drawn(name, title, "", f"Picture: {title}", svg.replace(' class="broad"', ""), {})
+
+
+def _titles(document: dict[str, Any]) -> Iterator[str]:
+    """Yield the titles of a specification and its parts."""
+    title = document.get("title")
+    if title:
+        yield title["text"] if isinstance(title, dict) else title
+    for parts in ("vconcat", "hconcat", "concat"):
+        for part in document.get(parts, ()):
+            yield from _titles(part)
+
+
+def _bare(part: Any) -> Any:
+    """Return part of a specification without titles, axes and legends."""
+    if isinstance(part, list):
+        return [_bare(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    bare = {name: value if "data" in name else _bare(value) for name, value in part.items() if name != "title"}
+    for channel in bare.get("encoding", {}).values():
+        if isinstance(channel, dict):
+            channel |= {"axis": None, "legend": None}
+    return bare
 
 
 def fluid(document: dict[str, Any]) -> str:

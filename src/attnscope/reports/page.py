@@ -44,7 +44,7 @@ def document_page(
 
     A `template` that extends document.html adds sections of its own, from `figures` and `words`.
     """
-    drawn = [_drawn(section) for section in document.sections]
+    drawn = [_drawn(section) for section in _picture_first(document.sections)]
     if any(section.tabs for section in document.sections):
         styles, scripts = ("tabs.css", *styles), ("tabs.js", *scripts)
     sections = [(section, figures, _address(section)) for section, figures in drawn]
@@ -61,6 +61,15 @@ def document_page(
         provenance=document.provenance,
         **words,
     )
+
+
+def _picture_first(sections: Sequence[Section]) -> Sequence[Section]:
+    """Return the first section with a picture before those that only have words or tables; cards keep their place."""
+    shown = (one for one in sections if not one.detail and (one.figures or one.tabs or one.cards))
+    first = next(shown, None)
+    if first is None or first.cards:
+        return sections
+    return (first, *(one for one in sections if one is not first))
 
 
 def _drawn(section: Section) -> tuple[Section, list[Drawn]]:

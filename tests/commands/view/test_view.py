@@ -122,6 +122,15 @@ def test_one_number_opens_the_page_and_several_restrict_it() -> None:
     assert "Only blocks 0, 2 were kept." in few.notes
 
 
+@pytest.mark.parametrize("asked", [{}, {"block": 1}, {"head": 2}, {"block": 2, "head": 0}])
+def test_the_page_opens_at_the_head_of_its_first_sentence(asked: dict[str, int]) -> None:
+    view = look(**asked)
+    fitting = [one for one in view.heads if asked.items() <= {"block": one.layer, "head": one.head}.items()]
+    opened = max(fitting, key=lambda one: one.first)
+    assert (view.opened.layer, view.opened.head) == (opened.layer, opened.head)
+    assert f"head {opened.head} of block {opened.layer}" in view.sentences()[0]
+
+
 def test_an_encoder_decoder_has_three_parts() -> None:
     view = attnscope.view(tiny_t5(), ("source text", "target"), tokenizer=byte_tokenizer())
     assert [part.name for part in view.parts] == ["encoder", "decoder", "decoder cross"]

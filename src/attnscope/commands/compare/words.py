@@ -57,7 +57,7 @@ def document(comparison: Comparison) -> Document:
         sections=(
             *loss_section(comparison),
             *weights_section(comparison),
-            *([Section(NOT_COMPARABLE, notes=notes, link="Cautions")] if notes else []),
+            *([Section("Cautions", notes=notes)] if notes else []),
             _largest(comparison),
             Section(
                 "Findings that changed",

@@ -43,12 +43,11 @@ def document(found: Explanation) -> Document:
     how = HOW.get(medium, "The stronger the colour of a token, the more it did")
     fits = found.trial is not None and found.trial.agreement
     compared = " The number behind a method is its rank correlation with the measured effects." if fits else ""
-    about = f"{found.model} ({found.class_name}, {found.dtype}): {visible(found.target)}"
     tabs = (*measured_tab(found), *(tab(found, method) for method in by_agreement(found)), *_ignoring_tab(found))
     return Document(
         verdict(found),
         f"{HEADINGS.get(medium, 'Which tokens decided')} in {found.model}?",
-        about=(about, *beginning_words(found.provenance)),
+        about=(f"{found.model} ({found.class_name}, {found.dtype})", *beginning_words(found.provenance)),
         sections=(
             Section(
                 f"The {medium}",

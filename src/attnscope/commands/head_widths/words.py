@@ -22,7 +22,7 @@ def document(record: HeadWidths) -> Document:
         "head_widths",
         "Width found for what each head attends to",
         drawn_by("attnscope.commands.head_widths.chart:head_width_map", record),
-        caption=f"{about(record)[0]}. The largest width over texts; ✕ if none was found in the time given.",
+        caption="The largest width over texts; ✕ if none was found in the time given.",
     )
     heading = ("head", "width found", "width it has", "proved at least", f"top {record.k} keys hold")
     heads = Table(heading, _head_rows(record), brief=BRIEF)

@@ -114,25 +114,23 @@ def length_chart(report: PathReport, *, width: int | None = None) -> alt.LayerCh
     one = len(kinds) == 1
     encoded = {"tooltip": tooltip, "color": _series("source", kinds)}
     room = width or WIDTH + AROUND
-    chart = _bars(rows, "length", "heads passed", wrapped(report.target), width=room, numbers=one, **encoded)
+    chart = _bars(rows, wrapped(report.target), width=room, numbers=one, **encoded)
     return _sized(chart, width, "Share by length", f"sums to {numeral(report.value)}")
 
 
-def _bars(
-    rows: pd.DataFrame, name: str, title: str, values: str | list[str], *, width: int, numbers: bool, **encoded: Any
-) -> alt.LayerChart:
-    """Draw bars from zero to either side, stacked by sign. `numbers` writes values at the ends of bars."""
-    low, high = _reach(rows, name)
+def _bars(rows: pd.DataFrame, values: str | list[str], *, width: int, numbers: bool, **encoded: Any) -> alt.LayerChart:
+    """Draw a bar for each length, from zero to either side, stacked by sign. `numbers` writes values at their ends."""
+    low, high = _reach(rows)
     free = width - AROUND - NUMBER * ((low < 0) + (high > 0))
     room = (high - low) * NUMBER / free if numbers else 0.0
     scale = alt.Scale(domain=[low - room * (low < 0), high + room * (high > 0)], nice=False)
-    places = list(dict.fromkeys(rows[name]))
+    places = list(dict.fromkeys(rows["length"]))
     every = -(-len(places) // MOST_BARS)
-    y = alt.Y(f"{name}:O", title=title, axis=alt.Axis(values=places[::every], grid=False))
+    y = alt.Y("length:O", title="heads passed", axis=alt.Axis(values=places[::every], grid=False))
     axis = alt.Axis(tickCount=5, grid=True, **tick_labels(rows["value"].astype(float)))
     x = alt.X("value:Q", title=values, scale=scale, axis=axis)
     layers: list[Any] = [alt.Chart(rows).mark_bar().encode(x=x, y=y, description="label:N", **encoded)]
-    layers.append(alt.Chart(pd.DataFrame([{"value": 0.0}])).mark_rule(style="others", opacity=0.8).encode(x=x))
+    layers.append(_zero().encode(x=x))
     if numbers:
         written = rows.assign(number=rows["value"].map(signed))
         for some, side in ((written[rows["value"] >= 0], 1), (written[rows["value"] < 0], -1)):
@@ -141,9 +139,13 @@ def _bars(
     return alt.layer(*layers).properties(width=WIDTH, height=BAR * max(4, min(len(places), MOST_BARS)))
 
 
-def _reach(rows: pd.DataFrame, name: str) -> tuple[float, float]:
+def _zero() -> alt.Chart:
+    return alt.Chart(pd.DataFrame([{"value": 0.0}])).mark_rule(style="others", opacity=0.8)
+
+
+def _reach(rows: pd.DataFrame) -> tuple[float, float]:
     """Return the range of stacked bars, including zero; (0, 1) if all are zero."""
-    sums = [rows[rows["value"] * side > 0].groupby(name)["value"].sum() for side in (-1, 1)]
+    sums = [rows[rows["value"] * side > 0].groupby("length")["value"].sum() for side in (-1, 1)]
     low, high = min([0.0, *sums[0]]), max([0.0, *sums[1]])
     return (low, high) if high > low else (0.0, 1.0)
 
@@ -215,7 +217,10 @@ def player_chart(report: PathReport, *, width: int | None = None) -> alt.LayerCh
     rows = pd.DataFrame(player_rows(report))
     tooltip = [alt.Tooltip("block:O"), alt.Tooltip("player:N"), alt.Tooltip("value:Q", format=".4~g")]
     colour = _series("player", list(dict.fromkeys(rows["player"])))
-    chart = _bars(rows, "block", "block", "Shapley value", width=WIDTH, numbers=False, color=colour, tooltip=tooltip)
+    x = alt.X("block:O", title="block", axis=alt.Axis(labelAngle=0, labelOverlap=True, grid=False))
+    y = alt.Y("value:Q", title="Shapley value", axis=alt.Axis(**tick_labels(rows["value"].astype(float))))
+    bars = alt.Chart(rows).mark_bar().encode(x=x, y=y, color=colour, tooltip=tooltip, description="label:N")
+    chart = alt.layer(bars, _zero().encode(y="value:Q")).properties(width=WIDTH, height=HEIGHT)
     return _sized(chart, width, "Heads and MLPs as players of one game", "a block's heads together")
 
 

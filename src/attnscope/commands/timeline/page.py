@@ -125,7 +125,7 @@ def _course(timeline: Timeline, opened: Key | None) -> list[Drawn]:
         drawn_to_fit(
             lambda width: course_chart(timeline, opened, width, most=POINTS),
             "course",
-            title="The course of the run",
+            title="Loss and attention over the steps",
             caption=f"All parts share one step axis. The loss is that of each look.{marks} {thinned}".strip(),
             summary=" ".join(line for run in timeline.runs for line in (*moved_first(run), *loss_sentences(run))),
         )

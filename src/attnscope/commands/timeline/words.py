@@ -94,7 +94,7 @@ def verdict(timeline: Timeline) -> Verdict:
     run, worst = max(loud, key=lambda pair: ALARM_SEVERITIES.index(pair[1].alarm.severity))
     whose = f"{run.name}: " if timeline.beside else ""
     counts = _severity_counts([spell.alarm.severity for _, spell in loud])
-    return Verdict(worst.alarm.severity, f"{whose}{worst.sentence} ({counts})")
+    return Verdict(worst.alarm.severity, f"{whose}{worst.told[-1].sentence} ({counts})")
 
 
 def _severity_counts(severities: Sequence[AlarmSeverity]) -> str:

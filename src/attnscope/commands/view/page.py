@@ -21,6 +21,7 @@ from attnscope.reports.page import page
 from attnscope.reports.words import beginning_words
 
 MOST_TOKENS = 32  # most queries and most keys in a chart
+FEW_BLOCKS = 12  # up to this many, all heads stand beside the one that is looked at
 CELL = 16
 LONGEST_WORD = 14
 
@@ -95,6 +96,7 @@ def render(record: View) -> str:
         exactness=exactness(record),
         heading=("attention", "maps", "tokens", "size", "largest error"),
         lines=[_line(record, part) for part in record.parts],
+        beside=max(len(part.layers) for part in record.parts) <= FEW_BLOCKS,
         view={
             "inputs": {row.name: [visible(token) for token in row.tokens] for row in record.inputs},
             "parts": [_part(part) for part in record.parts],

@@ -79,7 +79,8 @@ def view(
         A text, picture or sound, a pair of inputs, or a ready batch of one sequence. Given the source alone, an
         encoder-decoder writes the target itself.
     block, head : int, str or sequence of int, optional
-        A single number says where the page opens. Of several (`"0-3"`, `[0, 5]`), only these are kept.
+        A single number says where the page opens, by default at the head that looks most at the first token. Of
+        several (`"0-3"`, `[0, 5]`), only these are kept.
     survey, sample : Survey or path, int, optional
         A survey, and a sequence that one of its findings names, instead of `text`.
     max_mb : float
@@ -241,12 +242,14 @@ def _notes_on_survey(survey: Survey, loaded: Loaded, behind: Behind | None) -> l
 
 
 def _opened(parts: tuple[Part, ...], blocks: Choice, heads: Choice) -> Opened:
-    """Return the first part that has the chosen block and head, together with that block and head."""
+    """Return the head of which the verdict speaks: in the first part that has the chosen block and head, of those the
+    one that looks most at the first token.
+    """
     for part in parts:
-        layer = part.layers[0] if blocks.opens is None else blocks.opens
-        numbers = [head_map.head for head_map in part.heads if head_map.layer == layer]
-        if numbers and (heads.opens is None or heads.opens in numbers):
-            return Opened(part.name, layer, numbers[0] if heads.opens is None else heads.opens)
+        fitting = [one for one in part.heads if blocks.opens in (None, one.layer) and heads.opens in (None, one.head)]
+        if fitting:
+            most = max(fitting, key=lambda one: one.first)
+            return Opened(part.name, most.layer, most.head)
     raise RefusalError(f"Block {blocks.opens} has no head {heads.opens}: choose with `block=` and `head=`.")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -19,13 +21,22 @@ HEADING = ("block", "head", "first", "before", "itself", "entropy")
 
 
 def verdict(record: View) -> Verdict:
-    """Say how many heads there are, and how much of their attention goes to the first token."""
-    part = record.part()
+    """Say how much attention goes to the first token: on average, and in the head at which the page opens."""
+    part, opened = record.part(), record.opened
     where = "" if len(record.parts) == 1 else f" in the {title(part)}"
     size = f"{count(len(part.heads), 'head')} in {count(len(part.layers), 'block')}"
     tokens = count(len(record.tokens(part.queries)), "token")
-    first = sum(head.first for head in part.heads) / max(len(part.heads), 1)
-    return Verdict("note", f"{size} on {tokens}: {percent(first)} of attention goes to the first token{where}.")
+    said = f"{size} on {tokens}: {percent(_first(part.heads))} of attention goes to the first token{where}"
+    there = [head for head in part.heads if head.layer == opened.layer and opened.head in (None, head.head)]
+    share = percent(_first(there))
+    if len(there) == 1 and there[0].first == max(head.first for head in part.heads):
+        return Verdict("note", f"{said}, most in head {opened.head} of block {opened.layer} ({share}).")
+    who = "" if opened.head is None else f"head {opened.head} of "
+    return Verdict("note", f"{said}, and {share} in {who}block {opened.layer}.")
+
+
+def _first(several: Sequence[HeadMap]) -> float:
+    return sum(head.first for head in several) / max(len(several), 1)
 
 
 def sentences(record: View) -> tuple[str, ...]:
@@ -85,11 +96,12 @@ def show(record: View, *, verbose: bool = False) -> RenderableType:
         *(Text(clean(note), style="dim") for note in record.notes),
     ]
     for part in record.parts:
-        parts.append(section(f"{title(part).capitalize()}: a line for each block, a letter for each head"))
-        for block in part.layers:
-            letters = [LETTERS[does(head)] for head in part.heads if head.layer == block]
-            between = " " if 2 * len(letters) <= ROOM else ""
-            parts.append(Text.assemble((f"{block:>4}  ", "dim"), between.join(letters)))
+        parts.append(section(f"{title(part).capitalize()}: a line for each head, a letter for each block"))
+        letters = {(one.layer, one.head): LETTERS[does(one)] for one in part.heads}
+        between = " " if 2 * len(part.layers) <= ROOM else ""
+        for number in sorted({one.head for one in part.heads}):
+            line = between.join(letters.get((layer, number), " ") for layer in part.layers)
+            parts.append(Text.assemble((f"{number:>4}  ", "dim"), line))
         if verbose:
             parts += lines_under("Numbers", HEADING, [_numbers(head) for head in part.heads])
     return Group(*parts, Text(LEGEND, style="dim"))

@@ -11,7 +11,7 @@ Names are stable, because dashboards depend on them:
     attnscope/MEASURE/STACK/SITE/layer_L       the value of block L; for measures of heads, their mean
     attnscope/MEASURE/STACK/SITE/smallest      over all blocks and heads; for the stream, over its places
     attnscope/MEASURE/STACK/SITE/largest
-    attnscope/MEASURE/STACK/SITE/heads         an image, blocks downwards and heads to the right (heads only)
+    attnscope/MEASURE/STACK/SITE/heads         an image, blocks to the right and heads downwards (heads only)
     attnscope/alarms                           how many alarms are active, and their sentences if the logger takes text
     attnscope/loss, attnscope/tokens, attnscope/tokens_a_second, attnscope/cost
 
@@ -75,7 +75,7 @@ def images(look: Look, cards: Mapping[str, Card]) -> dict[str, NDArray[np.uint8]
     Colours span the bounds on the measure's card, or else the values of this look.
     """
     return {
-        f"{name_of(values)}/heads": _image(values.numbers, cards.get(values.measure))
+        f"{name_of(values)}/heads": _image(values.numbers.T, cards.get(values.measure))
         for values in look.values
         if values.numbers.ndim == 2 and np.isfinite(values.numbers).any()
     }

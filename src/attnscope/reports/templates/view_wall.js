@@ -35,15 +35,15 @@ const wallOf = (state, go) => {
     watching.disconnect();
     near.clear();
     cells = new Map();
-    const { heads } = view.parts[state.part], columns = [...new Set(heads.map((one) => one.head))].sort((a, b) => a - b);
+    const { heads } = view.parts[state.part], numbers = [...new Set(heads.map((one) => one.head))].sort((a, b) => a - b);
     const layers = [...new Set(heads.map((one) => one.layer))];
-    wall.style.setProperty("--columns", columns.length);
-    const first = make("div", {}, make("span"), ...columns.map((head) => make("span", { className: "top", textContent: head, role: "columnheader" })));
+    wall.style.setProperty("--columns", layers.length);
+    const first = make("div", {}, make("span"), ...layers.map((layer) => make("span", { className: "top", textContent: layer, role: "columnheader" })));
     first.setAttribute("role", "row");
-    wall.replaceChildren(first, ...layers.map((layer) => {
-      const row = make("div", {}, make("span", { className: "layer", textContent: layer, role: "rowheader" }));
+    wall.replaceChildren(first, ...numbers.map((head) => {
+      const row = make("div", {}, make("span", { className: "left", textContent: head, role: "rowheader" }));
       row.setAttribute("role", "row");
-      for (const head of columns) {
+      for (const layer of layers) {
         const index = heads.findIndex((one) => one.layer === layer && one.head === head);
         const box = make("span", { role: "gridcell", tabIndex: -1 });
         box.setAttribute("role", "gridcell");
@@ -64,7 +64,8 @@ const wallOf = (state, go) => {
     if (!box) return;
     const { layer, head } = ofBox(box);
     go({ layer, head });
-    if (innerWidth < 1024) byId("head").scrollIntoView(); /* on wide screens it stands beside */
+    const large = byId("head"); /* unless it stands beside */
+    if (large.getBoundingClientRect().bottom < wall.getBoundingClientRect().top) large.scrollIntoView();
   });
   wall.addEventListener("pointerover", (event) => {
     const box = event.target.closest("[data-index]");
@@ -79,7 +80,7 @@ const wallOf = (state, go) => {
     if (event.key === "Enter") return byId("head").scrollIntoView();
     if (!down && !across) return;
     event.preventDefault();
-    const now = ofBox(box), axis = down ? "layer" : "head", same = down ? "head" : "layer";
+    const now = ofBox(box), axis = down ? "head" : "layer", same = down ? "layer" : "head";
     const onward = heads.filter((one) => one[same] === now[same] && (one[axis] - now[axis]) * (down + across) > 0);
     const next = onward.sort((one, two) => Math.abs(one[axis] - now[axis]) - Math.abs(two[axis] - now[axis]))[0];
     if (!next) return;

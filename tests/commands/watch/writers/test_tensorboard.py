@@ -76,7 +76,7 @@ def test_names_are_those_that_are_documented() -> None:
     }
     drawn = images(look(3), header().measures)
     assert set(drawn) == {"attnscope/entropy/model/self/heads", "attnscope/sink_mass/model/self/heads"}
-    assert drawn["attnscope/sink_mass/model/self/heads"].shape == (36, 24, 3)
+    assert drawn["attnscope/sink_mass/model/self/heads"].shape == (24, 36, 3)
     assert drawn["attnscope/sink_mass/model/self/heads"].dtype == np.uint8
 
 
