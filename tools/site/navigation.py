@@ -39,6 +39,7 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
         "own_measure",
         "../scan",
         "../compare",
+        "../atlas",
         "../view",
         "../explain",
         "../treat",

@@ -79,9 +79,8 @@ def _typical(atlas: Atlas) -> Iterator[str]:
         sinks = [share for entry in atlas.entries if (share := sink_share(entry.stacks[-1], kind)) is not None]
         if sinks:
             yield (
-                f"Sinks: in half of the {len(sinks)} {kind}s {percent(float(np.median(sinks)))} or more of the heads put"
-                f" over {SINK_MASS:g} of their attention on the first token; in the {kind} with the most,"
-                f" {percent(max(sinks))} do."
+                f"Sinks: the median of {len(sinks)} {kind}s has {percent(float(np.median(sinks)))} of heads that put over"
+                f" {SINK_MASS:g} of their attention on the first token; the one with the most has {percent(max(sinks))}."
             )
     large = [entry.name for entry in atlas.entries if spike(entry) > MASSIVE_SIZE]
     yield (
@@ -92,9 +91,10 @@ def _typical(atlas: Atlas) -> Iterator[str]:
     judged = f"{len(wrong)} of {len(atlas.entries)} models have a finding that is wrong"
     yield f"Judged by the others, {judged}{f': {listed(wrong)}' if wrong else ''}."
     odd = sorted((entry for entry in atlas.entries if entry.inside == entry.inside), key=lambda entry: entry.inside)
-    told = [f"{entry.name} ({percent(entry.inside)} of its numbers are in the usual range)" for entry in odd[:ODD]]
+    told = [f"{entry.name} ({percent(entry.inside)})" for entry in odd[:ODD]]
     if told:
-        yield f"Least usual: {listed(told)}; the median model has {percent(float(np.median([e.inside for e in odd])))}."
+        middle = percent(float(np.median([entry.inside for entry in odd])))
+        yield f"Fewest numbers in the usual range of the others: {listed(told)}; the median model has {middle}."
 
 
 def _ranges(atlas: Atlas, kind: StackKind) -> Table:
