@@ -78,9 +78,10 @@ def _typical(atlas: Atlas) -> Iterator[str]:
     for kind in get_args(StackKind):
         sinks = [share for entry in atlas.entries if (share := sink_share(entry.stacks[-1], kind)) is not None]
         if sinks:
+            middle, most = (percent(float(share)) for share in (np.median(sinks), max(sinks)))
             yield (
-                f"Sinks: the median of {len(sinks)} {kind}s has {percent(float(np.median(sinks)))} of heads that put over"
-                f" {SINK_MASS:g} of their attention on the first token; the one with the most has {percent(max(sinks))}."
+                f"Sinks: in the median of {len(sinks)} {kind}s {middle} of the heads put over {SINK_MASS:g} of their"
+                f" attention on the first token; in the one with the most, {most}."
             )
     large = [entry.name for entry in atlas.entries if spike(entry) > MASSIVE_SIZE]
     yield (
