@@ -80,14 +80,18 @@ bench-full: bench peers  ## the rest: 32,768 tokens, paths, operator, explanatio
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.variants
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.heads
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.view
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.faults peers
 	$(BIN)/python -m bench.watch
 	$(BIN)/python -m bench.scale
 	$(BIN)/python -m bench.kills
 
 peers: $(STAMP)  ## other libraries that the bench sets beside ours: unpacked into a folder of their own, never installed
-	test -d .peers || $(BIN)/pip install -q --no-deps --target .peers performer-pytorch==1.1.4 x-transformers==2.31.10 \
+	test -d .peers/weightwatcher || $(BIN)/pip install -q --no-deps --target .peers performer-pytorch==1.1.4 x-transformers==2.31.10 \
 	  local-attention==1.11.2 axial-positional-embedding==0.3.12 hyper-connections==0.4.11 torch-einops-utils==0.2.0 \
-	  einops==0.8.2 einx==0.4.3 frozendict==2.5.1 loguru==0.7.3 bertviz==1.4.1 captum==0.9.0
+	  einops==0.8.2 einx==0.4.3 frozendict==2.5.1 loguru==0.7.3 bertviz==1.4.1 captum==0.9.0 \
+	  weightwatcher==0.7.7 powerlaw==2.0.0 matplotlib==3.11.2 contourpy==1.3.3 cycler==0.12.1 fonttools==4.68.0 \
+	  kiwisolver==1.5.1 pyparsing==3.3.3 matplotlib-inline==0.2.2 traitlets==5.16.1 torchlens==2.36.1 graphviz==0.21 \
+	  interpkit==0.7.0 rich-gradient==0.4.0 rich-color-ext==3.0.0
 
 families: $(STAMP)  ## write docs/families.md anew: every model type of transformers (about 20 minutes; goes on where it was stopped)
 	mkdir -p build

@@ -1,4 +1,4 @@
-"""Run `python -m bench.faults plant [SUBJECT ...]` or `python -m bench.faults judge`."""
+"""Run `python -m bench.faults plant [SUBJECT ...]`, `judge`, or `peers [SUBJECT ...]`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ if __name__ == "__main__":
 
         for name in names or SUBJECTS:
             plant_all(name, FOLDER)
+    elif what == "peers":
+        from bench.faults.peers import peers_all
+
+        peers_all(names)
     else:
         from bench.faults.judge import judge_all
 

@@ -78,7 +78,7 @@ class Body:
     def weights(self, name: str) -> Tensor:
         """Return a parameter or buffer to change in place; it is restored later."""
         owner, _, last = name.rpartition(".")
-        tensor = getattr(self.module(owner), last).data
+        tensor: Tensor = getattr(self.module(owner), last).data
         self._saved.setdefault(name, tensor.clone())
         return tensor
 

@@ -33,6 +33,10 @@ def judge_all(folder: Path) -> None:
         page = PAGE.read_text(encoding="utf-8")
         text = "\n".join(summary(cases)).strip()
         PAGE.write_text(put_between_marks(page, "faults", "python -m bench.faults judge", text), encoding="utf-8")
+    from bench.faults import peers  # which reads this result
+
+    if peers.RESULT.exists():
+        peers.write_table()
 
 
 def judge(subject: Path) -> Iterable[dict[str, Any]]:
@@ -49,7 +53,7 @@ def judge(subject: Path) -> Iterable[dict[str, Any]]:
             continue
         survey = attnscope.Survey.load(file.with_name(file.name.replace(".json", ".survey.json.gz")))
         wrong = [f for f in attnscope.diagnose(survey) if f.severity == "wrong"]
-        places = _places(facts)
+        places = places_of(facts)
         row |= {
             "scan": bool(wrong),
             "scan_kinds": sorted({f.kind for f in wrong}),
@@ -58,17 +62,17 @@ def judge(subject: Path) -> Iterable[dict[str, Any]]:
         }
         compared = attnscope.compare(healthy, survey)
         parting = compared.parting
-        named = parting is not None and parting.layer is not None
+        layer = None if parting is None else parting.layer
         row |= {
-            "compare": compared.worse() or (named and not parting.hint),
+            "compare": compared.worse() or (parting is not None and layer is not None and not parting.hint),
             "compare_worse": compared.worse(),
-            "compare_located": named and parting.layer in places,
+            "compare_located": layer in places,
             "compare_says": parting.sentence if parting is not None else "",
         }
         yield row
 
 
-def _places(facts: dict[str, Any]) -> set[int]:
+def places_of(facts: dict[str, Any]) -> set[int | None]:
     """Return the blocks that may be named: the block of the fault, and the other one of two exchanged blocks."""
     layer = facts.get("layer")
     if layer is None:
@@ -97,20 +101,20 @@ def summary(cases: Sequence[dict[str, Any]]) -> list[str]:
         ]
         lines += ["| | by `compare` | by `scan` alone |", "|---|---|---|"]
         local = [c for c in damaging if c.get("layer") is not None]
-        lines.append(f"| detected | {_rate(damaging, 'compare')} | {_rate(damaging, 'scan')} |")
+        lines.append(f"| detected | {rate(damaging, 'compare')} | {rate(damaging, 'scan')} |")
         lines.append(
-            f"| block named, of faults in one block | {_rate(local, 'compare_located')} |"
-            f" {_rate(local, 'scan_located')} |"
+            f"| block named, of faults in one block | {rate(local, 'compare_located')} |"
+            f" {rate(local, 'scan_located')} |"
         )
-        lines.append(f"| false alarms on controls | {_rate(controls, 'compare_worse')} | {_rate(controls, 'scan')} |")
+        lines.append(f"| false alarms on controls | {rate(controls, 'compare_worse')} | {rate(controls, 'scan')} |")
         lines += ["", "| kind of fault | cases | `compare` | block | `scan` | block |", "|---|---|---|---|---|---|"]
         for kind in dict.fromkeys(fault.kind for fault in FAULTS.values()):
             own = [c for c in damaging if c["kind"] == kind]
             near = [c for c in own if c.get("layer") is not None]
             if own:
                 lines.append(
-                    f"| {kind} | {len(own)} | {_short(own, 'compare')} | {_short(near, 'compare_located')} |"
-                    f" {_short(own, 'scan')} | {_short(near, 'scan_located')} |"
+                    f"| {kind} | {len(own)} | {short(own, 'compare')} | {short(near, 'compare_located')} |"
+                    f" {short(own, 'scan')} | {short(near, 'scan_located')} |"
                 )
         lines += ["", "| loss rises by | cases | `compare` | `scan` |", "|---|---|---|---|"]
         for low, high in BANDS:
@@ -119,12 +123,12 @@ def summary(cases: Sequence[dict[str, Any]]) -> list[str]:
                 what = (
                     "less than 0" if high == 0 else f"{max(low, 0):g} to {high:g}" if high < 99 else f"{low:g} or more"
                 )
-                lines.append(f"| {what} | {len(own)} | {_short(own, 'compare')} | {_short(own, 'scan')} |")
+                lines.append(f"| {what} | {len(own)} | {short(own, 'compare')} | {short(own, 'scan')} |")
         lines.append("")
     return lines
 
 
-def _rate(cases: Sequence[dict[str, Any]], name: str) -> str:
+def rate(cases: Sequence[dict[str, Any]], name: str) -> str:
     if not cases:
         return "-"
     right = sum(bool(case.get(name)) for case in cases)
@@ -132,6 +136,6 @@ def _rate(cases: Sequence[dict[str, Any]], name: str) -> str:
     return f"{100 * share:.0f}% ({100 * low:.0f}-{100 * high:.0f}%; {right} of {len(cases)})"
 
 
-def _short(cases: Sequence[dict[str, Any]], name: str) -> str:
+def short(cases: Sequence[dict[str, Any]], name: str) -> str:
     right = sum(bool(case.get(name)) for case in cases)
     return f"{right} of {len(cases)}" if cases else "-"
