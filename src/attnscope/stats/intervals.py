@@ -230,7 +230,9 @@ def unpaired_difference(
     return Interval(new - old, new - old - half, new - old + half, groups, groups)
 
 
-def paired_interval(before: Sequence[float], after: Sequence[float], texts: Sequence[Hashable] = ()) -> Interval:
+def paired_interval(
+    before: Sequence[float], after: Sequence[float], texts: Sequence[Hashable] = (), *, level: float = LEVEL
+) -> Interval:
     """Return the mean of `after - before` with Student's interval, which assumes nearly normal differences.
 
     `texts` names the text of each sequence (default: all differ).
@@ -245,7 +247,7 @@ def paired_interval(before: Sequence[float], after: Sequence[float], texts: Sequ
     if drawn < 2:
         return Interval(mean, -math.inf, math.inf, n, drawn)
     spread = math.fsum(math.fsum(some) ** 2 for some in rest.values())
-    half = student(drawn - 1) * math.sqrt(drawn / (drawn - 1) * spread) / n
+    half = student(drawn - 1, level) * math.sqrt(drawn / (drawn - 1) * spread) / n
     return Interval(mean, mean - half, mean + half, n, drawn)
 
 

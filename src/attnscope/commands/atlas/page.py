@@ -9,7 +9,7 @@ import numpy as np
 
 from attnscope.commands.atlas.record import Atlas, Entry, EntryStack
 from attnscope.commands.atlas.words import document, sink_words, size_words, spike, spike_words
-from attnscope.core.words import numeral
+from attnscope.core.words import numeral, percent
 from attnscope.reports.colours import MISSING, STEPS, strokes
 from attnscope.reports.page import document_page
 
@@ -46,7 +46,7 @@ def _row(entry: Entry) -> _Row:
             (_losses(entry), _number(entry.loss)),
             (sink_words(entry.stacks[-1]), sink_words(entry.stacks[-1]).rstrip("%").rjust(4)),
             (spike_words(entry), spike(entry)),
-            (", ".join(kind.replace("_", " ") for kind, severity in entry.findings if severity == "wrong") or "–", ""),
+            ("–" if math.isnan(entry.inside) else percent(entry.inside), _number(entry.inside)),
         ),
     )
 

@@ -209,8 +209,8 @@ def test_the_best_part_and_its_head_are_named_and_the_others_counted() -> None:
     head = HeadTrial("decoder", 2, 3, 0.4, (Rescaled(0.0, LOWER, 0.1),))
     finding = only("misscaled_write", healthy(parts=parts(**changed), heads=(head,)))
     assert finding.sentence == (
-        "The attention of block 2 harms the prediction: without it the loss falls by 0.45 nats per token (0.41 to"
-        " 0.49), from 4.5. Without head 3 alone it falls by 0.25. Rescaling another part lowers it too."
+        "The attention of block 2 harms the prediction: without it the loss falls by 0.45 nats per token (0.4 to"
+        " 0.5), from 4.5. Without head 3 alone it falls by 0.25. Rescaling another part lowers it too."
     )
     assert finding.heads == ((2, 3),)
     three = parts(**changed, mlp_3=rescaled(0.5, layer=3))
@@ -218,6 +218,16 @@ def test_the_best_part_and_its_head_are_named_and_the_others_counted() -> None:
     other = only("misscaled_write", healthy(parts=three, heads=(small,)))
     assert other.sentence.endswith("from 4.5. Rescaling one of 2 other parts lowers it too.")
     assert other.heads == ()
+
+
+def test_a_gain_that_one_of_many_tries_shows_by_chance_is_not_told() -> None:
+    gains = (0.0, 0.12) * 4  # t = 2.6 on seven degrees of freedom: beyond 95% for one try, and not for four
+    loss = tuple(old - gain for old, gain in zip(LOSS, gains, strict=True))
+    lone = {"mlp_2": rescaled(0.5, loss=loss)}
+    worse = tuple(old + 1.0 for old in LOSS)
+    others = {f"mlp_{n}": rescaled(0.5, layer=n, loss=worse) for n in (0, 1, 3)}
+    assert found("misscaled_write", healthy(parts=parts(**lone)))
+    assert not found("misscaled_write", healthy(parts=parts(**lone, **others)))
 
 
 @pytest.mark.parametrize(
