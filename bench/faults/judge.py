@@ -100,7 +100,7 @@ def summary(cases: Sequence[dict[str, Any]]) -> list[str]:
             "",
         ]
         lines += ["| | by `compare` | by `scan` alone |", "|---|---|---|"]
-        local = [c for c in damaging if c.get("layer") is not None]
+        local = [c for c in damaging if FAULTS[c["name"]].local]
         lines.append(f"| detected | {rate(damaging, 'compare')} | {rate(damaging, 'scan')} |")
         lines.append(
             f"| block named, of faults in one block | {rate(local, 'compare_located')} |"
@@ -110,7 +110,7 @@ def summary(cases: Sequence[dict[str, Any]]) -> list[str]:
         lines += ["", "| kind of fault | cases | `compare` | block | `scan` | block |", "|---|---|---|---|---|---|"]
         for kind in dict.fromkeys(fault.kind for fault in FAULTS.values()):
             own = [c for c in damaging if c["kind"] == kind]
-            near = [c for c in own if c.get("layer") is not None]
+            near = [c for c in own if FAULTS[c["name"]].local]
             if own:
                 lines.append(
                     f"| {kind} | {len(own)} | {short(own, 'compare')} | {short(near, 'compare_located')} |"

@@ -122,13 +122,18 @@ def _lose_mask(body: Body, everywhere: bool) -> None:
 
 
 def _mask(body: Body, sees: Callable[[Tensor, Tensor], Tensor], *, everywhere: bool) -> None:
+    """Replace the mask of attention. Padding stays hidden: a model that reads padding is another fault."""
+
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         hidden = args[0] if args else kwargs["hidden_states"]
         tokens = torch.arange(hidden.shape[1])
-        allowed = sees(tokens[:, None], tokens[None])
-        mask = torch.zeros(len(tokens), len(tokens), dtype=hidden.dtype)
-        mask.masked_fill_(~allowed, torch.finfo(hidden.dtype).min)
-        return args[:1], {**kwargs, "attention_mask": mask[None, None]}
+        allowed = sees(tokens[:, None], tokens[None])[None, None]
+        given = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
+        if given is not None:
+            visible = given if given.dtype == torch.bool else given >= 0
+            allowed = allowed & visible.any(-2, keepdim=True)
+        mask = torch.zeros(allowed.shape, dtype=hidden.dtype)
+        return args[:1], {**kwargs, "attention_mask": mask.masked_fill_(~allowed, torch.finfo(hidden.dtype).min)}
 
     for module in body.attention_modules(everywhere):
         body.hook(module, before)
