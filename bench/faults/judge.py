@@ -14,6 +14,7 @@ from typing import Any
 
 import attnscope
 from attnscope.stats.intervals import share_interval
+from bench.faults.cases import names
 from bench.faults.plants import FAULTS
 from tools.marked import put_between_marks
 
@@ -24,8 +25,10 @@ RESULT, PAGE = Path("bench/faults.json"), Path("docs/faults.md")
 
 
 def judge_all(folder: Path) -> None:
-    """Judge every subject, and write the result and its tables."""
-    cases = [case for subject in sorted(folder.iterdir()) if subject.is_dir() for case in judge(subject)]
+    """Judge every subject with all its cases, and write the result and its tables."""
+    every = sum(1 for _ in names())
+    whole = [place for place in sorted(folder.iterdir()) if len(list(place.glob("*.?.json"))) == every]
+    cases = [case for subject in whole for case in judge(subject)]
     RESULT.write_text(json.dumps({"cases": cases}, indent=1) + "\n", encoding="utf-8")
     for line in summary(cases):
         print(line)

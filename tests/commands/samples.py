@@ -68,7 +68,7 @@ def sample_atlas() -> Atlas:
 
 def sample_placement() -> Placement:
     each = [decoder(f"e{n}", [n / 10, n / 10 + 0.05], inside=0.8 + n / 100) for n in range(7)]
-    return placement_of("a model", 10**6, "own", each[2].stacks, Atlas(tuple(each)))
+    return placement_of("a model", 10**6, each[2].stacks, Atlas(tuple(each)))
 
 
 def sample_head_widths() -> HeadWidths:

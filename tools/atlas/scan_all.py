@@ -89,7 +89,7 @@ def build() -> Atlas:
     for each in entries:
         found = attnscope.diagnose(attnscope.Survey.load(SURVEYS / f"{each.name}.json.gz"))
         said = tuple((finding.kind, finding.severity) for finding in found)
-        placed = placement_of(each.name, each.parameters, each.hash, each.stacks, first, alone=True)
+        placed = placement_of(each.name, each.parameters, each.stacks, first)
         judged.append(replace(each, findings=said, inside=placed.inside))
     return _write(judged)
 

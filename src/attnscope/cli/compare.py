@@ -63,7 +63,9 @@ def compare(
     threshold: Threshold = None,
     to: Annotated[
         Literal["atlas"] | None,
-        typer.Option(help="Place one model or survey among the real models of the atlas instead."),
+        typer.Option(
+            help="Place one model or survey among the real models of the atlas instead. --max-tokens is then 128."
+        ),
     ] = None,
     fail_on: Annotated[
         Severity | None,

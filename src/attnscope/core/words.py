@@ -32,7 +32,7 @@ def numeral(value: float, figures: int = 4) -> str:
     if size != 0 and (size < TINY or size >= 999_950):
         mantissa, exponent = f"{value:.{figures - 1}e}".split("e")
         return f"{_short(mantissa)}e{int(exponent)}"
-    if size >= 999.95:
+    if size >= min(999.95, 10**figures - 0.5):
         return f"{round(value):,}"
     return _short(f"{value:#.{figures}g}")
 

@@ -39,7 +39,9 @@ def lost_precision(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     some = [odd for odd in grids if odd.parameter and (whole is None or odd.value < min(whole.value, USUAL))]
     coarse = [odd for odd in some if odd.value < USUAL] or some
     if whole is not None and not coarse:
-        subject = f"{percent(whole.share)} of the weight matrices lie"
+        every = whole.share == 1.0
+        share = "All" if every else "Over 99% of the" if whole.share > 0.99 else f"{percent(whole.share)} of the"
+        subject = f"{share} weight matrices of blocks lie"
         yield _finding(whole, subject, survey.stacks[:1], (), wrong=False)
     parts = () if survey.trial is None else survey.trial.parts
     for stack in dict.fromkeys(odd.stack for odd in coarse):

@@ -59,9 +59,10 @@ def massive_activation(survey: Survey, thresholds: Thresholds) -> Iterator[Findi
             verb = "raise" if up else "lower"
             who = f"{writer} {verb}s"
             if len(blocks) > 1:
-                who = f"blocks {ranges(blocks)}, most of all {writer}, {verb}"
+                who = f"blocks {ranges(blocks)}, by the largest factor {writer}, {verb}"
             channel, token = large.label("channel"), large.label("token")
             listed = channels if up and large.size >= thresholds.most_heads * highest else []
+            fades = "shrinks" if after.size >= thresholds.spike_size else "disappears"
             yield Finding(
                 kind=massive_activation.name,
                 severity="to_know" if up else "note",
@@ -69,7 +70,7 @@ def massive_activation(survey: Survey, thresholds: Thresholds) -> Iterator[Findi
                 layers=(block,),
                 heads=(),
                 sentence=(
-                    f"A massive activation {'appears' if up else 'disappears'} in block {block}{tail}:"
+                    f"A massive activation {'appears' if up else fades} in block {block}{tail}:"
                     f" {who} the largest entry of the residual stream from"
                     f" {number(before.size)} to {number(after.size)}{large.where()}."
                     f"{_listed(listed, token[0] if token else None, thresholds.spike_size)}"

@@ -89,7 +89,9 @@ def depth_specification(
     ]
     layers = [{**layer, **sound} for layer in layers]
     if usual is not None and usual[1] > 0:
-        ends = {"values": [{"low": max(usual[0], _lowest(rows)) if card.log else usual[0], "high": usual[1]}]}
+        # The band is cut at the data, so that a wide range does not flatten the line.
+        top = min(usual[1], 1.1 * float(np.nanmax(rows[["high", "mean"]].to_numpy(float), initial=0.0)))
+        ends = {"values": [{"low": max(usual[0], _lowest(rows)) if card.log else usual[0], "high": top}]}
         encoding = {"y": _channel("low", scale=values), "y2": {"field": "high"}}
         layers.insert(0, {"data": ends, "mark": {"type": "rect", "style": "usual"}, "encoding": encoding})
     if card.alarm and _in_sight(rows, card.alarm.threshold):

@@ -25,18 +25,21 @@ def grown(growths: tuple[float, ...], spike: float = 5.0, **model: Any) -> list[
     return [each for each in diagnose(ledger.survey({"model": model})) if each.kind == "outside_range"]
 
 
+def _stack(number: int) -> EntryStack:
+    grids = (
+        Grid("norm_growth", "value", "stream", ((0.8,), (1.0,), (2.0,))),
+        Grid("spike", "value", "stream", ((1.0,), (9.0,))),
+    )
+    return EntryStack("encoder", "encoder", 3 + number, 1, grids)  # each of another shape
+
+
 @pytest.fixture
 def models(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that replaces the atlas by one of so many models, with growths between 0.8 and 2."""
 
     def replaced(count: int) -> None:
-        grids = (
-            Grid("norm_growth", "value", "stream", ((0.8,), (1.0,), (2.0,))),
-            Grid("spike", "value", "stream", ((1.0,), (9.0,))),
-        )
-        stacks = (EntryStack("encoder", "encoder", 3, 1, grids),)
         entries = tuple(
-            Entry(f"m{n}", "f", "text", "MIT", "a==1", "english", f"m{n}", 10**6, stacks) for n in range(count)
+            Entry(f"m{n}", "f", "text", "MIT", "a==1", "english", f"m{n}", 10**6, (_stack(n),)) for n in range(count)
         )
         monkeypatch.setattr("attnscope.commands.atlas.ranges.packaged", lambda: Atlas(entries))
 

@@ -17,9 +17,11 @@ from attnscope.commands.atlas.ranges import (
     pools,
     range_of,
     reference,
+    same_shape,
     size_class,
 )
-from tests.commands.atlas.made import MEASURE, atlas, entry
+from attnscope.commands.atlas.record import Shape
+from tests.commands.atlas.made import MEASURE, atlas, entry, layers_of
 from tests.commands.compare.made import made
 
 SINKS = Quantity(MEASURE, "value", "decoder", "self")
@@ -74,9 +76,19 @@ def test_stacks_of_another_kind_are_no_reference() -> None:
     assert pools(encoders, SINKS) == ()
 
 
-def test_a_survey_is_judged_by_the_others_only() -> None:
+def test_models_of_one_shape_count_as_one() -> None:
+    twins = [replace(entry("one", [value]), name=f"copy {value}", hash=str(value)) for value in (0.1, 0.2)]
+    found = pools([*twins, entry("two", [0.9])], SINKS)
+    assert [pool.tolist() for pool in found] == [[0.1, 0.2], [0.9]]
+    assert same_shape(Shape(((2, 3),), 100), Shape(((2, 3),), 105))
+    assert not same_shape(Shape(((2, 3),), 100), Shape(((2, 3),), 106))
+    assert not same_shape(Shape(((2, 3),), 100), Shape(((2, 4),), 100))
+
+
+def test_a_survey_is_judged_by_models_of_other_shapes_only() -> None:
     survey = made()
-    model = {"hash": "e9", "parameters": 1_000_000, "stacks": [{"name": "decoder", "causal": True}]}
+    stack = {"name": "decoder", "causal": True, "layers": layers_of("e9"), "heads": 2}
+    model = {"hash": "other weights", "parameters": 1_020_000, "stacks": [stack]}
     survey = replace(survey, provenance={**survey.provenance, "model": model})
     others = [entry(f"e{n}", [n / 10, n / 10]) for n in range(9)]
     same = entry("e9", [1.0, 1.0])

@@ -23,7 +23,7 @@ def test_the_page_shows_it_beside_findings_profiles_and_heads() -> None:
     assert known is not None
     page = render(SURVEY)
     facts = page.partition(sink.sentence.split(";")[0][:40])[2].partition("</article>")[0]
-    assert f"Sink mass, {known.words}" in facts
+    assert f"{SURVEY.cards['sink_mass'].title}, {known.words}" in facts
     stored = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
     ranges = {m["measure"]: m["reference"] for m in stored["maps"]}
     assert ranges["sink_mass"] == {"low": known.low, "high": known.high, "words": known.words}

@@ -44,7 +44,7 @@ def _row(entry: Entry) -> _Row:
             (", ".join(dict.fromkeys(stack.kind for stack in entry.stacks)), entry.stacks[-1].kind),
             (size_words(entry.parameters), float(entry.parameters)),
             (_losses(entry), _number(entry.loss)),
-            (sink_words(entry.stacks[-1]), sink_words(entry.stacks[-1]).rstrip("%").rjust(4)),
+            (", ".join(map(sink_words, entry.stacks)), sink_words(entry.stacks[-1]).rstrip("%").rjust(4)),
             (spike_words(entry), spike(entry)),
             ("–" if math.isnan(entry.inside) else percent(entry.inside), _number(entry.inside)),
         ),

@@ -4,8 +4,10 @@
     usual.low, usual.high, usual.models           # 5% and 95% over models and heads
     usual.words                                   # "usual: 0.02-0.71 in 14 decoders"
 
-Every model counts the same, however many heads it has. The model that is judged is left out, which is recognised by the
-hash of its weights. Models of a similar size are used if there are at least five of them, otherwise all of that kind.
+Every model counts the same, however many heads it has. Models of one shape count as one model, because most of them are
+fine-tuned from the same weights, and a model is not judged by models of its own shape: its fine-tuned, damaged or
+converted copies have that shape too. Models of a similar size are used if there are at least five of them, otherwise
+all of that kind.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from importlib import resources
 import numpy as np
 from numpy.typing import NDArray
 
-from attnscope.commands.atlas.record import Atlas, Entry, StackKind, bound_of
+from attnscope.commands.atlas.record import Atlas, Entry, Shape, StackKind, bound_of, shape_of
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.words import numeral
 
 FEWEST = 5  # models behind a range
+SAME_SIZE = 0.05  # largest relative difference of the numbers of parameters of models of one shape
 SIZES = ((0, "small"), (30_000_000, "medium"), (300_000_000, "large"))  # parameters from which a class begins
 
 
@@ -72,18 +75,29 @@ def reference(
     *,
     of_size: bool = True,
 ) -> Reference | None:
-    """Return the range for one measure of a survey, without its own model; None if too few models have it.
+    """Return the range for one measure of a survey, without models of its shape; None if too few models have it.
 
     `of_size=False` takes models of all sizes, which gives the widest range.
     """
-    model = survey.provenance.get("model", {})
-    others = [entry for entry in (atlas or packaged()).entries if entry.hash != model.get("hash")]
-    parameters = int(model.get("parameters") or 0) if of_size else None
+    shape = shape_of(survey)
+    others = unlike((atlas or packaged()).entries, shape)
+    parameters = shape.parameters if of_size else None
     found = like(others, parameters, Quantity(measure, part, kind_of_stack(survey, stack), site))
     if found is None:
         return None
     bound = bound_of(survey, measure, stack, site) if measure in survey.cards else 1.0
     return range_of(found, bound)
+
+
+def unlike(entries: Iterable[Entry], shape: Shape) -> list[Entry]:
+    """Return the entries of another shape."""
+    return [entry for entry in entries if not same_shape(entry.shape, shape)]
+
+
+def same_shape(one: Shape, other: Shape) -> bool:
+    """Return whether two models have the same blocks and heads, and nearly as many parameters."""
+    apart = abs(one.parameters - other.parameters)
+    return one.stacks == other.stacks and apart <= SAME_SIZE * max(one.parameters, other.parameters)
 
 
 @dataclass(frozen=True)
@@ -98,7 +112,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Pools:
-    """The numbers of one quantity in several models: one array for each model."""
+    """The numbers of one quantity in several models: one array for all models of one shape."""
 
     each: tuple[NDArray[np.float64], ...]
     kind: str  # "decoders", "medium decoders"
@@ -116,15 +130,23 @@ def like(entries: Sequence[Entry], parameters: int | None, quantity: Quantity) -
 
 
 def pools(entries: Iterable[Entry], quantity: Quantity) -> tuple[NDArray[np.float64], ...]:
-    """Return the numbers of every model that has the quantity."""
-    return tuple(
-        grid.values
-        for entry in entries
-        for stack in entry.stacks
-        if stack.kind == quantity.kind
-        and (grid := stack.grid(quantity.measure, quantity.part, quantity.site)) is not None
-        and len(grid.values)
-    )
+    """Return the numbers of every shape of model that has the quantity."""
+    groups: list[tuple[Shape, list[NDArray[np.float64]]]] = []
+    for entry in entries:
+        own = [
+            grid.values
+            for stack in entry.stacks
+            if stack.kind == quantity.kind
+            and (grid := stack.grid(quantity.measure, quantity.part, quantity.site)) is not None
+            and len(grid.values)
+        ]
+        if own:
+            known = next((values for shape, values in groups if same_shape(shape, entry.shape)), None)
+            if known is None:
+                groups.append((entry.shape, own))
+            else:
+                known += own
+    return tuple(np.concatenate(values) for _, values in groups)
 
 
 def range_of(found: Pools, bound: float = 1.0) -> Reference:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas
 
 StackKind = Literal["decoder", "encoder"]
+MOST = 1.02  # largest share of a bound; the bound holds for the mean length of the sequences
 FIGURES = 4  # significant figures of the numbers that are kept
 
 
@@ -63,6 +64,14 @@ class EntryStack:
 
 
 @dataclass(frozen=True)
+class Shape:
+    """The blocks and heads of every stack, and the number of parameters."""
+
+    stacks: tuple[tuple[int, int], ...]
+    parameters: int
+
+
+@dataclass(frozen=True, repr=False)
 class Entry:
     """One real checkpoint. `twin` holds the stacks of the same architecture with random weights."""
 
@@ -81,6 +90,13 @@ class Entry:
     bits_per_byte: SizeOrNan = math.nan
     findings: tuple[tuple[str, str], ...] = ()  # kind and severity, judged by the other models
     inside: Annotated[Share, NAN] = math.nan  # share of its numbers in the usual range of the other models
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(tuple((stack.layers, stack.heads) for stack in self.stacks), self.parameters)
+
+    def __repr__(self) -> str:
+        return f"<Entry {self.name}: {self.family}, {self.parameters:,} parameters>"
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,6 +145,14 @@ def _quantiles(grid: Grid) -> tuple[float, ...]:
     return tuple(np.quantile(values, (0.05, 0.5, 0.95)).tolist()) if len(values) else (math.nan,) * 3
 
 
+def shape_of(survey: Survey) -> Shape:
+    """Return the shape of the model of a survey."""
+    model = survey.provenance.get("model", {})
+    described = [stack for stack in model.get("stacks", []) if stack.get("name") in survey.stacks]
+    sizes = tuple((int(stack.get("layers", 0)), int(stack.get("heads", 0))) for stack in described)
+    return Shape(sizes, int(model.get("parameters") or 0))
+
+
 def stacks_of(survey: Survey) -> tuple[EntryStack, ...]:
     """Condense a survey: the mean of every measure at every head or depth, and what parts write and their slopes."""
     described = {s["name"]: s for s in survey.provenance.get("model", {}).get("stacks", [])}
@@ -151,7 +175,10 @@ def _measured(survey: Survey, stack: str) -> list[Grid]:
             for place, site in survey.places(name, part):
                 if place == stack:
                     means = np.atleast_2d(survey.values(name, part, stack, site).T).T
-                    found.append(Grid(name, part, site, rounded(means / bound_of(survey, name, stack, site))))
+                    shares = means / bound_of(survey, name, stack, site)
+                    # Sequences of very different lengths have no one largest value.
+                    if card.bound is None or not np.nanmax(shares, initial=0.0) > MOST:
+                        found.append(Grid(name, part, site, rounded(shares)))
     return found
 
 

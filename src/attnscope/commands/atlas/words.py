@@ -40,7 +40,8 @@ def verdict(atlas: Atlas) -> Verdict:
     return Verdict(
         "calm",
         f"{count(len(atlas.entries), 'real model')} from {len(atlas.families)} families: {sinking} have a head that"
-        f" puts most of its attention on the first token; of their twins with random weights {twins}.",
+        f" puts most of its attention on the first token; {twins or 'none'} of their twins with random weights"
+        f" {'has' if twins < 2 else 'have'} one.",
     )
 
 
@@ -62,8 +63,9 @@ def document(atlas: Atlas) -> Document:
             Section(
                 "What is usual",
                 background=(
-                    "The median, and 5% to 95% over models and heads; every model counts the same. A range needs "
-                    f"{FEWEST} models or more. Random twins have the same architecture and weights as before training.",
+                    "The median, and 5% to 95% over models and heads. Every model counts the same, and models of one "
+                    f"shape count as one. A range needs {FEWEST} shapes or more. Random twins have the same "
+                    "architecture and weights as before training.",
                 ),
                 tables=(_ranges(atlas, "decoder"), _ranges(atlas, "encoder")),
             ),
@@ -80,13 +82,13 @@ def _typical(atlas: Atlas) -> Iterator[str]:
         if sinks:
             middle, most = (percent(float(share)) for share in (np.median(sinks), max(sinks)))
             yield (
-                f"Sinks: in the median of {len(sinks)} {kind}s {middle} of the heads put over {SINK_MASS:g} of their"
+                f"Sinks: in the median {kind} (of {len(sinks)}) {middle} of the heads put over {SINK_MASS:g} of their"
                 f" attention on the first token; in the one with the most, {most}."
             )
     large = [entry.name for entry in atlas.entries if spike(entry) > MASSIVE_SIZE]
     yield (
         f"Massive activations: {count(len(large), 'model')} of {len(atlas.entries)} have entries of the stream above"
-        f" {MASSIVE_SIZE:g}: {listed(large)}."
+        f" {MASSIVE_SIZE:g}: {listed(large, most=12)}."
     )
     wrong = [entry.name for entry in atlas.entries if any(severity == "wrong" for _, severity in entry.findings)]
     judged = f"{len(wrong)} of {len(atlas.entries)} models have a finding that is wrong"
@@ -107,7 +109,7 @@ def _ranges(atlas: Atlas, kind: StackKind) -> Table:
         if found is not None:
             beside = "–" if random is None else f"{numeral(random.median, 2)} ({_span(random)})"
             lines.append((words, numeral(found.median, 2), _span(found), str(found.models), beside))
-    return Table(("", "median", "5% to 95%", "models", "random twins"), tuple(lines), caption=f"{kind.capitalize()}s")
+    return Table(("", "median", "5% to 95%", "shapes", "random twins"), tuple(lines), caption=f"{kind.capitalize()}s")
 
 
 def _usual(entries: Sequence[Entry], quantity: Quantity) -> Reference | None:

@@ -21,7 +21,7 @@ def chart(record: Placement) -> Any:
 
 def places_chart(record: Placement, *, width: int) -> Any:
     several = several_stacks(record)
-    ordered = sorted(record.rows, key=lambda row: row.median_share)
+    ordered = sorted(record.rows, key=lambda row: (row.inside, title(row, several)))
     rows = pd.DataFrame(
         [
             {

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
-from attnscope.commands.atlas.ranges import Pools, Quantity, balanced_shares, like, range_of
-from attnscope.commands.atlas.record import Atlas, EntryStack, Grid, StackKind
+from attnscope.commands.atlas.ranges import Pools, Quantity, balanced_shares, like, range_of, unlike
+from attnscope.commands.atlas.record import Atlas, EntryStack, Grid, Shape, StackKind
 from attnscope.core.measure import measure_cards
 from attnscope.core.ranges import AtLeast, AtMost, Count, Finite, Share
 from attnscope.reports.record import Record
@@ -68,6 +68,7 @@ class Placement(Record):
     kind: StackKind
     rows: tuple[Placed, ...]
     others: tuple[Share, ...]  # sorted
+    notes: tuple[str, ...] = ()
 
     @property
     def inside(self) -> float:
@@ -85,13 +86,12 @@ class Placement(Record):
 
 
 def placement_of(
-    model: str, parameters: int, digest: str, stacks: Sequence[EntryStack], atlas: Atlas, *, alone: bool = False
+    model: str, parameters: int, stacks: Sequence[EntryStack], atlas: Atlas, notes: tuple[str, ...] = ()
 ) -> Placement:
-    """Place condensed stacks among the entries of the atlas that have other weights.
-
-    The kind is that of the last stack. With `alone`, `others` is left empty.
-    """
-    others = [entry for entry in atlas.entries if entry.hash != digest]
+    """Place condensed stacks among the entries of the atlas that have another shape. The kind is that of the last
+    stack."""
+    shape = Shape(tuple((stack.layers, stack.heads) for stack in stacks), parameters)
+    others = unlike(atlas.entries, shape)
     rows = tuple(
         _placed(stack, grid, found)
         for stack in stacks
@@ -100,8 +100,8 @@ def placement_of(
         and (found := like(others, parameters, Quantity(grid.measure, grid.part, stack.kind, grid.site)))
     )
     kind: StackKind = stacks[-1].kind if stacks else "encoder"
-    alike = [] if alone else [entry for entry in others if entry.stacks[-1].kind == kind]
-    return Placement(model, kind, rows, tuple(sorted(entry.inside for entry in alike if math.isfinite(entry.inside))))
+    alike = [entry.inside for entry in others if entry.stacks[-1].kind == kind]
+    return Placement(model, kind, rows, tuple(sorted(share for share in alike if math.isfinite(share))), notes)
 
 
 def _first_parts(stack: EntryStack) -> Iterator[Grid]:

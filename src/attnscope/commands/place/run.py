@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -74,7 +75,7 @@ def place(
     True
     """
     if isinstance(source, Entry):
-        return placement_of(source.name, source.parameters, source.hash, source.stacks, packaged())
+        return placement_of(source.name, source.parameters, source.stacks, packaged())
     if is_survey(source):
         survey = opened(source, Survey)
     else:
@@ -85,10 +86,20 @@ def place(
             given, corpus, tokenizer=tokenizer, loading=loading, sampling=sampling, progress=progress or silent
         )
     model: dict[str, Any] = survey.provenance.get("model", {})
-    known = str(model.get("hash", "")), stacks_of(survey)
-    found = placement_of(model_name(survey), int(model.get("parameters") or 0), *known, packaged())
+    size = int(model.get("parameters") or 0)
+    found = placement_of(model_name(survey), size, stacks_of(survey), packaged(), tuple(_cautions(survey)))
     if not found.rows:
         raise RefusalError(
             "The atlas has too few models of this kind to place this one among them: compare it with another model."
         )
     return found
+
+
+def _cautions(survey: Survey) -> Iterator[str]:
+    """Yield why the numbers may differ from those of the atlas without a difference between the models."""
+    window = (survey.provenance.get("corpus") or {}).get("window")
+    if isinstance(window, int) and window != USUAL.max_tokens:
+        yield (
+            f"These sequences have {window} tokens, those of the atlas at most {USUAL.max_tokens}: a head puts more of"
+            " its attention on the first token in short texts."
+        )

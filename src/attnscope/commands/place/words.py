@@ -22,16 +22,14 @@ HOW = (
 
 def verdict(record: Placement) -> Verdict:
     """Say how many numbers are usual, beside the same share of real models, and which measures are least usual."""
-    lead = f"{percent(record.inside)} of its numbers are usual for a real {record.kind}"
-    unusual = False
+    said = [f"In the average measure {percent(record.inside)} of its numbers are in the usual range."]
     if record.others:
-        low, high = record.others[0], record.others[-1]
-        unusual = record.inside < low
-        lead += f", and {percent(low)} to {percent(high)} of those of {len(record.others)} real {record.kind}s,"
-        lead += " each judged by the others"
+        span = f"{percent(record.others[0])} to {percent(record.others[-1])}"
+        said.append(f"For {len(record.others)} real {record.kind}s, judged in the same way, it is {span}.")
     odd = [row for row in sorted(record.rows, key=lambda row: row.inside) if row.inside < FEW_INSIDE][:MOST_NAMED]
-    said = f" Least usual: {listed([_odd(row, several_stacks(record)) for row in odd])}." if odd else ""
-    return Verdict("note" if unusual else "calm", f"{lead}.{said}")
+    if odd:
+        said.append(f"Least usual: {listed([_odd(row, several_stacks(record)) for row in odd])}.")
+    return Verdict("note" if odd else "calm", " ".join(said))
 
 
 def several_stacks(record: Placement) -> bool:
@@ -39,10 +37,10 @@ def several_stacks(record: Placement) -> bool:
 
 
 def _odd(row: Placed, several: bool) -> str:
-    high = row.above > row.below
+    side = f"{percent(row.above)} are above" if row.above > row.below else f"{percent(row.below)} are below"
     return (
-        f"{title(row, several)} is {'high' if high else 'low'} (median {numeral(row.median, 2)}; usual:"
-        f" {_span(row.usual_low, row.usual_high)} in {row.models} {row.kind})"
+        f"{title(row, several)} ({percent(row.inside)} in the usual range, {_span(row.usual_low, row.usual_high)} in"
+        f" {row.models} {row.kind}; {side})"
     )
 
 
@@ -70,12 +68,14 @@ def document(record: Placement) -> Document:
             Section(
                 "Where its numbers lie",
                 background=(HOW,),
+                notes=record.notes,
                 figures=(
                     Figure(
                         "placement",
-                        "Share of the numbers of real models that are smaller",
+                        "Where each measure lies among the numbers of real models",
                         drawn_by("attnscope.commands.place.chart:places_chart", record),
-                        caption="Dot: the median of this model. Line: 5% to 95% of its places. Band: the usual range.",
+                        caption="0%: below all of them. Dot: the median of this model. Line: 5% to 95% of its places. "
+                        "Band: the usual range.",
                         summary=verdict(record).sentence,
                     ),
                 ),

@@ -147,11 +147,13 @@ def _test_words(trial: Trial) -> Iterator[str]:
     tried = [(part, best) for part in trial.parts if (best := trial.best(part)) is not None]
     if tried:
         part, best = min(tried, key=lambda pair: trial.cost(pair[1]))
-        gain = max(0.0, -trial.cost(best))
-        passed.append(
-            f"rescaling what any of {count(len(trial.parts), 'half block')} writes lowers the loss by at most"
-            f" {numeral(gain, 2)} nats (best: {part.words} times {best.factor:g})"
-        )
+        chosen = f"the {len(tried)} of {len(trial.parts)} half blocks with the steepest slopes or smallest writes"
+        if trial.cost(best) < 0:
+            gain = numeral(-trial.cost(best), 2)
+            lowers = f"the best lowers the loss by {gain} nats ({part.words} times {best.factor:g})"
+        else:
+            lowers = "none lowers the loss"
+        passed.append(f"of {chosen}, rescaled, {lowers}")
     if passed:
         yield f"Tried: {'; '.join(passed)}."
 

@@ -181,7 +181,7 @@ def test_a_quiet_half_block_does_not_break_a_climb() -> None:
     (down,) = diagnose(spikes(stream=[9000, 9000, 4000, 1500], middle=[9000, 9000, 3990]))
     assert (down.details["before"], down.details["after"]) == (9000, 1500)
     assert down.details["step"] == "down"
-    assert "blocks 1-2, most of all the MLP of block 2, lower the largest entry" in down.sentence
+    assert "blocks 1-2, by the largest factor the MLP of block 2, lower the largest entry" in down.sentence
 
 
 def test_a_step_much_smaller_than_later_ones_is_not_reported() -> None:

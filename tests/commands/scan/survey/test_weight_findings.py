@@ -51,7 +51,8 @@ def grid(bits: float, layer: int = 2, name: str = "a.weight", stack: str = "deco
 def test_a_quantised_model_is_to_know() -> None:
     finding = only("lost_precision", healthy(weights=(OddWeight("", "grid", 4.0, share=0.96),)))
     assert finding.sentence == (
-        "96% of the weight matrices lie on a grid of 4 bits: 32 neighbouring entries have at most 16 different values."
+        "96% of the weight matrices of blocks lie on a grid of 4 bits: 32 neighbouring entries have at most 16"
+        " different values."
     )
     assert (finding.severity, finding.stack, finding.layers) == ("to_know", "decoder", ())
     assert finding.advice.startswith("These weights were quantised: compare the loss")
