@@ -21,6 +21,7 @@ from tools.marked import put_between_marks
 RAISED = 0.05  # nats
 BANDS = ((-9.0, 0.0), (0.0, 0.05), (0.05, 0.2), (0.2, 1.0), (1.0, 99.0))
 SET_ON = ("smollm2", "pocket")  # thresholds were set on these subjects, and are judged on the others
+ONCE = ("zero_lora", "bfloat16")
 RESULT, PAGE = Path("bench/faults.json"), Path("docs/faults.md")
 
 
@@ -48,7 +49,8 @@ def judge(subject: Path) -> Iterable[dict[str, Any]]:
     assert healthy.trial is not None
     for file in sorted(subject.glob("*.?.json")):
         facts = json.loads(file.read_text(encoding="utf-8"))
-        if "not_applicable" in facts:
+        again = facts["name"] in ONCE and facts["seed"] > 0  # these controls do not depend on the seed
+        if "not_applicable" in facts or again:
             continue
         row = {"subject": subject.name, **facts}
         if "refused" in facts:
@@ -110,6 +112,16 @@ def summary(cases: Sequence[dict[str, Any]]) -> list[str]:
             f" {rate(local, 'scan_located')} |"
         )
         lines.append(f"| false alarms on controls | {rate(controls, 'compare_worse')} | {rate(controls, 'scan')} |")
+        lines += [
+            "",
+            "| model | faults that count | `compare` | `scan` | false alarms of `scan` |",
+            "|---|---|---|---|---|",
+        ]
+        for subject in dict.fromkeys(c["subject"] for c in chosen):
+            own, quiet = ([c for c in some if c["subject"] == subject] for some in (damaging, controls))
+            lines.append(
+                f"| {subject} | {len(own)} | {short(own, 'compare')} | {short(own, 'scan')} | {short(quiet, 'scan')} |"
+            )
         lines += ["", "| kind of fault | cases | `compare` | block | `scan` | block |", "|---|---|---|---|---|---|"]
         for kind in dict.fromkeys(fault.kind for fault in FAULTS.values()):
             own = [c for c in damaging if c["kind"] == kind]

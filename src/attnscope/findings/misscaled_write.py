@@ -2,8 +2,8 @@
 
 In a trained model no part can be improved by a factor: the loss is at a minimum with respect to all weights, and so
 with respect to a factor on what a part writes. A part that was changed after training, by a fault in its weights or in
-what it reads, is not at its minimum. The part was chosen by its slope on some windows, and rescaled on others. Random
-weights are at no minimum, so they have no such finding.
+what it reads, is not at its minimum. The part was chosen by its slope on some windows, and rescaled on others if there
+are enough. Random weights are at no minimum, so they have no such finding.
 
 Several parts and factors are tried. Each has an interval so wide that all of them hold with 95% together (Bonferroni):
 SmolLM2 on an English novel has one of eight whose own 95% interval lies below 0 by chance.
@@ -19,6 +19,8 @@ from attnscope.commands.scan.survey.trial import HeadTrial, Part, Rescaled, Tria
 from attnscope.core.finding import Finding, finding
 from attnscope.core.words import number, numeral, within
 from attnscope.stats.intervals import LEVEL, Interval, paired_interval
+
+FACTORS = 3  # that are tried on one part
 
 
 @finding(
@@ -94,6 +96,8 @@ def _others(number_of: int) -> str:
 
 def _interval(trial: Trial, tried: Rescaled) -> Interval:
     costs, tries = trial.costs(tried), sum(len(part.rescaled) for part in trial.parts)
+    if trial.tried_from == 0:  # the windows that chose the parts also judge them, so every part was tried
+        tries = FACTORS * len(trial.parts)
     return paired_interval((0.0,) * len(costs), costs, level=1 - (1 - LEVEL) / max(1, tries))
 
 

@@ -3,9 +3,9 @@
 Ranges come from the atlas, without the model that is judged. A number counts if it is beyond the most extreme place of
 all other models by a margin: a share of the whole range, on the scale on which the measure is drawn.
 
-Only measures in `JUDGED` count. They do not change if the stream, or the weights on both sides of it, are rescaled, as
-architectures do at will: T5 and Moonshine have entries above 2,000 and healthy losses, because nothing keeps their
-stream small. Shares of attention have an upper bound and cannot be far outside.
+Only measures in `JUDGED` count. Their numbers do not change if the stream, or the weights on both sides of it, are
+rescaled, as architectures do at will: T5 and Moonshine have entries above 2,000 and healthy losses, because nothing
+keeps their stream small. Shares of attention have an upper bound and cannot be far outside.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from attnscope.core.finding import Finding, finding
 from attnscope.core.words import blocks, count, number
 
 FEWEST = 12  # models behind a range that can call something wrong
-JUDGED = ("norm_growth", "outlier_channels")
+JUDGED = ("norm_growth",)
 
 
 @finding(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from attnscope.commands.atlas.record import Entry
 from attnscope.core.errors import RefusalError
 
 ATLAS = attnscope.atlas()
+DOCS = Path(__file__).parents[3] / "docs"
 CHECKED = json.loads((Path(__file__).parents[3] / "tools/atlas/loaded_right.json").read_text("utf-8"))
 
 
@@ -46,6 +48,19 @@ def test_random_twins_do_not_attend_to_the_first_token() -> None:
         assert entry.twin, entry.name
         grids = [stack.grid("sink_mass", "value", "self") for stack in entry.twin]
         assert all(np.median(grid.values) < 0.3 for grid in grids if grid is not None and len(grid.values)), entry.name
+
+
+def test_numbers_on_pages_are_those_of_the_atlas() -> None:
+    slopes = [
+        max(float(np.abs(grid.values).max()) for grid in grids)
+        for entry in ATLAS.entries
+        if (grids := [g for s in entry.stacks for g in s.grids if g.measure == "slope" and len(g.values)])
+    ]
+    steep = sum(slope > attnscope.Thresholds().write_slope for slope in slopes)
+    assert f"{steep} of {len(slopes)} models of the [atlas]" in (DOCS / "scan.md").read_text("utf-8")
+    placed = [attnscope.place(replace(entry, stacks=entry.twin)) for entry in ATLAS.entries]
+    usual = sum(twin.inside >= min(twin.others) for twin in placed)
+    assert f"{usual} of {len(placed)} random twins" in (DOCS / "atlas.md").read_text("utf-8")
 
 
 def test_an_unknown_model_is_refused_with_the_nearest_name() -> None:

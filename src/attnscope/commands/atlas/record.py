@@ -185,7 +185,7 @@ def _measured(survey: Survey, stack: str) -> list[Grid]:
 def bound_of(survey: Survey, measure: str, stack: str, site: str) -> float:
     """Return the largest possible value at this length, for measures that grow with the length; 1 for others.
 
-    Ranges hold for sequences of any length because such measures are kept as shares of their bound.
+    Such measures are kept as shares of their bound, which brings texts of other lengths nearer, though not to the same.
     """
     card = survey.cards[measure]
     if card.bound is None:

@@ -87,7 +87,7 @@ class Thresholds:
     media_share: float = _share(0.25)  # attention to media, relative to uniform attention (arXiv:2403.06764)
     dead_write: float = _share(0.002)  # a half block that writes less than this share of the stream is dead
     rescaling_gain: float = _size(0.03)  # nats by which a factor on one part lowers the loss: below 0.02 if healthy
-    write_slope: float = _size(0.12)  # derivative of the loss in a factor on one part: at most 0.1 in healthy models
+    write_slope: float = _size(0.12)  # derivative of the loss in a factor on one part; a healthy model can have more
     random_edge: float = _factor(1.1)  # largest singular value of a matrix relative to that of random numbers
     range_margin: float = _size(0.5)  # how far outside the range of real models, as a share of that range
     norm_growth: float = _size(limits.NORM_GROWTH)  # factor by which one block grows the norm of a typical token

@@ -102,13 +102,17 @@ def verdict(survey: Survey, findings: Sequence[Finding] | None = None, threshold
     if wrong:
         more = f" {count(len(wrong) - 1, 'more finding')} of this severity." if wrong[1:] else ""
         return Verdict("critical", f"Something is wrong: {_inside(wrong[0].sentence)}{more}")
+    unseen = survey.trial is not None and not survey.trial.loss
+    blind = "The loss is unknown, so most damage would not be seen: compare it with a checkpoint that works."
     if known:
         matters = "matters" if known == 1 else "matter"
-        return Verdict(
-            "note",
-            f"To know: nothing is wrong, and {count(known, 'finding')} {matters} when the model is quantised, served or"
-            " changed.",
+        lead = "nothing wrong was found" if unseen else "nothing is wrong"
+        told = (
+            f"To know: {lead}, and {count(known, 'finding')} {matters} when the model is quantised, served or changed."
         )
+        return Verdict("note", f"{told} {blind}" if unseen else told)
+    if unseen:
+        return Verdict("calm", f"Nothing wrong was found. {blind}")
     return Verdict("calm", "Healthy: nothing is wrong.")
 
 

@@ -13,6 +13,7 @@ import pytest
 from attnscope.commands.scan.diagnose import diagnose
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.commands.scan.survey.trial import Exposure, HeadTrial, Part, Rescaled, Trial
+from attnscope.commands.scan.words import verdict
 from attnscope.core.finding import SEVERITIES
 from attnscope.core.registry import findings
 from tests.commands.compare.made import made
@@ -194,7 +195,7 @@ def rescaled(factor: float, half: Any = "mlp", loss: tuple[float, ...] = LOWER, 
 )
 def test_a_write_that_is_too_large_or_too_small(factor: float, words: str, advice: str) -> None:
     finding = only("misscaled_write", healthy(parts=parts(mlp_2=rescaled(factor))))
-    assert finding.sentence == f"{words} the loss falls by 0.25 nats per token (0.21 to 0.29), from 4.5."
+    assert finding.sentence == f"{words} the loss falls by 0.25 nats per token (0.16 to 0.34), from 4.5."
     assert (finding.severity, finding.stack, finding.layers, finding.heads) == ("wrong", "decoder", (2,), ())
     assert finding.value == pytest.approx(0.25)
     assert (finding.threshold, finding.threshold_name) == (0.03, "rescaling_gain")
@@ -209,8 +210,8 @@ def test_the_best_part_and_its_head_are_named_and_the_others_counted() -> None:
     head = HeadTrial("decoder", 2, 3, 0.4, (Rescaled(0.0, LOWER, 0.1),))
     finding = only("misscaled_write", healthy(parts=parts(**changed), heads=(head,)))
     assert finding.sentence == (
-        "The attention of block 2 harms the prediction: without it the loss falls by 0.45 nats per token (0.4 to"
-        " 0.5), from 4.5. Without head 3 alone it falls by 0.25. Rescaling another part lowers it too."
+        "The attention of block 2 harms the prediction: without it the loss falls by 0.45 nats per token (0.36 to"
+        " 0.54), from 4.5. Without head 3 alone it falls by 0.25. Rescaling another part lowers it too."
     )
     assert finding.heads == ((2, 3),)
     three = parts(**changed, mlp_3=rescaled(0.5, layer=3))
@@ -226,8 +227,10 @@ def test_a_gain_that_one_of_many_tries_shows_by_chance_is_not_told() -> None:
     lone = {"mlp_2": rescaled(0.5, loss=loss)}
     worse = tuple(old + 1.0 for old in LOSS)
     others = {f"mlp_{n}": rescaled(0.5, layer=n, loss=worse) for n in (0, 1, 3)}
-    assert found("misscaled_write", healthy(parts=parts(**lone)))
-    assert not found("misscaled_write", healthy(parts=parts(**lone, **others)))
+    apart: dict[str, Any] = {"loss": LOSS * 2, "counts": (63,) * 16, "tried_from": 8}  # slopes are of other windows
+    assert found("misscaled_write", healthy(parts=parts(**lone), **apart))
+    assert not found("misscaled_write", healthy(parts=parts(**lone, **others), **apart))
+    assert not found("misscaled_write", healthy(parts=parts(**lone)))  # every part was tried on the same windows
 
 
 @pytest.mark.parametrize(
@@ -303,3 +306,14 @@ def test_tokens_that_became_one() -> None:
 @pytest.mark.parametrize("means", [(0.8, 0.5, 0.1, 0.05, 0.03), (0.8, math.nan, math.nan, math.nan, 0.5)])
 def test_tokens_that_stay_apart(means: tuple[float, ...]) -> None:
     assert "tokens_became_one" not in {each.kind for each in diagnose(streams(*means))}
+
+
+@pytest.mark.parametrize(
+    ("fields", "begins"), [({}, "Healthy"), ({"loss": (), "counts": ()}, "Nothing wrong was found")]
+)
+def test_a_model_of_unknown_loss_is_not_called_healthy(fields: dict[str, Any], begins: str) -> None:
+    survey = replace(made({("sink_mass", layer): 0.1 for layer in range(4)}), trial=healthy(**fields))
+    said = verdict(survey, findings=())
+    assert said.level == "calm"
+    assert said.sentence.startswith(begins)
+    assert ("The loss is unknown" in said.sentence) == bool(fields)
