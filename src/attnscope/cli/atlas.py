@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from attnscope.cli.options import SAVE, json_option, with_requests
-from attnscope.cli.output import page_path, print_json
-from attnscope.cli.runner import Output
+from attnscope.cli.runner import Output, tell_only
 
 
 @with_requests(
@@ -29,16 +28,6 @@ def atlas(
     """
     from attnscope.commands.atlas.run import atlas as twin
     from attnscope.commands.place.run import place
-    from attnscope.reports.record import Record
-    from attnscope.reports.terminal import print_record
 
     whole = twin()
-    record: Record = whole if name is None else place(whole[name])
-    if output.save is not None:
-        record.save(output.save)
-    if output.out is not None:
-        record.write_page(page_path(output.out))
-    if output.as_json:
-        print_json(record.to_json())
-    else:
-        print_record(record, files={"Page": output.out, "Record": output.save}, verbose=output.verbose)
+    tell_only(whole if name is None else place(whole[name]), output)

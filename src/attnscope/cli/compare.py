@@ -17,8 +17,7 @@ from attnscope.cli.options import (
     seed_option,
     with_requests,
 )
-from attnscope.cli.output import page_path, print_json
-from attnscope.cli.runner import Output, running
+from attnscope.cli.runner import Output, running, tell_only
 from attnscope.core.errors import RefusalError
 from attnscope.core.finding import Severity
 from attnscope.core.progress import Listener, silent
@@ -80,7 +79,6 @@ def compare(
     from attnscope.commands.compare.run import compare as twin
     from attnscope.commands.compare.run import is_survey
     from attnscope.commands.scan.diagnose import Thresholds
-    from attnscope.reports.terminal import print_record
 
     if to is not None:
         if threshold or fail_on or measures != "default":
@@ -113,14 +111,7 @@ def compare(
             comparison = compared(run.progress)
     else:
         comparison = compared()
-    if output.save is not None:
-        comparison.save(output.save)
-    if output.out is not None:
-        comparison.write_page(page_path(output.out))
-    if output.as_json:
-        print_json(comparison.to_json())
-    else:
-        print_record(comparison, files={"Report": output.out, "Record": output.save}, verbose=output.verbose)
+    tell_only(comparison, output)
     if fail_on and comparison.worse(fail_on):
         raise typer.Exit(1)
 
@@ -130,7 +121,6 @@ def _place(sources: list[str], corpus: str | None, loading: Loading, sampling: S
     from attnscope.cli.options import check_corpus, check_model
     from attnscope.commands.compare.run import is_survey
     from attnscope.commands.place.run import USUAL, place
-    from attnscope.reports.terminal import print_record
 
     if len(sources) != 1:
         raise RefusalError("--to atlas places one model or survey at a time: name a single one.")
@@ -145,11 +135,4 @@ def _place(sources: list[str], corpus: str | None, loading: Loading, sampling: S
             sampling=replace(sampling, max_tokens=sampling.max_tokens or USUAL.max_tokens),
             progress=run.progress,
         )
-    if output.save is not None:
-        placement.save(output.save)
-    if output.out is not None:
-        placement.write_page(page_path(output.out))
-    if output.as_json:
-        print_json(placement.to_json())
-    else:
-        print_record(placement, files={"Report": output.out, "Record": output.save}, verbose=output.verbose)
+    tell_only(placement, output)

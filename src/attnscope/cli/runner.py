@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from attnscope.cli.output import output_folder, print_json, say
+from attnscope.cli.output import output_folder, page_path, print_json, say
 from attnscope.cli.progress import showing
 from attnscope.core.errors import RefusalError
 from attnscope.core.locks import FolderLock
@@ -135,6 +135,20 @@ class Run:
             print_record(record, files=told, verbose=output.verbose, **shown)
         if refusal is not None:
             raise refusal
+
+
+def tell_only(record: Record, output: Output) -> None:
+    """Print the record of a command that writes nothing unless asked: a copy with --save, the page with --out."""
+    if output.save is not None:
+        record.save(output.save)
+    if output.out is not None:
+        record.write_page(page_path(output.out))
+    if output.as_json:
+        print_json(record.to_json())
+    else:
+        from attnscope.reports.terminal import print_record
+
+        print_record(record, files={"Report": output.out, "Record": output.save}, verbose=output.verbose)
 
 
 def _standard(record: Record) -> Callable[[dict[str, str | None]], Printed]:
