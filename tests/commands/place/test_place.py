@@ -14,6 +14,7 @@ from attnscope.commands.place.record import Placement, placement_of
 from attnscope.commands.place.words import document, verdict
 from attnscope.core.errors import RefusalError
 from tests.commands.atlas.made import atlas, entry
+from tests.commands.compare.made import made
 
 OTHERS = [entry(f"e{n}", [n / 10, n / 10 + 0.02], inside=0.8 + n / 100) for n in range(6)]
 
@@ -87,6 +88,18 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     refused("compare", "pocket", "pocket", "--to", "atlas", says="one model or survey at a time")
     refused("compare", "pocket", "--to", "atlas", "--fail-on", "wrong", says="judges nothing")
     refused("atlas", "nothing-like-this", says="no model 'nothing-like-this'")
+
+
+def test_cautions_name_what_makes_a_placement_unfair() -> None:
+    corpus = {**made().provenance.get("corpus", {}), "window": 128}
+    fair = made(corpus=corpus)
+    assert attnscope.place(fair).notes == ()
+    random = {**fair.provenance["model"], "weights": "random"}
+    unfair = made({("spike", 2): float("nan")}, model=random, corpus={**corpus, "window": 16})
+    notes = " ".join(attnscope.place(unfair).notes)
+    assert "weights are random" in notes
+    assert "NaN or infinite and left out" in notes
+    assert "These sequences have 16 tokens" in notes
 
 
 def test_a_kind_with_too_few_models_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

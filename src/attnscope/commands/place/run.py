@@ -15,6 +15,7 @@ from attnscope.commands.scan.survey.survey import Survey
 from attnscope.commands.scan.words import model_name
 from attnscope.core.errors import RefusalError, refuse_missing_torch
 from attnscope.core.progress import AdvanceReading, silent
+from attnscope.core.words import count
 from attnscope.hf.loading.options import Loading, Sampling, SeededCorpusOptions, with_options
 
 if TYPE_CHECKING:
@@ -97,6 +98,11 @@ def place(
 
 def _cautions(survey: Survey) -> Iterator[str]:
     """Yield why the numbers may differ from those of the atlas without a difference between the models."""
+    if survey.provenance.get("model", {}).get("weights") == "random":
+        yield "Its weights are random: much of an untrained model is usual too."
+    broken = int(survey.table()["nonfinite"].sum())
+    if broken:
+        yield f"{count(broken, 'number')} {'is' if broken == 1 else 'are'} NaN or infinite and left out."
     window = (survey.provenance.get("corpus") or {}).get("window")
     if isinstance(window, int) and window != USUAL.max_tokens:
         yield (
