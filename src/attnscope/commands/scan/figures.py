@@ -25,6 +25,7 @@ from attnscope.reports.rows import Panel, depth_rows, depth_words, head_rows, pa
 from attnscope.reports.survey_charts import depth_specification
 from attnscope.reports.theme import specification
 
+MOST_PARTS = 5  # lines of a chart; of a measure with more parts, such as outlier_channels, only the first is drawn
 WIDTH, HEIGHT = 268, 150  # pixels with axis; fits a phone screen, so text is never scaled down
 
 
@@ -41,7 +42,8 @@ def profiles(survey: Survey, table: pd.DataFrame) -> tuple[Profile, ...]:
     made = []
     for panel in panels(table, survey.stacks):
         card = survey.cards[panel.measure]
-        rows = depth_rows(table, card, panel)
+        drawn_parts = card.parts if len(card.parts) <= MOST_PARTS else card.parts[:1]
+        rows = depth_rows(table[table["part"].isin(drawn_parts)], card, panel)
         usual = reference(survey, panel.measure, card.parts[0], panel.stack, panel.site)
         band = None if usual is None else (usual.low, usual.high)
         drawn = depth_specification(rows, card, panel, width=WIDTH, height=HEIGHT, usual=band)
