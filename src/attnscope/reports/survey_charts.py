@@ -93,7 +93,9 @@ def depth_specification(
         top = min(usual[1], 1.1 * float(np.nanmax(rows[["high", "mean"]].to_numpy(float), initial=0.0)))
         ends = {"values": [{"low": max(usual[0], _lowest(rows)) if card.log else usual[0], "high": top}]}
         encoding = {"y": _channel("low", scale=values), "y2": {"field": "high"}}
-        layers.insert(0, {"data": ends, "mark": {"type": "rect", "style": "usual"}, "encoding": encoding})
+        layers.insert(
+            0, {"data": ends, "mark": {"type": "rect", "style": "usual", "aria": False}, "encoding": encoding}
+        )
     if card.alarm and _in_sight(rows, card.alarm.threshold):
         rule = {"values": [{"threshold": card.alarm.threshold}]}
         encoding = {"y": _channel("threshold", scale=values)}

@@ -42,7 +42,7 @@ def places_chart(record: Placement, *, width: int) -> Any:
     tooltip = [alt.Tooltip("name:N"), *(alt.Tooltip(f"{part}:Q", format=".0%") for part in ("low", "median", "high"))]
     base, usual = alt.Chart(rows), alt.X("from:Q", scale=alt.Scale(domain=[0, 1]))
     return alt.layer(
-        base.mark_bar(style="usual", size=STEP).encode(x=usual, x2="to:Q", y=y),
+        base.mark_bar(style="usual", size=STEP, aria=False).encode(x=usual, x2="to:Q", y=y),
         base.mark_bar(size=2).encode(x=x, x2="high:Q", y=y, tooltip=tooltip),
         base.mark_circle(style="reading", size=44).encode(x="median:Q", y=y, tooltip=tooltip),
     ).properties(width=across, height=alt.Step(STEP))
