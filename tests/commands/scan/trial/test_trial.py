@@ -168,6 +168,21 @@ def test_a_lost_mask_is_seen_and_located(pocket: Loaded, prepared: Batches) -> N
     assert exposure.moved > 100 * exposure.rounding
 
 
+def test_a_model_that_is_not_deterministic_is_not_said_to_see_the_future(pocket: Loaded, prepared: Batches) -> None:
+    other = copy.deepcopy(pocket.model)
+    noisy = anatomy(other, prepared.batches[0].inputs).stacks[0].blocks[BLOCK].path
+    other.get_submodule(noisy).register_forward_hook(lambda module, args, out: _with_dropout(out))
+    trial = tried(replace(pocket, model=other), prepared)
+    assert trial.exposures == ()
+    assert any("two runs on the same tokens differ" in note for note in trial.notes)
+
+
+def _with_dropout(output: Any) -> Any:
+    parts = output if isinstance(output, tuple) else (output,)
+    dropped = (torch.nn.functional.dropout(parts[0], 0.1, training=True), *parts[1:])
+    return dropped if isinstance(output, tuple) else dropped[0]
+
+
 def test_rotations_of_frequency_zero_are_no_positions(pocket: Loaded, prepared: Batches) -> None:
     trial = tried(damaged(pocket, lambda model: model.model.rotary_emb.inv_freq.zero_()), prepared)
     assert trial.order <= trial.order_rounding

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from attnscope.commands.scan.survey.trial import Exposure
 from attnscope.commands.scan.trial.windows import ids_name
+from attnscope.core.errors import RefusalError
 from attnscope.data.batches import Batch
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Stack
 from attnscope.hf.intercepting.owners import at, every_tensor
@@ -33,9 +34,13 @@ def rounding(stack: Stack, dtype: torch.dtype) -> float:
 def exposures(
     model: nn.Module, found: Anatomy, batches: Sequence[Batch], options: Mapping[str, Any]
 ) -> tuple[Exposure, ...]:
-    """Replace the second half of every window, and measure how far states at the first half move."""
+    """Replace the second half of every window, and measure how far states at the first half move.
+
+    If they move, one window is run again: a model that is not deterministic moves without any change.
+    """
     stack = found.stacks[-1]
     largest: dict[int, float] = {}
+    repeated: tuple[Mapping[str, Tensor], dict[int, Tensor]] | None = None
     dtype = torch.float32
     for batch in batches:
         name = ids_name(batch.inputs)
@@ -46,16 +51,26 @@ def exposures(
         other = ids.clone()
         other[:, half:] = _other_tokens(ids, half)
         before = _states(model, stack, batch.inputs, options)
+        repeated = repeated or (batch.inputs, before)
         after = _states(model, stack, {**batch.inputs, name: other}, options)
         for layer, own in before.items():
             dtype = own.dtype
-            moved = (after[layer][:, :half] - own[:, :half]).abs().amax() / own[:, :half].abs().amax().clamp_min(1e-30)
-            largest[layer] = max(largest.get(layer, 0.0), float(moved.nan_to_num()))
+            largest[layer] = max(largest.get(layer, 0.0), _moved(own[:, :half], after[layer][:, :half]))
     if not largest:
         return ()
     allowed = rounding(stack, dtype)
     first = next((layer for layer, moved in sorted(largest.items()) if moved > allowed), None)
+    if first is not None and repeated is not None:
+        inputs, before = repeated
+        again = _states(model, stack, inputs, options)
+        if any(_moved(own, again[layer]) > allowed for layer, own in before.items()):
+            raise RefusalError("two runs on the same tokens differ, so nothing can be said (is dropout on?)")
     return (Exposure(stack.name, max(largest.values()), allowed, first),)
+
+
+def _moved(before: Tensor, after: Tensor) -> float:
+    """Return the largest change, relative to the largest entry; 0 where it is NaN."""
+    return float(((after - before).abs().amax() / before.abs().amax().clamp_min(1e-30)).nan_to_num())
 
 
 def _other_tokens(ids: Tensor, half: int) -> Tensor:
