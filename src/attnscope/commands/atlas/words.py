@@ -123,7 +123,7 @@ def _span(found: Reference) -> str:
 
 def _models(atlas: Atlas) -> Table:
     heading = ("model", "family", "parameters", "blocks × heads", "loss", "sinks", "largest entry")
-    return Table(heading, tuple(_model_row(entry) for entry in atlas.entries), align="llrrrrr", brief=12)
+    return Table(heading, tuple(_model_row(entry) for entry in atlas.entries), align="llrrrrr")
 
 
 def _model_row(entry: Entry) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from attnscope.reports.words import Verdict, listed
 
 MOST_NAMED = 2  # measures in the verdict
 FEW_INSIDE = 0.5  # a measure with fewer of its numbers in the usual range is named
-BRIEF = 10
+BRIEF = 24  # rows on a screen without --verbose
 HOW = (
     "The usual range holds 90% of the numbers of real models of the same kind; every model counts the same. Numbers "
     "that grow with the length of the text are shares of the largest possible one. A number outside of the range is "
