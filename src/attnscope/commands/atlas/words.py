@@ -122,7 +122,7 @@ def _span(found: Reference) -> str:
 
 
 def _models(atlas: Atlas) -> Table:
-    heading = ("model", "family", "parameters", "blocks × heads", "loss", "sinks", "largest entry")
+    heading = ("model", "family", "size", "blocks × heads", "loss", "sinks", "largest entry")
     return Table(heading, tuple(_model_row(entry) for entry in atlas.entries), align="llrrrrr")
 
 
