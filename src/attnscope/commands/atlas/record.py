@@ -149,8 +149,13 @@ def shape_of(survey: Survey) -> Shape:
     """Return the shape of the model of a survey."""
     model = survey.provenance.get("model", {})
     described = [stack for stack in model.get("stacks", []) if stack.get("name") in survey.stacks]
-    sizes = tuple((int(stack.get("layers", 0)), int(stack.get("heads", 0))) for stack in described)
-    return Shape(sizes, int(model.get("parameters") or 0))
+    sizes = tuple((_whole(stack.get("layers")), _whole(stack.get("heads"))) for stack in described)
+    return Shape(sizes, _whole(model.get("parameters")))
+
+
+def _whole(value: object) -> int:
+    """Return a number of the provenance, or 0 if it is unknown."""
+    return value if isinstance(value, int) else 0
 
 
 def stacks_of(survey: Survey) -> tuple[EntryStack, ...]:
@@ -160,8 +165,8 @@ def stacks_of(survey: Survey) -> tuple[EntryStack, ...]:
         EntryStack(
             name,
             "decoder" if described.get(name, {}).get("causal") else "encoder",
-            int(described.get(name, {}).get("layers", 0)),
-            int(described.get(name, {}).get("heads", 0)),
+            _whole(described.get(name, {}).get("layers")),
+            _whole(described.get(name, {}).get("heads")),
             (*_measured(survey, name), *_tried(survey, name)),
         )
         for name in survey.stacks
@@ -225,7 +230,7 @@ def entry_of(survey: Survey, twin: Survey | None, facts: Mapping[str, str]) -> E
         source=facts["source"],
         text=facts["text"],
         hash=str(model.get("hash", "")),
-        parameters=int(model.get("parameters", 0)),
+        parameters=_whole(model.get("parameters")),
         stacks=stacks_of(survey),
         twin=() if twin is None else stacks_of(twin),
         loss=trial.mean_loss if trial is not None and known else math.nan,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from attnscope.commands.atlas.ranges import packaged
-from attnscope.commands.atlas.record import Entry, stacks_of
+from attnscope.commands.atlas.record import Entry, shape_of, stacks_of
 from attnscope.commands.compare.run import is_survey
 from attnscope.commands.place.record import Placement, placement_of
 from attnscope.commands.records import opened
@@ -86,8 +86,7 @@ def place(
         survey = scan(
             given, corpus, tokenizer=tokenizer, loading=loading, sampling=sampling, progress=progress or silent
         )
-    model: dict[str, Any] = survey.provenance.get("model", {})
-    size = int(model.get("parameters") or 0)
+    size = shape_of(survey).parameters
     found = placement_of(model_name(survey), size, stacks_of(survey), packaged(), tuple(_cautions(survey)))
     if not found.rows:
         raise RefusalError(
