@@ -14,7 +14,7 @@ TRAINED, RANDOM = "trained", "random twin"
 
 
 def chart(atlas: Atlas, *, width: int = 520) -> Any:
-    """Draw 5%, the median and 95% of the heads of every model, models with the largest median on top."""
+    """Draw 5%, the median and 95% of the heads of every model, models with the largest 95% on top."""
     lines = [
         line
         for entry in atlas.entries

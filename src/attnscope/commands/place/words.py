@@ -85,10 +85,7 @@ def document(record: Placement) -> Document:
                 "Every measure, the least usual first",
                 tables=(
                     Table(
-                        (
-                            "measure",
-                            *("median", "usual", "in range", "models below"),
-                        ),
+                        ("measure", "median", "usual", "in range", "models below"),
                         tuple(_line(row, several) for row in ordered),
                         note="Models below: those with a smaller median, of all that have the measure.",
                         brief=BRIEF,
